@@ -1,0 +1,20 @@
+"""Position information for Transformers: learned continuous positions (FLOATER) and their relatives."""
+
+from floater.encodings import PositionError, PositionModel, build, catalogue
+from floater.flow import FlowEncoder, MLPField, SinusoidField, ZeroField, solve
+from floater.positions import Positions
+from floater.transformer import FloaterConfig
+
+__all__ = [
+    "FloaterConfig",
+    "FlowEncoder",
+    "MLPField",
+    "PositionError",
+    "PositionModel",
+    "Positions",
+    "SinusoidField",
+    "ZeroField",
+    "build",
+    "catalogue",
+    "solve",
+]

@@ -1,0 +1,26 @@
+"""Position vectors from a continuous dynamical model (FLOATER, sections 3.1, 3.2 and appendix A)."""
+
+from floater.flow.encoder import FlowEncoder
+from floater.flow.field import MLPField, SinusoidField, SumField, ZeroField, sinusoid, small_, zero_
+from floater.flow.reference import flow_error, gradient_error, reference_solve
+from floater.flow.solver import METHODS, solve
+from floater.flow.stepping import FlowDiverged
+from floater.flow.vectors import FlowVectors
+
+__all__ = [
+    "METHODS",
+    "FlowDiverged",
+    "FlowEncoder",
+    "FlowVectors",
+    "MLPField",
+    "SinusoidField",
+    "SumField",
+    "ZeroField",
+    "flow_error",
+    "gradient_error",
+    "reference_solve",
+    "sinusoid",
+    "small_",
+    "solve",
+    "zero_",
+]

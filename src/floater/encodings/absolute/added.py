@@ -1,0 +1,34 @@
+"""Position vectors added to the input of blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from floater.encodings.model import Frame, PositionModel, chosen_blocks
+
+
+class AddedVectors(PositionModel):
+    """x + p^(n) at the input of the chosen blocks n (Liu et al. 2020, section 2.2, equation 5).
+
+    Subclasses give the vectors. At the first block they are added to the embeddings, before the dropout.
+
+    Args:
+        frame: the stack of blocks it serves.
+        blocks: "input" (the first block), "all", or a list of block indices.
+    """
+
+    def __init__(self, frame: Frame, blocks: str | list[int]) -> None:
+        super().__init__(frame)
+        self.blocks = chosen_blocks(blocks, frame.layers)
+
+    def vectors(self, state: Any, layer: int) -> Tensor:
+        """p^(n), (batch or 1, T, dim), for block n = layer + 1."""
+        raise NotImplementedError(f"{type(self).__name__} must define vectors")
+
+    def embed(self, x: Tensor, state: Any) -> Tensor:
+        return x + self.vectors(state, 0).to(x.dtype) if 0 in self.blocks else x
+
+    def block(self, x: Tensor, state: Any, layer: int) -> Tensor:
+        return x + self.vectors(state, layer).to(x.dtype) if layer > 0 and layer in self.blocks else x

@@ -1,0 +1,162 @@
+"""Learning to Encode Position for Transformer with Continuous Dynamical Model (Liu et al. 2020, ICML)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.model import Frame, PositionError, PositionModel, chosen_blocks, one_of, register
+from floater.flow import FlowEncoder, FlowVectors, MLPField, SinusoidField, SumField, sinusoid, small_, zero_
+from floater.positions import Positions
+
+_STARTS = {"self": ("query", "key", "value"), "decoder": ("query", "key", "value", "cross"), "memory": ("key", "value")}
+
+
+class FloaterState(NamedTuple):
+    """What the blocks share: the sinusoid of the input, and the vectors of each flow."""
+
+    sinusoid: Tensor | None
+    vectors: dict[int, FlowVectors]
+
+
+@register("floater")
+class Floater(PositionModel):
+    """Position vectors drawn by dp/dt = h(t, p; theta), t = position x delta x time_scale.
+
+    injection="qkv" (section 3.3, equations 12 and 13): sinusoids stay at the input, and every chosen block
+    adds b(t) to its queries, keys and values; with a decoder the queries of cross-attention have a start of
+    their own, and the keys and values that they read have a flow at the source positions. Zero vectors leave
+    the plain Transformer. injection="add" (section 3.1, equations 5 and 8): p(t) is added to the input of
+    the chosen blocks, and there is no sinusoid.
+
+    Args:
+        frame: the stack of blocks it serves; max_length x delta is the span over which the vectors start of
+            order one.
+        injection: "qkv" or "add".
+        blocks: "all", "input" (the first block), or a list of block indices.
+        delta: time between neighbouring tokens.
+        time_scale: factor of time; "learned" starts at 1 and is trained.
+        start: "small" (small weights), "zero" (h = 0 and p(0) = 0: no change until trained), or "sinusoidal"
+            (injection "add": equation 9 plus a small field, equal to equation 6 before training).
+        share: "blocks", one theta for all blocks (equation 10), or "none", a theta per block.
+        refresh_every: training steps between solves (section 4.4).
+        solver: a method of `floater.flow.solve`.
+        gradient: "discrete" or "adjoint" (equations 16 and 17).
+        activation: of the field; see `MLPField`.
+        hidden: width of the field; None means dim.
+    """
+
+    reference = "Liu et al. 2020"
+    sites = ("self", "decoder", "memory")
+
+    def __init__(
+        self,
+        frame: Frame,
+        *,
+        injection: str = "qkv",
+        blocks: str | list[int] = "all",
+        delta: float = 0.1,
+        time_scale: float | str = 1.0,
+        start: str = "small",
+        share: str = "blocks",
+        refresh_every: int = 1,
+        solver: str = "auto",
+        gradient: str = "discrete",
+        activation: str = "tanh",
+        hidden: int | None = None,
+    ) -> None:
+        super().__init__(frame)
+        one_of("injection", injection, ("qkv", "add"))
+        one_of("start", start, ("small", "zero", "sinusoidal"))
+        one_of("share", share, ("blocks", "none"))
+        if isinstance(time_scale, str):
+            one_of("time_scale", time_scale, ("learned",))
+        if start == "sinusoidal" and injection == "qkv":
+            raise PositionError("start='sinusoidal' goes with injection='add': 'qkv' keeps sinusoids at the input")
+        if frame.dim % 2 and (injection == "qkv" or start == "sinusoidal"):
+            raise PositionError(f"dim is {frame.dim}; sinusoids need an even one")
+        self.injection, self.start = injection, start
+        self.blocks = chosen_blocks(blocks, frame.layers)
+        names = ("p",) if injection == "add" else _STARTS[frame.site]
+        if injection == "add" and frame.site == "memory":
+            names = ()
+        scale = 1.0 if isinstance(time_scale, str) else time_scale
+        self.span = frame.max_length * delta * scale
+        groups = [self.blocks] if share == "blocks" else [(n,) for n in self.blocks]
+
+        def flow(group: tuple[int, ...]) -> FlowEncoder:
+            field: nn.Module = MLPField(frame.dim, hidden, activation)
+            if start == "sinusoidal":
+                field = SumField(SinusoidField(frame.dim, delta * scale), field)
+            return FlowEncoder(
+                field,
+                frame.dim,
+                blocks=group,
+                names=names,
+                delta=delta,
+                time_scale=scale,
+                learn_time_scale=time_scale == "learned",
+                method=solver,
+                gradient=gradient,
+                refresh_every=refresh_every,
+            )
+
+        self.flows = nn.ModuleList(flow(group) for group in groups if names)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        for flow in self.flows:
+            assert isinstance(flow, FlowEncoder)
+            flow.reset_parameters()
+            field = next(module for module in flow.modules() if isinstance(module, MLPField))
+            small_(field, self.span)
+            if self.start != "small":
+                zero_(field)
+            if self.start == "zero":
+                flow.start.zero_()
+            if self.start == "sinusoidal":
+                flow.start.copy_(sinusoid(torch.zeros((), device=flow.start.device), self.frame.dim))
+
+    def prepare(self, positions: Positions) -> FloaterState:
+        query = positions.query
+        base = sinusoid(query, self.frame.dim) if self.injection == "qkv" else None
+        vectors = {}
+        for flow in self.flows:
+            assert isinstance(flow, FlowEncoder)
+            solved = flow(query)
+            vectors.update(dict.fromkeys(flow.blocks, solved))
+        return FloaterState(base, vectors)
+
+    def embed(self, x: Tensor, state: FloaterState) -> Tensor:
+        if state.sinusoid is not None:
+            return x + state.sinusoid.to(x.dtype)
+        return x + state.vectors[0].at(0, "p").to(x.dtype) if 0 in self.blocks else x
+
+    def block(self, x: Tensor, state: FloaterState, layer: int) -> Tensor:
+        if self.injection == "qkv" or layer == 0 or layer not in self.blocks:
+            return x
+        return x + state.vectors[layer].at(layer, "p").to(x.dtype)
+
+    def qkv(
+        self, q: Tensor, k: Tensor, v: Tensor, state: FloaterState, layer: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return (
+            self._biased(q, "query", state, layer),
+            self._biased(k, "key", state, layer),
+            self._biased(v, "value", state, layer),
+        )
+
+    def cross_query(self, q: Tensor, state: FloaterState, layer: int) -> Tensor:
+        return self._biased(q, "cross", state, layer)
+
+    def cross_key_value(self, k: Tensor, v: Tensor, state: FloaterState, layer: int) -> tuple[Tensor, Tensor]:
+        return self._biased(k, "key", state, layer), self._biased(v, "value", state, layer)
+
+    def _biased(self, x: Tensor, name: str, state: Any, layer: int) -> Tensor:
+        if self.injection == "add" or layer not in self.blocks:
+            return x
+        bias: Tensor = state.vectors[layer].at(layer, name)
+        return x + bias.to(x.dtype).unflatten(-1, x.shape[-2:])

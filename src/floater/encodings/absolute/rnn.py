@@ -1,0 +1,78 @@
+"""A recurrent network instead of a flow (Liu et al. 2020, section 4.3, equation 14, Table 6)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.absolute.added import AddedVectors
+from floater.encodings.model import Frame, PositionError, one_of, register
+from floater.flow import sinusoid
+from floater.positions import Positions
+
+
+@register("rnn")
+class Recurrent(AddedVectors):
+    """p_{i+1} = RNN(z_i, p_i), one cell for all blocks and a starting vector per block.
+
+    One layer: p' = tanh(W1 p + u1 z + b1). Two layers: p' = tanh(W2 tanh(W1 p + u1 z + b1) + u2 z + b2), the
+    index z entering both. The first token gets the starting vector. With a scalar z the cell has 263,168 or
+    526,336 parameters at dim 512, as in Table 6. With a sinusoid as z, one layer has
+    2 x 512 x 512 + 512 = 524,800: half of the 1,050.0 K of Table 6, which no plain cell gives.
+
+    The scalar z is the index i itself; its weights start at a scale of 1 / max_length, so that tanh does not
+    saturate within the training length.
+
+    Args:
+        frame: the stack of blocks it serves.
+        input: "scalar" (z = i) or "vector" (z = the sinusoid of i).
+        depth: 1 or 2 layers.
+        blocks: "input", "all", or a list of block indices.
+    """
+
+    reference = "Liu et al. 2020"
+
+    def __init__(
+        self, frame: Frame, *, input: str = "scalar", depth: int = 1, blocks: str | list[int] = "all"
+    ) -> None:
+        super().__init__(frame, blocks)
+        one_of("input", input, ("scalar", "vector"))
+        one_of("depth", depth, (1, 2))
+        if input == "vector" and frame.dim % 2:
+            raise PositionError(f"dim is {frame.dim}; input='vector' needs an even one")
+        self.input = input
+        z_dim = 1 if input == "scalar" else frame.dim
+        self.cells = nn.ModuleList(nn.Linear(frame.dim + z_dim, frame.dim) for _ in range(depth))
+        self.start = nn.Parameter(torch.empty(len(self.blocks), frame.dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        dim = self.frame.dim
+        nn.init.normal_(self.start, std=0.02)
+        with torch.no_grad():
+            for cell in self.cells:
+                assert isinstance(cell, nn.Linear)
+                nn.init.xavier_normal_(cell.weight)
+                nn.init.zeros_(cell.bias)
+                if self.input == "scalar":
+                    nn.init.normal_(cell.weight[:, dim:], std=1 / self.frame.max_length)
+
+    def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
+        query = positions.query
+        if query.is_floating_point():
+            raise PositionError("a recurrent model counts tokens; real times need a model such as 'floater'")
+        length = int(query.max()) + 1 if query.numel() else 1
+        index = torch.arange(length, device=query.device)
+        z = index[:, None] if self.input == "scalar" else sinusoid(index, self.frame.dim)
+        z = z.to(self.start.dtype)
+        p = [self.start]
+        for i in range(length - 1):
+            state = p[-1]
+            for cell in self.cells:
+                state = torch.tanh(cell(torch.cat([state, z[i].expand(len(state), -1)], dim=1)))
+            p.append(state)
+        return torch.stack(p, dim=1), query
+
+    def vectors(self, state: tuple[Tensor, Tensor], layer: int) -> Tensor:
+        p, query = state
+        return p[self.blocks.index(layer)][query]

@@ -1,0 +1,41 @@
+"""Attention Is All You Need: sinusoidal position vectors (Vaswani et al. 2017, section 3.5)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from floater.encodings.absolute.added import AddedVectors
+from floater.encodings.model import Frame, PositionError, register
+from floater.flow import sinusoid
+from floater.positions import Positions
+
+
+@register("sinusoidal")
+class Sinusoidal(AddedVectors):
+    """Sines and cosines of the position, at the input (equation 6) or at every block (equation 7).
+
+    Liu et al. 2020, section 2.2. With blocks="all", block n adds sin(i w) + sin(n w), n counted from 1, as
+    Universal Transformers do (Dehghani et al. 2019). With "input" the term in n is left out: that is the
+    Transformer of 2017.
+
+    Args:
+        frame: the stack of blocks it serves; dim must be even.
+        blocks: "input", "all", or a list of block indices.
+    """
+
+    reference = "Vaswani et al. 2017"
+
+    def __init__(self, frame: Frame, *, blocks: str | list[int] = "input") -> None:
+        super().__init__(frame, blocks)
+        if frame.dim % 2:
+            raise PositionError(f"dim is {frame.dim}; sinusoidal positions need an even one")
+        self.recurs = blocks != "input"
+
+    def prepare(self, positions: Positions) -> Tensor:
+        return sinusoid(positions.query, self.frame.dim)
+
+    def vectors(self, state: Tensor, layer: int) -> Tensor:
+        if not self.recurs:
+            return state
+        return state + sinusoid(torch.tensor(layer + 1, device=state.device), self.frame.dim)

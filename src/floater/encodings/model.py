@@ -1,0 +1,231 @@
+"""The interface of a position model, and the catalogue of those that exist."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar
+
+from torch import Tensor, nn
+
+from floater.positions import Positions
+
+Site = Literal["self", "decoder", "memory"]
+
+
+class PositionError(ValueError):
+    """A position model was asked for something that it cannot do."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The stack of blocks that a position model serves.
+
+    Args:
+        dim: width of the model, d.
+        heads: attention heads.
+        layers: blocks, N.
+        max_length: training length in tokens: the table size of bounded models, the span over which a flow
+            starts with vectors of order one.
+        site: "self" for an encoder or a language model, "decoder" for self-attention followed by
+            cross-attention, "memory" for the keys and values that cross-attention reads from the source.
+    """
+
+    dim: int
+    heads: int
+    layers: int
+    max_length: int
+    site: Site = "self"
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "heads", "layers", "max_length"):
+            if getattr(self, name) < 1:
+                raise PositionError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.dim % self.heads:
+            raise PositionError(f"dim {self.dim} is not a multiple of heads {self.heads}")
+
+
+class PositionModel(nn.Module):
+    """How position enters a Transformer: hooks that default to the identity.
+
+    A model overrides only what it changes. The Transformer calls `prepare` once per forward pass and the other
+    hooks where they act; which of them are overridden decides the attention kernel. Shapes: x is
+    (batch, T, dim); q, k, v are (batch, T or S, heads, head_dim) before the heads are moved forward; logits are
+    (batch, heads, T, S). `layer` counts blocks from 0.
+
+    Args:
+        frame: the stack of blocks it serves.
+    """
+
+    reference: ClassVar[str] = ""
+    sites: ClassVar[tuple[Site, ...]] = ("self", "decoder")
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__()
+        self.frame = frame
+
+    def reset_parameters(self) -> None:
+        """Draw the model's own parameters anew."""
+
+    def prepare(self, positions: Positions) -> Any:
+        """What all layers share, computed once per forward pass: solves, tables, buckets."""
+        return None
+
+    def embed(self, x: Tensor, state: Any) -> Tensor:
+        """Change the input embeddings."""
+        return x
+
+    def block(self, x: Tensor, state: Any, layer: int) -> Tensor:
+        """Change the input of a block, residual branch included."""
+        return x
+
+    def inputs(self, x: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """What the query, key and value projections of self-attention read."""
+        return x, x, x
+
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Change queries, keys and values of self-attention after projection."""
+        return q, k, v
+
+    def cross_query(self, q: Tensor, state: Any, layer: int) -> Tensor:
+        """Change the queries of cross-attention (site "decoder", target positions)."""
+        return q
+
+    def cross_key_value(self, k: Tensor, v: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor]:
+        """Change keys and values of cross-attention (site "memory", source positions)."""
+        return k, v
+
+    def scale(self, head_dim: int) -> float:
+        """Factor of the dot products."""
+        return float(head_dim**-0.5)
+
+    def bias(self, q: Tensor, k: Tensor, state: Any, layer: int) -> Tensor | None:
+        """Additive logits of self-attention, broadcastable to (batch, heads, T, S), already scaled."""
+        return None
+
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Any, layer: int) -> Tensor:
+        """Change the logits of self-attention (multiplicative models)."""
+        return logits
+
+    def mask(self, state: Any, layer: int) -> Tensor | None:
+        """Who may attend to whom: bool, broadcastable to (batch, heads, T, S), True = may."""
+        return None
+
+    def values(self, weights: Tensor, state: Any, layer: int) -> Tensor | None:
+        """Added to weights @ v: (batch, heads, T, head_dim)."""
+        return None
+
+    @classmethod
+    def overrides(cls, *hooks: str) -> bool:
+        """Whether the model changes any of the named hooks."""
+        return any(getattr(cls, hook) is not getattr(PositionModel, hook) for hook in hooks)
+
+
+_CATALOGUE: dict[str, type[PositionModel]] = {}
+_Model = TypeVar("_Model", bound=type[PositionModel])
+
+
+def register(name: str) -> Callable[[_Model], _Model]:
+    """Enter a position model in the catalogue under a name."""
+
+    def enter(model: _Model) -> _Model:
+        _CATALOGUE[name] = model
+        return model
+
+    return enter
+
+
+def catalogue() -> dict[str, type[PositionModel]]:
+    """Every position model of the library by its name, in order of name.
+
+    Example:
+        >>> "floater" in catalogue()
+        True
+    """
+    return dict(sorted(_CATALOGUE.items()))
+
+
+def options(name: str) -> dict[str, Any]:
+    """The options of a position model and their defaults.
+
+    Raises:
+        PositionError: if the name is unknown; it names the nearest one.
+
+    Example:
+        >>> options("sinusoidal")
+        {'blocks': 'input'}
+    """
+    if name not in _CATALOGUE:
+        raise PositionError(f"unknown position model '{name}'{_nearest(name, catalogue())}")
+    parameters = list(inspect.signature(_CATALOGUE[name].__init__).parameters.values())[2:]
+    return {parameter.name: parameter.default for parameter in parameters}
+
+
+def build(
+    name: str, *, dim: int, heads: int, layers: int, max_length: int, site: Site = "self", **given: Any
+) -> PositionModel:
+    """Make a position model for a stack of blocks.
+
+    Args:
+        name: a name of the catalogue.
+        dim: width of the model.
+        heads: attention heads.
+        layers: blocks.
+        max_length: training length in tokens.
+        site: see `Frame`.
+        given: options of the model, by name.
+
+    Returns:
+        The model; where it does nothing at a site (a table of positions at "memory", say), the identity.
+
+    Raises:
+        PositionError: if the name, an option or a value is not valid; it names the nearest valid one.
+
+    Example:
+        >>> build("sinusoidal", dim=8, heads=2, layers=1, max_length=16).overrides("embed")
+        True
+    """
+    known = options(name)
+    for option in given:
+        if option not in known:
+            raise PositionError(f"unknown option '{option}' of position model '{name}'{_nearest(option, known)}")
+    frame = Frame(dim=dim, heads=heads, layers=layers, max_length=max_length, site=site)
+    model = _CATALOGUE[name](frame, **given)
+    return model if site in model.sites else PositionModel(frame)
+
+
+def chosen_blocks(blocks: str | list[int], layers: int) -> tuple[int, ...]:
+    """The blocks that "input", "all" or a list of indices stands for.
+
+    Raises:
+        PositionError: if a block does not exist.
+
+    Example:
+        >>> chosen_blocks("all", 3), chosen_blocks("input", 3), chosen_blocks([0, 2], 3)
+        ((0, 1, 2), (0,), (0, 2))
+    """
+    if blocks == "all":
+        return tuple(range(layers))
+    if blocks == "input":
+        return (0,)
+    if isinstance(blocks, str):
+        raise PositionError(f"blocks is '{blocks}'; it must be 'input', 'all' or a list of block indices")
+    chosen = tuple(sorted(set(blocks)))
+    if not chosen or chosen[0] < 0 or chosen[-1] >= layers:
+        raise PositionError(f"blocks is {blocks}; there are blocks 0 to {layers - 1}")
+    return chosen
+
+
+def one_of(name: str, value: Any, valid: tuple[Any, ...]) -> None:
+    """Refuse an option's value that is not one of the valid ones."""
+    if value not in valid:
+        raise PositionError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, valid))}")
+
+
+def _nearest(word: str, known: Any) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; there are: {', '.join(known)}" if known else "; it has no options"

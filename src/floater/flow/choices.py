@@ -1,0 +1,28 @@
+"""One check for every argument that names one of a few things."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+
+
+def check_choice(argument: str, value: str, valid: Iterable[str]) -> None:
+    """Check that a string argument is one of the valid names.
+
+    Args:
+        argument: What the name stands for, as the error shall call it.
+        value: The name given.
+        valid: The names that may be given.
+
+    Raises:
+        ValueError: if `value` is not valid; the message lists the valid names, the nearest first.
+
+    Example:
+        >>> check_choice("solver method", "rk5", ("dopri5", "rk4"))
+        Traceback (most recent call last):
+        ValueError: unknown solver method 'rk5'; valid: 'rk4', 'dopri5'
+    """
+    names = list(valid)
+    if value not in names:
+        nearest = sorted(names, key=lambda name: -SequenceMatcher(None, str(value), name).ratio())
+        raise ValueError(f"unknown {argument} {value!r}; valid: {', '.join(map(repr, nearest))}")

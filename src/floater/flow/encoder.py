@@ -1,0 +1,290 @@
+"""FlowEncoder: one field, a starting vector per block and name, position vectors at any times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from floater.flow.field import ScaledField
+from floater.flow.solver import solve
+from floater.flow.stepping import FlowDiverged, wide_dtype
+from floater.flow.store import Store
+from floater.flow.vectors import FlowVectors, check_positions, consecutive, distinct
+
+_LOOK_AHEAD = 64
+
+
+class FlowEncoder(nn.Module):
+    """Position vectors from one dynamical system shared by all blocks.
+
+    Source: Liu, Yu, Dhillon, Hsieh, "Learning to Encode Position for Transformer with Continuous
+    Dynamical Model" (2020), equations 8, 10 and 15, section 4.4. All starting vectors are one batch
+    of rows in one solve at the sorted distinct positions; position i stands at time
+    i x delta x time_scale, so the first position of a text, 0, gets the starting vector itself.
+
+    Args:
+        field: The field h(t, p), shared by all rows.
+        dim: Size of a position vector.
+        blocks: The blocks that have starting vectors of their own.
+        names: The names of the starting vectors in each block, such as ("q", "k", "v").
+        delta: Time between two neighbouring positions.
+        time_scale: A factor on all times.
+        learn_time_scale: Whether that factor is learned (its logarithm is the parameter).
+        method, rtol, atol, step, gradient: See `floater.flow.solve`.
+        refresh_every: In training mode, solve on every so manieth call and reuse the vectors, without
+            gradient, on the calls between (section 4.4). One forward pass of a model is one call.
+
+    Raises:
+        ValueError: if blocks or names are empty or repeat, or a number is out of its range.
+
+    Example:
+        >>> from floater.flow import MLPField
+        >>> encoder = FlowEncoder(MLPField(8), 8, blocks=range(2), names=("q", "k"))
+        >>> vectors = encoder(torch.arange(5).unsqueeze(0))
+        >>> vectors.at(1, "k").shape
+        torch.Size([1, 5, 8])
+        >>> torch.equal(vectors.at(0, "q")[0, 0], encoder.start[0, 0])
+        True
+    """
+
+    start: nn.Parameter
+
+    def __init__(
+        self,
+        field: nn.Module,
+        dim: int,
+        *,
+        blocks: Sequence[int],
+        names: Sequence[str],
+        delta: float = 0.1,
+        time_scale: float = 1.0,
+        learn_time_scale: bool = False,
+        method: str = "auto",
+        rtol: float = 1e-6,
+        atol: float = 1e-6,
+        step: float | None = None,
+        gradient: str = "discrete",
+        refresh_every: int = 1,
+    ) -> None:
+        super().__init__()
+        for what, entries in (("blocks", blocks), ("names", names)):
+            if not entries or len(set(entries)) != len(entries):
+                raise ValueError(f"{what} must be distinct and not empty, got {list(entries)}")
+        for what, value in (("delta", delta), ("time_scale", time_scale)):
+            if not 0 < value < math.inf:
+                raise ValueError(f"{what} must be a positive number, got {value}")
+        if refresh_every < 1:
+            raise ValueError(f"refresh_every must be at least 1 call, got {refresh_every}")
+        self.field, self.dim, self.delta = field, dim, delta
+        self.blocks, self.names = tuple(blocks), tuple(names)
+        self.refresh_every = refresh_every
+        self.solver: dict[str, Any] = {
+            "method": method,
+            "rtol": rtol,
+            "atol": atol,
+            "step": step,
+            "gradient": gradient,
+        }
+        self._keys = {(b, n): i for i, (b, n) in enumerate((b, n) for b in self.blocks for n in self.names)}
+        self._time_scale = time_scale
+        self.start = nn.Parameter(torch.empty(len(self.blocks), len(self.names), dim))
+        self.log_time_scale = nn.Parameter(torch.empty(())) if learn_time_scale else None
+        self._store: Store | None = None
+        self._versions: tuple[tuple[int, int], ...] = ()
+        self._calls = 0
+        self._baked = self._frozen = False
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the starting vectors anew (normal, standard deviation 0.02) and reset the time scale."""
+        nn.init.normal_(self.start, std=0.02)
+        if self.log_time_scale is not None:
+            nn.init.constant_(self.log_time_scale, math.log(self._time_scale))
+
+    @property
+    def time_scale(self) -> float:
+        """The factor on all times, as it stands."""
+        return self._time_scale if self.log_time_scale is None else float(self.log_time_scale.detach().exp())
+
+    def forward(self, positions: Tensor) -> FlowVectors:
+        """Position vectors at any positions.
+
+        Args:
+            positions: (N, T), integer or real, in any order, repeated or not; N is 1 when all samples
+                of a batch share them.
+
+        Returns:
+            The vectors of all blocks and names.
+
+        Raises:
+            ValueError: if the positions are not two-dimensional, or one is negative or not finite.
+            RuntimeError: in training mode, with gradients on, after `bake`.
+            FlowDiverged: if the solve fails.
+        """
+        check_positions(positions)
+        if self._baked and not self._frozen and self.training and torch.is_grad_enabled():
+            raise RuntimeError(
+                "a baked FlowEncoder gives no gradients: call unbake() before training, or freeze()"
+            )
+        if self._frozen or self._baked:
+            if self._versions != (versions := self._parameter_versions()):
+                self._store, self._versions = None, versions
+            return self._stored(positions)
+        if not self.training or self.refresh_every == 1:
+            return self._solved(positions)[0]
+        solves = self._store is None or self._calls % self.refresh_every == 0
+        self._calls += 1
+        if not solves:
+            return self._stored(positions)
+        vectors, wanted, values = self._solved(positions)
+        with torch.inference_mode(False):
+            self._store = Store(wanted.clone(), values.detach().transpose(0, 1).clone())
+        return vectors
+
+    def bake(self, length: int) -> None:
+        """Store the vectors of positions 0, ..., length - 1 for inference (section 4.4).
+
+        A longer input extends the store and leaves what it holds unchanged. Changed parameters empty
+        it. It is no part of the state_dict.
+
+        Args:
+            length: Number of positions, at least 1.
+
+        Raises:
+            ValueError: if length is less than 1.
+        """
+        if length < 1:
+            raise ValueError(f"length must be at least 1 position, got {length}")
+        self.unbake()
+        self._baked, self._versions = True, self._parameter_versions()
+        self._filled(length)
+
+    def unbake(self) -> None:
+        """Forget the stored vectors and solve on every call again."""
+        self._baked, self._store = False, None
+
+    @contextmanager
+    def baked(self) -> Iterator[FlowEncoder]:
+        """Bake for the duration of a `with` block, as far as positions are asked for.
+
+        Example:
+            >>> from floater.flow import ZeroField
+            >>> encoder = FlowEncoder(ZeroField(), 2, blocks=[0], names=["q"]).eval()
+            >>> with encoder.baked():
+            ...     step = [encoder(torch.tensor([[i]])).at(0, "q") for i in range(3)]
+            >>> torch.equal(step[0], step[2])
+            True
+        """
+        if self._baked or self._frozen:
+            yield self
+            return
+        kept, self._store, self._baked = self._store, None, True
+        try:
+            yield self
+        finally:
+            self._store, self._baked = kept, False
+
+    def freeze(self) -> None:
+        """Train the flow no further: no gradients, vectors solved once and stored, in training mode too."""
+        self.requires_grad_(False)
+        self._frozen, self._store = True, None
+
+    def unfreeze(self) -> None:
+        """Train the field, the starting vectors and the time scale (again)."""
+        self.requires_grad_(True)
+        self._frozen, self._store = False, None
+
+    def _solve(self, wanted: Tensor, start: Tensor | None = None, begin: float = 0.0) -> Tensor:
+        """Vectors (U, rows, dim) at increasing positions, from the state (rows, dim) at position `begin`."""
+        state = self.start.flatten(0, 1) if start is None else start
+        field, unit = self.field, self.delta
+        if self.log_time_scale is None:
+            unit = self.delta * self._time_scale
+        else:
+            field = ScaledField(self.field, self.log_time_scale)
+        return solve(field, state, wanted * unit, begin=begin * unit, **self.solver)
+
+    def _solved(self, positions: Tensor) -> tuple[FlowVectors, Tensor, Tensor]:
+        """Solve at the distinct positions; also returns these and the values (U, rows, dim)."""
+        wanted, index = distinct(positions)
+        values = self._solve(wanted)
+        # One unbind: a backward pass through a selection per row would be quadratic in the rows.
+        return self._vectors(values.unbind(1), index), wanted, values
+
+    def _stored(self, positions: Tensor) -> FlowVectors:
+        """Take vectors from the store, after solving for those it lacks."""
+        with torch.inference_mode(False), torch.no_grad():
+            store = self._filled(1) if self._store is None else self._store
+            if (
+                store.dense
+                and not positions.is_floating_point()
+                and int(positions.max()) < len(store.positions)
+            ):
+                return self._vectors(store.values.unbind(0), consecutive(positions.long()))
+            wanted, index = distinct(positions)
+            at, held = store.find(wanted)
+            if not bool(held.all()):
+                store = self._extended(store, wanted[~held])
+                at, _ = store.find(wanted)
+            return self._vectors(store.values.unbind(0), consecutive(at[index].reshape(positions.shape)))
+
+    def _extended(self, store: Store, missing: Tensor) -> Store:
+        """A store that holds the missing positions, too; kept if these are whole numbers.
+
+        Real positions between whole ones seldom recur and would fill the memory. A dense store stays
+        dense unless that takes more than twice its length, and looks ahead, since decoding asks for
+        one position at a time.
+        """
+        size, top = len(store.positions), float(missing[-1])
+        whole = bool((missing == missing.floor()).all())
+        if whole and store.dense and top < 2 * size + _LOOK_AHEAD:
+            missing = torch.arange(size, int(top) + 1, device=missing.device).to(missing)
+            if len(missing) < _LOOK_AHEAD and (self._baked or self._frozen):
+                ahead = torch.arange(size, size + _LOOK_AHEAD, device=missing.device).to(missing)
+                with suppress(FlowDiverged):  # it may blow up where nobody asked
+                    return self._grown(store, ahead, keep=True)
+        return self._grown(store, missing, keep=whole)
+
+    def _grown(self, store: Store, missing: Tensor, keep: bool) -> Store:
+        """Solve for the missing positions, from the store's last state if all lie beyond it."""
+        last = float(store.positions[-1])
+        if float(missing[0]) > last:
+            values = self._solve(missing, store.values[:, -1], last)
+        else:
+            values = self._solve(missing)
+        store = store.merged(missing, values.transpose(0, 1))
+        if keep:
+            self._store = store
+        return store
+
+    def _filled(self, length: int) -> Store:
+        """A new store of positions 0, ..., length - 1."""
+        with torch.inference_mode(False), torch.no_grad():
+            device = self.start.device
+            wanted = torch.arange(length, device=device, dtype=wide_dtype(device))
+            self._store = Store(wanted, self._solve(wanted).transpose(0, 1).contiguous())
+        return self._store
+
+    def _vectors(self, rows: Sequence[Tensor], index: Tensor | slice) -> FlowVectors:
+        return FlowVectors(rows, index, self._keys, self.start.dtype)
+
+    def _parameter_versions(self) -> tuple[tuple[int, int], ...]:
+        """What changes whenever a parameter is replaced or written to."""
+        return tuple((id(p), 0 if p.is_inference() else p._version) for p in self.parameters())
+
+    def _apply(self, fn: Any, recurse: bool = True) -> FlowEncoder:
+        self._store = None
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._store = None
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, blocks={self.blocks}, names={self.names}, delta={self.delta}"

@@ -1,0 +1,287 @@
+"""Vector fields h(t, p): what drives a position vector from one position to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from floater.flow.choices import check_choice
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "selu": F.selu,
+    "relu": F.relu,
+}
+_KINKED = {"relu", "selu"}
+
+
+class MLPField(nn.Module):
+    """The learned field of FLOATER: two linear layers around one nonlinearity.
+
+    Source: Liu, Yu, Dhillon, Hsieh, "Learning to Encode Position for Transformer with Continuous
+    Dynamical Model" (2020), sections 3.1 and 4.4. As in the authors' code the time is appended to
+    the input of both layers, as the last column of their weights:
+
+        h(t, p) = W2 s(W1 p + u1 t + b1) + u2 t + b2.
+
+    Args:
+        dim: Size of a position vector.
+        hidden: Size between the layers; `dim` if not given.
+        activation: "tanh" (smooth and bounded, the default), "silu", "gelu", "selu" or "relu" (as
+            the authors released it; the kink caps the accuracy of every solver).
+
+    Shapes:
+        t: scalar; p: (rows, dim); returns (rows, dim).
+
+    Raises:
+        ValueError: if the activation is unknown.
+
+    Example:
+        >>> field = MLPField(512)
+        >>> sum(parameter.numel() for parameter in field.parameters())
+        526336
+        >>> field(torch.tensor(0.5), torch.zeros(18, 512)).shape
+        torch.Size([18, 512])
+    """
+
+    def __init__(self, dim: int, hidden: int | None = None, activation: str = "tanh") -> None:
+        super().__init__()
+        check_choice("activation", activation, ACTIVATIONS)
+        hidden = dim if hidden is None else hidden
+        self.dim, self.hidden, self.activation = dim, hidden, activation
+        self.inner = nn.Linear(dim + 1, hidden)
+        self.outer = nn.Linear(hidden + 1, dim)
+
+    @property
+    def smooth(self) -> bool:
+        """Whether h has no kinks, so that high-order solvers keep their order."""
+        return self.activation not in _KINKED
+
+    def forward(self, t: Tensor, p: Tensor) -> Tensor:
+        """The velocity dp/dt at time t: (rows, dim)."""
+        time = t.to(p.dtype).expand(p.shape[0], 1)
+        s = ACTIVATIONS[self.activation](self.inner(torch.cat((p, time), dim=1)))
+        velocity: Tensor = self.outer(torch.cat((s, time), dim=1))
+        return velocity
+
+    def extra_repr(self) -> str:
+        return f"activation={self.activation!r}"
+
+
+@torch.no_grad()
+def small_(field: MLPField, span: float) -> MLPField:
+    """Initialise a field, in place, so that its vectors stay of order one over a span of time.
+
+    Source: section 4.4 ("we can initialize the FLOATER with smaller weights"). The time enters h
+    linearly, so vectors under PyTorch's own initialisation grow like t squared. Here every weight
+    that multiplies the time or makes the velocity shrinks with the span: normal weights of standard
+    deviation 1/sqrt(dim) for W1, 1/span for u1, 1/(span sqrt(hidden)) for W2 and 1/span^2 for u2,
+    biases zero.
+
+    Args:
+        field: The field to initialise.
+        span: The largest time of training: positions x delta x time_scale.
+
+    Returns:
+        The same field.
+
+    Raises:
+        ValueError: if the span is not positive.
+
+    Example:
+        >>> field = small_(MLPField(64), span=51.2)
+        >>> bool(field.outer.bias.any())
+        False
+    """
+    if not span > 0:
+        raise ValueError(f"span must be a positive time, got {span}")
+    nn.init.normal_(field.inner.weight[:, :-1], std=field.dim**-0.5)
+    nn.init.normal_(field.inner.weight[:, -1], std=1 / span)
+    nn.init.normal_(field.outer.weight[:, :-1], std=field.hidden**-0.5 / span)
+    nn.init.normal_(field.outer.weight[:, -1], std=1 / span**2)
+    nn.init.zeros_(field.inner.bias)
+    nn.init.zeros_(field.outer.bias)
+    return field
+
+
+@torch.no_grad()
+def zero_(field: MLPField) -> MLPField:
+    """Set the output layer of a field to zero, in place, so that h = 0 exactly.
+
+    Source: section 3.3: with h = 0 and a zero start the model is the plain Transformer. The inner
+    layer keeps its weights, so gradients still reach the outer one.
+
+    Args:
+        field: The field to change.
+
+    Returns:
+        The same field.
+
+    Example:
+        >>> field = zero_(MLPField(8))
+        >>> bool(field(torch.tensor(3.0), torch.ones(2, 8)).any())
+        False
+    """
+    nn.init.zeros_(field.outer.weight)
+    nn.init.zeros_(field.outer.bias)
+    return field
+
+
+def _frequencies(dim: int, device: torch.device | None = None) -> Tensor:
+    """Frequencies w_k = c^(2k/d), c = 1e-4, of the dim/2 pairs: (dim/2,), float64."""
+    if dim < 2 or dim % 2:
+        raise ValueError(f"dim must be a positive even number (sine and cosine pairs), got {dim}")
+    pair = torch.arange(0, dim, 2, dtype=torch.float64, device=device)
+    return torch.pow(torch.tensor(1e-4, dtype=torch.float64, device=device), pair / dim)
+
+
+def sinusoid(positions: Tensor, dim: int) -> Tensor:
+    """The sinusoidal position encoding of the Transformer.
+
+    Source: Vaswani et al. (2017), section 3.5; equation 6 of the FLOATER paper: component 2k is
+    sin(i w_k), component 2k + 1 is cos(i w_k), w_k = 10000^(-2k/dim). Computed in float64.
+
+    Args:
+        positions: Positions (...), integer or real.
+        dim: Size of a vector, even.
+
+    Returns:
+        Vectors (..., dim), float64 if the positions are float64, else float32.
+
+    Raises:
+        ValueError: if dim is not a positive even number.
+
+    Example:
+        >>> sinusoid(torch.tensor([0]), 4)
+        tensor([[0., 1., 0., 1.]])
+    """
+    angle = positions.to(torch.float64).unsqueeze(-1) * _frequencies(dim, positions.device)
+    vectors = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+    return vectors if positions.dtype == torch.float64 else vectors.float()
+
+
+class SinusoidField(nn.Module):
+    """The field whose solution is the sinusoidal position encoding.
+
+    Source: equation 9 of the FLOATER paper, with the exponent of the leading factor corrected: the
+    derivative of sin(t w) is +w cos(t w), where the paper prints its reciprocal. Solved from
+    `start()` the vector at time i x delta is `sinusoid(i, dim)`. It has no parameters and does not
+    depend on p, so `SumField(SinusoidField(dim), MLPField(dim))` learns a correction to it.
+
+    Args:
+        dim: Size of a position vector, even.
+        delta: Time between two neighbouring positions.
+
+    Shapes:
+        t: scalar; p: (rows, dim); returns (rows, dim).
+
+    Raises:
+        ValueError: if dim is not a positive even number or delta is not positive.
+
+    Example:
+        >>> field = SinusoidField(4)
+        >>> field(torch.tensor(0.0), field.start().unsqueeze(0))
+        tensor([[1.0000, -0.0000, 0.0100, -0.0000]])
+    """
+
+    def __init__(self, dim: int, delta: float = 1.0) -> None:
+        super().__init__()
+        _frequencies(dim)
+        if not delta > 0:
+            raise ValueError(f"delta must be a positive time, got {delta}")
+        self.dim, self.delta = dim, delta
+
+    def start(self) -> Tensor:
+        """p(0): zeros and ones in turn, (dim,)."""
+        return sinusoid(torch.zeros(()), self.dim)
+
+    def forward(self, t: Tensor, p: Tensor) -> Tensor:
+        """The velocity dp/dt at time t, the same for all rows: (rows, dim)."""
+        rate = _frequencies(self.dim, p.device) / self.delta
+        angle = t.to(torch.float64) * rate
+        velocity = torch.stack((rate * angle.cos(), -rate * angle.sin()), dim=-1).flatten()
+        return velocity.to(p.dtype).expand_as(p)
+
+
+class ZeroField(nn.Module):
+    """The field h = 0, under which every position keeps the starting vector.
+
+    Example:
+        >>> ZeroField()(torch.tensor(1.0), torch.ones(1, 2))
+        tensor([[0., 0.]])
+    """
+
+    def forward(self, t: Tensor, p: Tensor) -> Tensor:
+        """Zeros: (rows, dim)."""
+        return torch.zeros_like(p)
+
+
+class SumField(nn.Module):
+    """The sum of two fields: h(t, p) = a(t, p) + b(t, p).
+
+    Args:
+        a: A field.
+        b: Another field of the same dim.
+
+    Example:
+        >>> SumField(ZeroField(), SinusoidField(2))(torch.tensor(0.0), torch.zeros(1, 2))
+        tensor([[1., 0.]])
+    """
+
+    def __init__(self, a: nn.Module, b: nn.Module) -> None:
+        super().__init__()
+        self.a, self.b = a, b
+
+    @property
+    def smooth(self) -> bool:
+        """Whether both fields have no kinks."""
+        return is_smooth(self.a) and is_smooth(self.b)
+
+    def forward(self, t: Tensor, p: Tensor) -> Tensor:
+        """The velocity dp/dt at time t: (rows, dim)."""
+        velocity: Tensor = self.a(t, p) + self.b(t, p)
+        return velocity
+
+
+class ScaledField(nn.Module):
+    """A field under a change of the time unit: dp/du = s h(s u, p), with the exact gradient in s.
+
+    Args:
+        field: The field h.
+        log_scale: The logarithm of s, a scalar parameter.
+
+    Example:
+        >>> field = ScaledField(SinusoidField(2), nn.Parameter(torch.tensor(2.0).log()))
+        >>> field(torch.tensor(0.0), torch.zeros(1, 2)).detach()
+        tensor([[2., -0.]])
+    """
+
+    def __init__(self, field: nn.Module, log_scale: nn.Parameter) -> None:
+        super().__init__()
+        self.field, self.log_scale = field, log_scale
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the field has no kinks."""
+        return is_smooth(self.field)
+
+    def forward(self, t: Tensor, p: Tensor) -> Tensor:
+        """The velocity dp/du at time u: (rows, dim)."""
+        scale = self.log_scale.exp()
+        velocity: Tensor = scale * self.field(scale * t, p)
+        return velocity
+
+
+def is_smooth(field: nn.Module) -> bool:
+    """Whether a field says it has no kinks; a field without a `smooth` property is taken as smooth.
+
+    Example:
+        >>> is_smooth(MLPField(4)), is_smooth(MLPField(4, activation="relu"))
+        (True, False)
+    """
+    return bool(getattr(field, "smooth", True))

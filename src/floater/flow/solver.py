@@ -1,0 +1,149 @@
+"""One front door to the solution of dp/dt = h(t, p): `solve`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from floater.flow.choices import check_choice
+from floater.flow.field import is_smooth
+from floater.flow.stepping import (
+    ADAPTIVE_METHODS,
+    FIXED_STEP_METHODS,
+    Dynamics,
+    FlowDiverged,
+    adjoint_solve,
+    discrete_solve,
+    wide_dtype,
+)
+
+METHODS = ("auto", *ADAPTIVE_METHODS, *FIXED_STEP_METHODS)
+GRADIENTS = ("discrete", "adjoint")
+
+PAPER_STEP = 0.02
+KINKED_STEP = 0.1
+
+
+def solve(
+    field: nn.Module,
+    start: Tensor,
+    times: Tensor,
+    *,
+    begin: float = 0.0,
+    method: str = "auto",
+    rtol: float = 1e-6,
+    atol: float = 1e-6,
+    step: float | None = None,
+    gradient: str = "discrete",
+) -> Tensor:
+    """Solve dp/dt = h(t, p) from a start and return p at the wanted times.
+
+    Source: equations 8 and 15 of the FLOATER paper; the adjoint gradient is equations 16 and 17
+    (Chen et al., "Neural Ordinary Differential Equations", 2018). The methods are torchdiffeq's. The
+    running state is kept in float64 and the field is evaluated in the widest of float32, the start's
+    and the parameters' dtypes, with autocast off, so half-precision models solve in float32.
+
+    Args:
+        field: Any module with `forward(t, p)`: scalar t, p (rows, dim), returns (rows, dim).
+        start: The state at time `begin`: (rows, dim). All rows share the field and are one batch.
+        times: Wanted times (length,), strictly increasing, none before `begin`.
+        begin: The time at which `start` holds.
+        method: A name from `METHODS`. "auto" is "dopri5", or "rk4" with step 0.1 for a field that is
+            not smooth, since a kink makes an adaptive method take many small steps for nothing.
+        rtol: Relative tolerance of adaptive methods.
+        atol: Absolute tolerance of adaptive methods. A step's error is the root mean square over
+            dim of the worst row, so that no row is diluted by the others.
+        step: Longest step of a fixed-step method; 0.02 (the paper's, appendix B.1) if not given. The
+            grid always contains the wanted times.
+        gradient: "discrete" differentiates the solver's steps; "adjoint" solves backwards in time:
+            slower, with memory that does not grow with the number of steps.
+
+    Returns:
+        p at the wanted times (length, rows, dim): float64 for a float64 start, else float32.
+
+    Raises:
+        ValueError: if an argument is not as described above.
+        FlowDiverged: if p becomes infinite or NaN, a step vanishes, or 100,000 steps are not enough.
+
+    Example:
+        >>> from floater.flow import SinusoidField
+        >>> field = SinusoidField(2)
+        >>> solve(field, field.start()[None], torch.tensor([math.pi / 2]))[0].abs().round(decimals=4)
+        tensor([[1., 0.]])
+    """
+    method, step = _method_and_step(field, method, step)
+    check_choice("gradient", gradient, GRADIENTS)
+    for name, tolerance in (("rtol", rtol), ("atol", atol)):
+        if not 0 < tolerance < math.inf:
+            raise ValueError(f"{name} must be a positive number, got {tolerance}")
+    _check_start(start)
+    _check_times(times, begin)
+
+    dynamics = Dynamics(field, start)
+    wide = wide_dtype(start.device)
+    state, times = start.to(wide), times.to(start.device, wide)
+    begins = bool(times[0] == begin)
+    grid = times if begins else torch.cat((times.new_full((1,), begin), times))
+    if len(grid) == 1:
+        return state.unsqueeze(0).to(dynamics.out_dtype)
+    run = discrete_solve if gradient == "discrete" else adjoint_solve
+    solution = run(dynamics, state, grid, method, rtol, atol, step)
+    _check_finite(solution, grid)
+    return solution if begins else solution[1:]
+
+
+def _method_and_step(field: nn.Module, method: str, step: float | None) -> tuple[str, float]:
+    """The method to use and its step (which an adaptive method ignores)."""
+    check_choice("solver method", method, METHODS)
+    if method == "auto":
+        if is_smooth(field):
+            method = "dopri5"
+        else:
+            method, step = "rk4", KINKED_STEP if step is None else step
+    if step is not None and method in ADAPTIVE_METHODS:
+        raise ValueError(
+            f"step={step} does not apply to the adaptive method {method!r}, which takes rtol and atol; "
+            f"fixed-step methods: {', '.join(FIXED_STEP_METHODS)}"
+        )
+    if step is not None and not 0 < step < math.inf:
+        raise ValueError(f"step must be a positive number, got {step}")
+    return method, PAPER_STEP if step is None else step
+
+
+def _check_start(start: Tensor) -> None:
+    if start.dim() != 2 or not start.is_floating_point():
+        raise ValueError(
+            f"start must be a real tensor (rows, dim), got {start.dtype} of shape {tuple(start.shape)}"
+        )
+    if not bool(start.detach().isfinite().all()):
+        raise ValueError("start must be finite, got NaN or infinity")
+
+
+def _check_times(times: Tensor, begin: float) -> None:
+    if times.dim() != 1 or len(times) == 0:
+        raise ValueError(
+            f"times must be one-dimensional and not empty (length,), got shape {tuple(times.shape)}"
+        )
+    values = times.detach().to(wide_dtype(times.device))
+    finite = values.isfinite()
+    if not bool(finite.all()):
+        index = int((~finite).nonzero()[0])
+        raise ValueError(f"times must be finite, got times[{index}] = {float(values[index])}")
+    falls = values.diff() <= 0
+    if bool(falls.any()):
+        index = int(falls.nonzero()[0]) + 1
+        before, after = float(values[index - 1]), float(values[index])
+        raise ValueError(
+            f"times must be strictly increasing, got times[{index - 1}] = {before:g}, "
+            f"times[{index}] = {after:g}"
+        )
+    if float(values[0]) < begin:
+        raise ValueError(f"times must not lie before t = {begin:g}, got times[0] = {float(values[0]):g}")
+
+
+def _check_finite(solution: Tensor, times: Tensor) -> None:
+    finite = solution.detach().isfinite().flatten(1).all(dim=1)
+    if not bool(finite.all()):
+        raise FlowDiverged(float(times[int((~finite).nonzero()[0])].detach()), "NaN or infinity in p")

@@ -1,0 +1,102 @@
+"""Position vectors of a batch, and where among the distinct positions each one stands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from floater.flow.stepping import wide_dtype
+
+
+@dataclass(frozen=True)
+class FlowVectors:
+    """Position vectors of one batch, gathered when asked for.
+
+    Args:
+        rows: One tensor of vectors (U, dim) per starting vector.
+        index: Where each position's vector stands: (N, T), or a slice when N = 1 and they stand in turn.
+        keys: The row of each (block, name).
+        dtype: The dtype of the vectors returned.
+    """
+
+    rows: Sequence[Tensor]
+    index: Tensor | slice
+    keys: Mapping[tuple[int, str], int]
+    dtype: torch.dtype
+
+    def at(self, block: int, name: str) -> Tensor:
+        """The vectors of one block and name, in the order of the positions given.
+
+        Args:
+            block: One of the encoder's blocks.
+            name: One of the encoder's names.
+
+        Returns:
+            Vectors (N, T, dim).
+
+        Raises:
+            ValueError: if the encoder has no such starting vector.
+        """
+        if (block, name) not in self.keys:
+            valid = ", ".join(f"({b}, {n!r})" for b, n in self.keys)
+            raise ValueError(f"no flow vectors for ({block}, {name!r}); valid (block, name): {valid}")
+        row = self.rows[self.keys[block, name]]
+        if isinstance(self.index, slice):
+            return row[self.index].unsqueeze(0).to(self.dtype)
+        return F.embedding(self.index, row).to(self.dtype)
+
+
+def check_positions(positions: Tensor) -> None:
+    """Check that positions are (N, T), not empty, finite and not negative.
+
+    Raises:
+        ValueError: if they are not.
+
+    Example:
+        >>> check_positions(torch.tensor([[0.0, -0.5]]))
+        Traceback (most recent call last):
+        ValueError: positions must be finite and not negative, got -0.5
+    """
+    if positions.dim() != 2 or positions.numel() == 0:
+        raise ValueError(f"positions must be (N, T) and not empty, got shape {tuple(positions.shape)}")
+    low, high = torch.stack(positions.detach().aminmax()).tolist()
+    if not (low >= 0 and high < math.inf):
+        raise ValueError(f"positions must be finite and not negative, got {high if low >= 0 else low:g}")
+
+
+def distinct(positions: Tensor) -> tuple[Tensor, Tensor | slice]:
+    """Sorted distinct positions and where among them each position stands.
+
+    Args:
+        positions: (N, T), integer or real.
+
+    Returns:
+        The positions (U,) in float64; the index (N, T), or a slice over all of them where N = 1 and
+        the positions increase.
+
+    Example:
+        >>> distinct(torch.tensor([[2, 0, 2]]))
+        (tensor([0., 2.], dtype=torch.float64), tensor([[1, 0, 1]]))
+    """
+    exact = positions.to(wide_dtype(positions.device))
+    if len(exact) == 1 and bool((exact.diff() > 0).all()):
+        return exact[0], slice(None)
+    wanted, index = torch.unique(exact, return_inverse=True)
+    return wanted, index
+
+
+def consecutive(index: Tensor) -> Tensor | slice:
+    """An index (N, T) as a slice if N = 1 and it counts up by one, else as it is.
+
+    Example:
+        >>> consecutive(torch.tensor([[3, 4, 5]]))
+        slice(3, 6, None)
+    """
+    if len(index) == 1 and bool((index.diff() == 1).all()):
+        return slice(int(index[0, 0]), int(index[0, -1]) + 1)
+    return index

@@ -1,0 +1,114 @@
+"""Where the tokens of a batch stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Where each query and each key of an attention stands; a plain value, built once per forward pass.
+
+    Positions are integers (token indices) or real numbers (times). A leading size of 1 means that all
+    samples of the batch stand at the same places.
+
+    Args:
+        query: (batch or 1, T) positions of the queries.
+        key: (batch or 1, S) positions of the keys.
+        key_valid: (batch or 1, S) bool, False where a key is padding; None when every key is a token.
+
+    Raises:
+        ValueError: if the shapes do not fit together.
+
+    Example:
+        >>> positions = Positions.arange(3)
+        >>> positions.query.tolist()
+        [[0, 1, 2]]
+        >>> positions.delta[0].tolist()
+        [[0, 1, 2], [-1, 0, 1], [-2, -1, 0]]
+    """
+
+    query: Tensor
+    key: Tensor
+    key_valid: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("query", self.query), ("key", self.key)):
+            if value.ndim != 2:
+                raise ValueError(f"{name} positions are {tuple(value.shape)}; they must be (batch or 1, length)")
+        if self.key_valid is not None and self.key_valid.shape[-1] != self.key.shape[-1]:
+            raise ValueError(
+                f"key_valid covers {self.key_valid.shape[-1]} keys, but there are {self.key.shape[-1]}"
+            )
+
+    @property
+    def delta(self) -> Tensor:
+        """Relative position key - query, (batch or 1, T, S): the one sign convention of this library."""
+        return self.key[:, None, :] - self.query[:, :, None]
+
+    @classmethod
+    def arange(cls, length: int, *, offset: int = 0, device: torch.device | str | None = None) -> Positions:
+        """Positions of `length` queries that come after `offset` earlier keys.
+
+        Args:
+            length: number of queries T.
+            offset: number of keys before them (cached decoding); there are offset + T keys.
+            device: where the tensors live.
+
+        Returns:
+            Positions shared by the batch: query (1, T), key (1, offset + T).
+
+        Example:
+            >>> step = Positions.arange(1, offset=4)
+            >>> step.query.tolist(), step.key.tolist()
+            ([[4]], [[0, 1, 2, 3, 4]])
+        """
+        key = torch.arange(offset + length, device=device)[None]
+        return cls(query=key[:, offset:], key=key)
+
+    @classmethod
+    def from_mask(cls, mask: Tensor, *, queries: int | None = None) -> Positions:
+        """A token's position is its index among the unpadded tokens of its row.
+
+        Padding may be on the left, on the right, or between. A batch padded on the right only stands at
+        0, 1, 2, ... in every row, and shares one row of positions.
+
+        Args:
+            mask: (batch, S), non-zero where there is a token.
+            queries: only the last `queries` columns are queries (cached decoding); None means all.
+
+        Returns:
+            Positions: query (batch or 1, T), key (batch or 1, S), key_valid (batch, S) or None.
+
+        Example:
+            >>> Positions.from_mask(torch.tensor([[0, 0, 1, 1]])).query.tolist()
+            [[0, 0, 0, 1]]
+            >>> Positions.from_mask(torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])).query.tolist()
+            [[0, 1, 2, 3]]
+        """
+        if mask.ndim != 2:
+            raise ValueError(f"the mask is {tuple(mask.shape)}; it must be (batch, length)")
+        valid = mask.bool()
+        length = valid.shape[1]
+        plain = torch.arange(length, device=mask.device)[None]
+        index = (valid.cumsum(1) - 1).clamp(min=0)
+        key = plain if bool(((index == plain) | ~valid).all()) else index
+        return cls(query=key[:, length - (queries or length) :], key=key, key_valid=None if bool(valid.all()) else valid)
+
+    @classmethod
+    def times(cls, times: Tensor, mask: Tensor | None = None) -> Positions:
+        """Real positions, such as the times of events: queries and keys stand at the same times.
+
+        Args:
+            times: (batch or 1, T), in tokens or in any unit that the position model knows.
+            mask: (batch or 1, T), non-zero where there is an event.
+
+        Raises:
+            ValueError: if a time is NaN or infinite.
+        """
+        if not bool(torch.isfinite(times).all()):
+            raise ValueError("times hold a NaN or an infinity; every time must be finite")
+        return cls(query=times, key=times, key_valid=None if mask is None else mask.bool())

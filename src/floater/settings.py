@@ -1,0 +1,285 @@
+"""Read a YAML file and ``key=value`` overrides into a typed, nested, frozen dataclass.
+
+The dataclass is the one source: its annotations give the types, its fields the defaults, and the
+``Attributes:`` section of its Google style docstring the meanings. Values are YAML 1.1 with two changes:
+``3e-4`` is a number, as in YAML 1.2, and a key is a text that occurs once.
+"""
+
+import difflib
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from pathlib import Path, PurePath
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import docstring_parser
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser
+
+T = TypeVar("T")
+Tree = dict[str, Any]
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used. The message is one line that names the file or override, and the key."""
+
+
+def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
+    """Read settings from a YAML file, then apply overrides from left to right.
+
+    A dotted key reaches into nested dataclasses and free-form dicts. A dict in the file replaces the default
+    dict; an override of one of its keys keeps the others. Relative paths stay as written: they are relative
+    to the working directory, not to the file.
+
+    Args:
+        cls: A dataclass, possibly with dataclasses as fields.
+        path: A UTF-8 YAML file with a mapping at the top. An empty file stands for all defaults.
+        overrides: ``key=value`` texts, each value written in YAML.
+
+    Returns:
+        An instance of ``cls``.
+
+    Raises:
+        SettingsError: If the file cannot be read, a key is unknown, repeated or missing, a value has the
+            wrong type, or ``cls`` itself refuses its values.
+        TypeError: If ``cls`` is no dataclass, or holds one inside a union or a container.
+
+    >>> from dataclasses import make_dataclass
+    >>> Training = make_dataclass("Training", [("steps", int), ("lr", float, 1e-3)])
+    >>> load(Training, "/dev/null", ["steps=100", "lr=3e-4"])
+    Training(steps=100, lr=0.0003)
+    """
+    keys = _keys(cls)
+    values = {name: key.default for name, key in keys.items() if key.default is not MISSING}
+    with _naming(str(path)):
+        try:
+            tree = _parse(Path(path).read_bytes())
+        except OSError as error:
+            raise SettingsError(error.strerror or str(error)) from None
+        if not isinstance(tree, dict | None):
+            raise SettingsError(f"the top level must be a mapping of keys, not {tree!r}")
+        values |= _flat(keys, tree or {})
+    for override in overrides:
+        with _naming(f"override '{override}'"):
+            name, equals, text = override.partition("=")
+            if not (equals and all(name.split("."))):
+                raise SettingsError("expected key=value")
+            values |= _flat(keys, _within(keys, values, name, _parse(text)))
+    with _naming(str(path)):
+        for name, key in keys.items():
+            if name not in values and not is_dataclass(key.type):
+                raise SettingsError(f"missing required key '{name}'")
+        instance: T = _build(cls, values)
+    return instance
+
+
+def dump(instance: Any) -> str:
+    """Write every setting as YAML, in field order, so that `load` reads back an equal instance.
+
+    YAML has no tuples: one inside a free-form dict reads back as a list. A value without a plain YAML form
+    raises `SettingsError`.
+
+    >>> from dataclasses import make_dataclass
+    >>> dump(make_dataclass("Training", [("steps", int), ("lr", float)])(100, 1e-3))
+    'steps: 100\\nlr: 0.001\\n'
+    """
+    try:
+        return yaml.dump(asdict(instance), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    except yaml.representer.RepresenterError as error:
+        raise SettingsError(f"no YAML form for {error.args[-1]!r}") from None
+
+
+def describe(cls: type) -> str:
+    """List every key with its type, its default (or ``required``) and its meaning, for 100 columns.
+
+    >>> from dataclasses import make_dataclass
+    >>> print(describe(make_dataclass("Training", [("steps", int), ("lr", float, 1e-3)])))
+    steps  int    required
+    lr     float  0.001
+    """
+    keys = _keys(cls)
+    left = max(map(len, keys), default=0) + 2
+    middle = min(24, max((len(_name(key.type)) for key in keys.values()), default=0)) + 2
+    lines: list[str] = []
+    for name, key in keys.items():
+        default = "required" if key.default is MISSING else _inline(key.default)
+        head = f"{name:<{left}}{_name(key.type):<{middle}}{'' if is_dataclass(key.type) else default}"
+        lines += textwrap.wrap(head, 100, subsequent_indent=" " * left, break_on_hyphens=False)
+        lines += textwrap.wrap(key.meaning, 100, initial_indent=" " * 4, subsequent_indent=" " * 4)
+    return "\n".join(lines)
+
+
+def undocumented(cls: type) -> list[str]:
+    """Name the dotted keys that no ``Attributes:`` section explains.
+
+    >>> from dataclasses import make_dataclass
+    >>> undocumented(make_dataclass("Training", [("lr", float)]))
+    ['lr']
+    """
+    return [name for name, key in _keys(cls).items() if not key.meaning]
+
+
+@contextmanager
+def _naming(origin: str) -> Iterator[None]:
+    try:
+        yield
+    except SettingsError as error:
+        raise SettingsError(" ".join(f"{origin}: {error}".split())) from None
+
+
+class _Loader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set[str]()
+        for key, _ in node.value:
+            text = key.tag in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
+            if not text or key.value in seen:
+                shown = repr(key.value) if isinstance(key, yaml.ScalarNode) else "(a collection)"
+                problem = f"duplicate key {shown}" if text else f"the key {shown} is not a text; quote it"
+                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    pass
+
+
+# YAML 1.1 wants a point and a signed exponent in a float. The writer needs the rule too, to quote such texts.
+for _side in (_Loader, _Dumper):
+    _float = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+    _side.add_implicit_resolver("tag:yaml.org,2002:float", _float, list("-+.0123456789"))
+_Dumper.add_multi_representer(PurePath, lambda dumper, path: dumper.represent_str(str(path)))
+
+
+def _parse(text: str | bytes) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise SettingsError(f"{line}{error.problem or error.context}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise SettingsError(f"not YAML: {error}") from None
+
+
+def _inline(value: Any) -> str:
+    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=10**6)
+    return text.removesuffix("...\n").strip()
+
+
+class _Key(NamedTuple):
+    type: Any
+    default: Any
+    meaning: str
+
+
+def _keys(cls: Any, prefix: str = "", outer: Any = MISSING) -> dict[str, _Key]:
+    """Every dotted key in field order, a dataclass before its own; defaults come from ``outer`` if given."""
+    docs = [inspect.cleandoc(base.__dict__.get("__doc__") or "") for base in reversed(cls.__mro__)]
+    google = docstring_parser.DocstringStyle.GOOGLE
+    params = [param for doc in docs for param in docstring_parser.parse(doc, google).params]
+    meanings = {param.arg_name: " ".join((param.description or "").split()) for param in params}
+    hints, keys = get_type_hints(cls), dict[str, _Key]()
+    for field in fields(cls):
+        name, kind, default, factory = field.name, hints[field.name], field.default, field.default_factory
+        if any(map(is_dataclass, get_args(kind))):
+            raise TypeError(f"'{prefix}{name}': a dataclass must be the whole type of a field, not in {kind}")
+        if outer is not MISSING:
+            default = getattr(outer, name)
+        elif factory is not MISSING and factory != kind:
+            default = factory()
+        keys[prefix + name] = _Key(kind, default, meanings.get(name, ""))
+        keys |= _keys(kind, f"{prefix}{name}.", default) if is_dataclass(kind) else {}
+    return keys
+
+
+def _unknown(keys: dict[str, _Key], name: str) -> str:
+    above, _, last = name.rpartition(".")
+    level = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == above}
+    near = [level[part] for part in difflib.get_close_matches(last, level, 1)]
+    near += [key for key in keys if key.endswith(f".{last}")]
+    near += [] if level else difflib.get_close_matches(name, keys, 1)
+    valid = ", ".join(f"'{key}'" for key in level.values() or keys)
+    return f"unknown key '{name}'; " + (f"did you mean '{near[0]}'?" if near else f"the keys are {valid}")
+
+
+def _flat(keys: dict[str, _Key], tree: Tree, prefix: str = "") -> Tree:
+    """Dotted keys with their converted values."""
+    flat: Tree = {}
+    for part, value in tree.items():
+        if (name := prefix + part) not in keys:
+            raise SettingsError(_unknown(keys, name))
+        section = is_dataclass(kind := keys[name].type) and isinstance(value, dict)
+        new = _flat(keys, value, f"{name}.") if section else {name: _convert(kind, value, name)}
+        if twice := flat.keys() & new.keys():
+            raise SettingsError(f"duplicate key '{min(twice)}'")
+        flat |= new
+    return flat
+
+
+def _within(keys: dict[str, _Key], values: Tree, name: str, value: Any) -> Tree:
+    """One assignment; a name that reaches into a free-form dict becomes the whole dict, so changed."""
+
+    def put(tree: Any, parts: list[str]) -> Any:
+        below = tree if isinstance(tree, dict) else {}
+        return {**below, parts[0]: put(below.get(parts[0]), parts[1:])} if parts else value
+
+    for owner, key in keys.items():
+        if name.startswith(f"{owner}.") and any(get_origin(kind) is dict for kind in _members(key.type)):
+            return {owner: put(values.get(owner), name.removeprefix(f"{owner}.").split("."))}
+    return {name: value}
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _convert(kind: Any, value: Any, name: str) -> Any:
+    """``value`` as a ``kind``. jsonargparse sees scalars only: it would parse texts in a container again."""
+    origin, args, members = get_origin(kind), get_args(kind), _members(kind)
+    if kind is Any or (value is None and NoneType in members):
+        return value
+    if len(members) > 1:
+        # The value's own type goes first, so that `float | str` keeps the text '1'.
+        for member in sorted(members, key=lambda member: member is not type(value)):
+            with suppress(SettingsError):
+                return _convert(member, value, name)
+    elif origin in (list, tuple) and isinstance(value, list | tuple):
+        kinds = args if origin is tuple and args[-1] is not ... else args[:1] * len(value)
+        if len(kinds) == len(value):
+            return origin(_convert(k, v, f"{name}[{i}]") for i, (k, v) in enumerate(zip(kinds, value)))
+    elif origin is dict and isinstance(value, dict):
+        return {part: _convert(args[1], item, f"{name}.{part}") for part, item in value.items()}
+    elif origin not in (list, tuple, dict) and not is_dataclass(kind) and value is not None:
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_argument("--value", type=kind)
+        with suppress(ArgumentError, OverflowError):
+            return parser.parse_object({"value": value}).value
+    quote = "; quote it if a text is meant" if str in members and not isinstance(value, list | dict) else ""
+    raise SettingsError(f"'{name}' must be {_name(kind)}, not {value!r}{quote}")
+
+
+def _name(kind: Any) -> str:
+    """A type in the words of YAML: ``null``, the values of a literal, ``mapping`` for a dataclass."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return " | ".join(map(_inline, args))
+    if len(_members(kind)) > 1:
+        return " | ".join(map(_name, args))
+    inner = ", ".join("..." if arg is ... else _name(arg) for arg in args)
+    plain = "mapping" if is_dataclass(kind) else "null" if kind is NoneType else kind.__name__
+    return f"{origin.__name__}[{inner}]" if origin else plain
+
+
+def _build(cls: Any, values: Tree, prefix: str = "") -> Any:
+    parts = {}
+    for name, kind in get_type_hints(cls).items():
+        nested = is_dataclass(kind)
+        parts[name] = _build(kind, values, f"{prefix}{name}.") if nested else values[prefix + name]
+    try:
+        return cls(**parts)
+    except ValueError as error:
+        raise SettingsError(f"{prefix[:-1]}: {error}" if prefix else str(error)) from None

@@ -1,0 +1,115 @@
+"""Plain text corpora: one sentence per line, source and target aligned by line number."""
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+GZIP_MAGIC = b"\x1f\x8b"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+Path = str | os.PathLike[str]
+
+
+class DataError(ValueError):
+    """Something is wrong with the data a person gave; the message is one line and says what."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Aligned sentences, `source[i]` with `target[i]`; `skipped` pairs had an empty side."""
+
+    source: list[str]
+    target: list[str]
+    skipped: int
+
+
+def read_lines(path: Path) -> list[str]:
+    r"""Read the lines of a UTF-8 text file, plain or gzip.
+
+    A line ends with `\n` or `\r\n` and with nothing else: the other characters that `str.splitlines`
+    breaks at (form feed, U+0085, U+2028 and so on) stay in the line, so that two aligned files stay
+    aligned. A byte-order mark at the start is dropped. A file is gzip if it starts with the gzip magic
+    number; one named `.gz` must.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The lines without their ends.
+
+    Raises:
+        DataError: the file cannot be read, is not UTF-8, or is a corrupt gzip.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder, "corpus.de")
+        ...     _ = file.write_bytes(b"Guten Tag.\r\nAuf Wiedersehen.\n")
+        ...     read_lines(file)
+        ['Guten Tag.', 'Auf Wiedersehen.']
+    """
+    name = os.fspath(path)
+    try:
+        with open(name, "rb") as file:
+            if file.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):
+                with gzip.open(file) as unzipped:
+                    return _decode(unzipped, name)
+            if name.lower().endswith(".gz"):
+                raise DataError(f"{name}: not a gzip file, though its name ends in .gz")
+            return _decode(file, name)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{name}: corrupt gzip file ({error})") from error
+    except OSError as error:
+        raise DataError(f"{name}: cannot be read ({error.strerror or error})") from error
+
+
+def _decode(stream: Iterable[bytes], name: str) -> list[str]:
+    lines = []
+    # Bytes are split before they are decoded: binary iteration breaks at \n only.
+    for number, line in enumerate(stream, start=1):
+        if number == 1 and line.startswith(BYTE_ORDER_MARK):
+            line = line.removeprefix(BYTE_ORDER_MARK)
+            if not line:
+                break
+        try:
+            lines.append(line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise DataError(f"{name}, line {number}: not UTF-8 ({error.reason})") from error
+    return lines
+
+
+def read_pairs(source: Path, target: Path, *, skip_empty: bool = True) -> Pairs:
+    """Read two files that are aligned line by line.
+
+    Args:
+        source: the file of source sentences.
+        target: the file of target sentences, as many lines.
+        skip_empty: leave out and count the pairs with a side of nothing but whitespace. Set it to False
+            for evaluation, where every line has to keep its place.
+
+    Returns:
+        The pairs, in the order of the files, and how many were skipped.
+
+    Raises:
+        DataError: a file cannot be read (see `read_lines`), the files differ in their number of lines, or
+            no pair is left.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     en, de = pathlib.Path(folder, "en"), pathlib.Path(folder, "de")
+        ...     _ = en.write_text("Hello.\\n\\nThank you.\\n"), de.write_text("Hallo.\\nJa.\\nDanke.\\n")
+        ...     read_pairs(en, de)
+        Pairs(source=['Hello.', 'Thank you.'], target=['Hallo.', 'Danke.'], skipped=1)
+    """
+    sources, targets = read_lines(source), read_lines(target)
+    names = f"{os.fspath(source)} and {os.fspath(target)}"
+    if len(sources) != len(targets):
+        raise DataError(f"{names} are not aligned: {len(sources)} and {len(targets)} lines")
+    pairs = list(zip(sources, targets, strict=True))
+    kept = [pair for pair in pairs if pair[0].strip() and pair[1].strip()] if skip_empty else pairs
+    if not kept:
+        raise DataError(f"empty corpus: no pair of sentences in the {len(pairs)} lines of {names}")
+    return Pairs([s for s, _ in kept], [t for _, t in kept], skipped=len(pairs) - len(kept))

@@ -1,0 +1,169 @@
+"""Parameters of a flow: a group of their own, updated every k-th step."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+
+def parameter_groups(
+    model: nn.Module,
+    *,
+    lr: float,
+    weight_decay: float,
+    flow_lr_multiplier: float,
+    is_flow: Callable[[str], bool],
+) -> list[dict[str, Any]]:
+    """Split a model's parameters into optimizer groups: the flow's and the rest.
+
+    Biases and norms, that is all vectors and scalars, get no weight decay. Parameters that need no
+    gradient are left out, and so are groups without a parameter.
+
+    Source: Liu et al. 2020, section 4.4 (the flow is trained with settings of its own).
+
+    Args:
+        model: the model.
+        lr: learning rate of the rest.
+        weight_decay: weight decay of all matrices.
+        flow_lr_multiplier: the flow's learning rate is this times ``lr``.
+        is_flow: whether the parameter of a given name is part of the flow.
+
+    Returns:
+        At most four groups, each with "params", "lr", "weight_decay" and "flow", a bool.
+
+    Raises:
+        ValueError: a number is negative or not finite, or no parameter needs a gradient.
+
+    Example:
+        >>> model = nn.ModuleDict({"flow": nn.Linear(2, 2), "head": nn.Linear(2, 3)})
+        >>> groups = parameter_groups(
+        ...     model, lr=1.0, weight_decay=0.1, flow_lr_multiplier=0.5,
+        ...     is_flow=lambda name: name.startswith("flow."),
+        ... )
+        >>> [(group["flow"], group["lr"], group["weight_decay"]) for group in groups]
+        [(False, 1.0, 0.1), (False, 1.0, 0.0), (True, 0.5, 0.1), (True, 0.5, 0.0)]
+    """
+    numbers = {"lr": lr, "weight_decay": weight_decay, "flow_lr_multiplier": flow_lr_multiplier}
+    for name, number in numbers.items():
+        if not (number >= 0 and math.isfinite(number)):
+            raise ValueError(f"{name} is {number}; it must be a finite number of at least 0")
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not trained:
+        raise ValueError(f"no parameter of {type(model).__name__} needs a gradient; at least one must")
+    groups = [
+        {
+            "params": [p for name, p in trained if is_flow(name) == flow and (p.ndim > 1) == decays],
+            "lr": lr * flow_lr_multiplier if flow else lr,
+            "weight_decay": weight_decay if decays else 0.0,
+            "flow": flow,
+        }
+        for flow in (False, True)
+        for decays in (True, False)
+    ]
+    return [group for group in groups if group["params"]]
+
+
+class FlowSchedule(TrainerCallback):
+    """Update the flow every k-th step, with the mean gradient of the k steps.
+
+    In between, its gradients are set aside and its parameters have none, so that the optimizer does
+    not move them. If training ends in between, the last step updates the flow with the mean of the
+    steps since its last update. Clipping by ``max_grad_norm`` comes before, on all parameters' gradient
+    of each step.
+
+    What is set aside is in no checkpoint, so they must be saved on multiples of k.
+
+    Source: Liu et al. 2020, section 4.4 (the flow is updated less often than the rest).
+
+    Args:
+        update_every: k, at least 1. The flow is the optimizer's groups with a true "flow", as
+            ``parameter_groups`` makes them.
+
+    Raises:
+        ValueError: ``update_every`` is below 1; or, when training starts and it is above 1: the
+            optimizer has no flow, checkpoints would be saved or training resumed between updates of
+            the flow, or training is in fp16, which skips updates.
+
+    Example:
+        >>> FlowSchedule(update_every=5).update_every
+        5
+    """
+
+    def __init__(self, update_every: int) -> None:
+        if update_every < 1:
+            raise ValueError(f"update_every is {update_every} steps; it must be at least 1")
+        self.update_every = update_every
+        self._aside: dict[Tensor, Tensor] = {}
+        self._steps = 0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Check that the flow can be updated as asked."""
+        if self.update_every == 1:
+            return
+        self._aside.clear()
+        self._steps = 0
+        if not _flow(kwargs["optimizer"]):
+            raise ValueError(
+                f"update_every is {self.update_every}, but the optimizer has no group with a true 'flow'"
+            )
+        if args.fp16:
+            raise ValueError(
+                f"fp16 skips updates, so update_every must be 1, not {self.update_every}; bf16 does not"
+            )
+        if args.save_strategy == "steps":
+            check_save_steps(int(state.save_steps), self.update_every)
+        if state.global_step % self.update_every and state.global_step < state.max_steps:
+            raise ValueError(
+                f"cannot resume from step {state.global_step}: the flow's gradients are complete only "
+                f"on multiples of update_every = {self.update_every}"
+            )
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set the flow's gradients aside, or put their mean in place for the update."""
+        if self.update_every == 1:
+            return
+        step = state.global_step + 1
+        self._steps += 1
+        for parameter in _flow(kwargs["optimizer"]):
+            if parameter.grad is not None:
+                aside = self._aside.get(parameter)
+                self._aside[parameter] = (
+                    parameter.grad.clone() if aside is None else aside.add_(parameter.grad)
+                )
+                parameter.grad = None
+        if step % self.update_every and step < state.max_steps:
+            return
+        for parameter, total in self._aside.items():
+            parameter.grad = total.div_(self._steps)
+        self._aside = {}
+        self._steps = 0
+
+
+def check_save_steps(save_steps: int, update_every: int) -> None:
+    """Check that checkpoints fall on updates of the flow.
+
+    Args:
+        save_steps: number of steps from one checkpoint to the next.
+        update_every: number of steps from one update of the flow to the next.
+
+    Raises:
+        ValueError: ``save_steps`` is not a multiple of ``update_every``.
+
+    Example:
+        >>> check_save_steps(1000, 5)
+    """
+    if save_steps % update_every:
+        raise ValueError(
+            f"save_steps is {save_steps}; it must be a multiple of update_every = {update_every}"
+        )
+
+
+def _flow(optimizer: Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups if group.get("flow") for p in group["params"]]

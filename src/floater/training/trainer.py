@@ -1,0 +1,211 @@
+"""A Trainer with token batches, whole checkpoints and exact token averages."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from accelerate.data_loader import prepare_data_loader
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from transformers import ProgressCallback, Trainer, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+
+from floater.training.batches import TokenBatchSampler
+from floater.training.checkpoints import checkpoints, clear_staging, keep_last, publish, remove, staging
+from floater.training.loss import LossFunction, smoothed_loss
+from floater.training.progress import TrainingProgress
+
+
+class FloaterTrainer(Trainer):
+    """A Trainer for models of sequences, with these differences.
+
+    - Training batches are those of ``train_batch_sampler``, of a number of tokens, not examples.
+    - The loss is the mean over all label tokens of an update: its accumulated parts on all processes.
+      It is ``smoothed_loss(args.label_smoothing_factor)`` unless ``compute_loss_func`` is given. As the
+      labels are not given to the model, an encoder-decoder needs ``decoder_input_ids`` in its batches.
+    - A checkpoint is on the disk whole or not at all, even if the process is killed while it is written
+      or removed. ``args.save_total_limit`` keeps the last ones, and the best.
+    - Logs have ``tokens_per_second``: label tokens over the time in training steps, without evaluation.
+    - Resuming a run that has reached its last step trains no further step.
+
+    Args:
+        train_batch_sampler: batches of ``train_dataset`` for this process, that is with
+            ``args.world_size`` and ``args.process_index``. None for the Trainer's own batches.
+        compute_loss_func: loss of the outputs and labels, divided by ``num_items_in_batch``.
+        **kwargs: as for ``transformers.Trainer``.
+
+    Raises:
+        ValueError: the sampler is for other data or processes than the Trainer's, or a setting in
+            ``args`` would break one of the promises above.
+
+    Example:
+        >>> import tempfile
+        >>> from transformers import BartConfig, BartForConditionalGeneration
+        >>> config = BartConfig(
+        ...     vocab_size=8, d_model=4, encoder_layers=1, decoder_layers=1, encoder_attention_heads=1,
+        ...     decoder_attention_heads=1, encoder_ffn_dim=4, decoder_ffn_dim=4, max_position_embeddings=8,
+        ... )
+        >>> sampler = TokenBatchSampler([2, 3], max_tokens=6, seed=0, shuffle=True)
+        >>> args = TrainingArguments(tempfile.mkdtemp(), disable_tqdm=True, use_cpu=True)
+        >>> trainer = FloaterTrainer(
+        ...     model=BartForConditionalGeneration(config), args=args, train_dataset=[{}, {}],
+        ...     train_batch_sampler=sampler,
+        ... )
+        >>> len(trainer.get_train_dataloader())
+        1
+    """
+
+    args: TrainingArguments
+
+    def __init__(
+        self,
+        *,
+        train_batch_sampler: TokenBatchSampler | None = None,
+        compute_loss_func: LossFunction | None = None,
+        **kwargs: Any,
+    ) -> None:
+        own_loss = compute_loss_func is None
+        smoothing = getattr(kwargs.get("args"), "label_smoothing_factor", 0.0)
+        super().__init__(compute_loss_func=compute_loss_func or smoothed_loss(smoothing), **kwargs)
+        self.train_batch_sampler = train_batch_sampler
+        self._saving_to: Path | None = None
+        self._tokens: Tensor | int = 0
+        self._since: float | None = None
+        _check_arguments(self.args)
+        if own_loss and self._loss_shifts_labels:
+            raise ValueError(
+                f"labels of {type(self.model).__name__} are shifted in its loss; give compute_loss_func"
+            )
+        if train_batch_sampler is not None:
+            _check_sampler(train_batch_sampler, self.train_dataset, self.args)
+        if self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(TrainingProgress)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train as ``transformers.Trainer.train`` does, after removing unfinished checkpoints."""
+        if self.args.should_save:
+            clear_staging(str(self.args.output_dir))
+        self.accelerator.wait_for_everyone()
+        self._tokens, self._since = 0, None
+        return super().train(*args, **kwargs)
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Return the batches of the token batch sampler, or the Trainer's own without one."""
+        if self.train_batch_sampler is None:
+            return super().get_train_dataloader()
+        loader = DataLoader(
+            cast(Dataset[Any], self.train_dataset),
+            batch_sampler=self.train_batch_sampler,
+            collate_fn=self._get_collator_with_removed_columns(self.data_collator, "training"),
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+            multiprocessing_context=self.args.dataloader_multiprocessing_context,
+            in_order=self.args.dataloader_in_order,
+        )
+        # One process of one: the sampler gives each process its share already.
+        prepared = prepare_data_loader(
+            loader,
+            device=self.accelerator.device,
+            num_processes=1,
+            process_index=0,
+            put_on_device=self.accelerator.device_placement,
+            non_blocking=self.accelerator.non_blocking,
+        )
+        return cast(DataLoader[Any], prepared)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Tensor | int | None]:
+        """Return the batches of one update and the number of their label tokens on all processes."""
+        if self._since is None:
+            self._since = time.perf_counter()
+        batches, tokens = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if tokens is not None:
+            self._tokens = self._tokens + tokens
+        return batches, tokens
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log values, those of training with the tokens per second since their last log."""
+        if "loss" in logs and self._since is not None:
+            logs["tokens_per_second"] = float(self._tokens) / (time.perf_counter() - self._since)
+            self._tokens, self._since = 0, None
+        super().log(logs, start_time)
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+        else:
+            self.control.should_training_stop = True
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._saving_to or super()._get_output_dir(trial))
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        run = Path(super()._get_output_dir(trial))
+        checkpoint = run / f"checkpoint-{self.state.global_step}"
+        written = staging(checkpoint)
+        if self.args.should_save:
+            clear_staging(run)
+            written.mkdir(parents=True)
+        self.accelerator.wait_for_everyone()
+        self._saving_to = written.parent
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self._saving_to = None
+        self._point_to_best(run)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            # The state was written with the hidden directory as the place of the best checkpoint.
+            self.state.save_to_json(str(written / TRAINER_STATE_NAME))
+            publish(checkpoint)
+            self._remove_old(run, self.args.save_total_limit)
+        self.accelerator.wait_for_everyone()
+
+    def _finalize_training(self, trial: Any, *args: Any) -> Any:
+        # The Trainer would remove the checkpoints other than the best here, but not each as a whole.
+        best = self.state.best_model_checkpoint
+        if self.args.should_save and self.args.save_total_limit == 1 and best is not None:
+            run = Path(self._get_output_dir(trial))
+            remove(path for path in checkpoints(run) if not path.samefile(best))
+        return super()._finalize_training(trial, *args)  # type: ignore[no-untyped-call]
+
+    def _point_to_best(self, run: Path) -> None:
+        """Set the best checkpoint to the place it has or is about to have in the run."""
+        step = self.state.best_global_step
+        if step is None:
+            return
+        best = run / f"checkpoint-{step}"
+        if step == self.state.global_step or best.exists():
+            self.state.best_model_checkpoint = str(best)
+
+    def _remove_old(self, run: Path, limit: int | None) -> None:
+        if limit is not None and limit > 0:
+            best = self.state.best_model_checkpoint
+            keep_last(run, limit, always=[] if best is None else [Path(best)])
+
+
+def _check_arguments(args: TrainingArguments) -> None:
+    if args.n_gpu > 1:
+        raise ValueError(f"one process has {args.n_gpu} GPUs; start one process for each with torchrun")
+    if args.world_size > 1 and not args.average_tokens_across_devices:
+        raise ValueError("average_tokens_across_devices is False; with several processes it must be True")
+    if args.push_to_hub:
+        raise ValueError("push_to_hub is True; it must be False, push a checkpoint after training")
+
+
+def _check_sampler(sampler: TokenBatchSampler, dataset: Any, args: TrainingArguments) -> None:
+    if dataset is None or len(sampler.lengths) != len(dataset):
+        examples = "no" if dataset is None else len(dataset)
+        raise ValueError(
+            f"train_batch_sampler is for {len(sampler.lengths)} examples, but train_dataset has {examples}"
+        )
+    if (sampler.rank, sampler.world_size) != (args.process_index, args.world_size):
+        raise ValueError(
+            f"train_batch_sampler is for process {sampler.rank} of {sampler.world_size}, "
+            f"but this is process {args.process_index} of {args.world_size}"
+        )

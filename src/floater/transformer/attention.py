@@ -1,0 +1,167 @@
+"""Multi-head attention with the hooks of a position model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import Cache, EncoderDecoderCache
+
+from floater.encodings import Frame, PositionModel
+from floater.transformer.config import FloaterConfig
+
+_IDENTITY = PositionModel(Frame(dim=1, heads=1, layers=1, max_length=1))
+
+
+class Attention(nn.Module):
+    """Scaled dot-product attention (Vaswani et al. 2017, section 3.2).
+
+    The hooks that the position model overrides decide the kernel: with `logits` or `values` the plain path,
+    else PyTorch's `scaled_dot_product_attention`, without a mask where none is needed.
+
+    Args:
+        config: sizes and dropout.
+        layer: index of the block, from 0.
+        causal: a query may attend to its own and earlier slots only.
+    """
+
+    def __init__(self, config: FloaterConfig, layer: int, *, causal: bool = False) -> None:
+        super().__init__()
+        self.config = config
+        self.layer = layer
+        self.causal = causal
+        self.heads = config.num_attention_heads
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def split(self, x: Tensor) -> Tensor:
+        """(batch, length, dim) -> (batch, length, heads, head_dim)."""
+        return x.unflatten(-1, (self.heads, -1))
+
+    def forward(
+        self, x: Tensor, position: PositionModel, state: Any, key_valid: Tensor | None, cache: Cache | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Self-attention.
+
+        Args:
+            x: (batch, T, dim).
+            position: the position model, and
+            state: what it prepared for this forward pass.
+            key_valid: (batch, S) bool, False where a key is padding.
+            cache: keys and values of earlier steps.
+
+        Returns:
+            (batch, T, dim), and the weights (batch, heads, T, S) on the plain path.
+        """
+        xq, xk, xv = position.inputs(x, state, self.layer)
+        q, k, v = self.split(self.query(xq)), self.split(self.key(xk)), self.split(self.value(xv))
+        q, k, v = position.qkv(q, k, v, state, self.layer)
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
+        if cache is not None:
+            own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+            k, v = own.update(k, v, self.layer)
+        return self.attend(q.transpose(1, 2), k, v, position, state, key_valid)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, position: PositionModel, state: Any, key_valid: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """softmax(q k^T scale + bias) v, projected; q is (batch, heads, T, head_dim)."""
+        length, slots = q.shape[2], k.shape[2]
+        bias = position.bias(q, k, state, self.layer)
+        mask = None if key_valid is None else key_valid[:, None, None, :]
+        allowed = position.mask(state, self.layer)
+        if allowed is not None:
+            mask = allowed if mask is None else mask & allowed
+        scale = position.scale(q.shape[-1])
+        dropout = self.config.attention_dropout if self.training else 0.0
+        plain = position.overrides("logits", "values") or self.config._attn_implementation == "eager"
+        # the kernel's own causal path needs no mask; it counts slots from the first, so it serves no cache
+        kernel_causal = self.causal and not plain and mask is None and bias is None and length == slots
+        if self.causal and not kernel_causal and length > 1:
+            earlier = torch.ones(length, slots, dtype=torch.bool, device=q.device).tril(slots - length)
+            mask = earlier if mask is None else mask & earlier
+        if plain:
+            return self._plain(q, k, v, position, state, bias, mask, scale, dropout)
+        if bias is not None:
+            bias = bias.to(q.dtype)
+            mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=kernel_causal, scale=scale
+        )
+        return self.output(out.transpose(1, 2).flatten(-2)), None
+
+    def _plain(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        position: PositionModel,
+        state: Any,
+        bias: Tensor | None,
+        mask: Tensor | None,
+        scale: float,
+        dropout: float,
+    ) -> tuple[Tensor, Tensor]:
+        logits = q @ k.transpose(-1, -2) * scale
+        if bias is not None:
+            logits = logits + bias
+        logits = position.logits(logits, q, k, state, self.layer)
+        if mask is not None:
+            logits = logits.masked_fill(~mask, -torch.inf)
+        weights = logits.softmax(-1)
+        if mask is not None:  # a query that may attend to nothing gets zeros
+            weights = weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+        dropped = F.dropout(weights, dropout)
+        out = dropped @ v
+        more = position.values(dropped, state, self.layer)
+        if more is not None:
+            out = out + more
+        return self.output(out.transpose(1, 2).flatten(-2)), weights
+
+
+class CrossAttention(Attention):
+    """Attention of the decoder to the source."""
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        source: Tensor,
+        position: PositionModel,
+        state: Any,
+        memory: PositionModel,
+        memory_state: Any,
+        key_valid: Tensor | None,
+        cache: Cache | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Cross-attention; keys and values are computed once per source when there is a cache.
+
+        Args:
+            x: (batch, T, dim) of the target.
+            source: (batch, S, dim), the encoder's output.
+            position: the decoder's position model, and
+            state: its state at the target positions.
+            memory: the position model of the keys and values, and
+            memory_state: its state at the source positions.
+            key_valid: (batch, S) bool, False where the source is padding.
+            cache: an `EncoderDecoderCache`.
+
+        Returns:
+            (batch, T, dim), and the weights (batch, heads, T, S) on the plain path.
+        """
+        q = position.cross_query(self.split(self.query(x)), state, self.layer).transpose(1, 2)
+        known = isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(self.layer, False)
+        if isinstance(cache, EncoderDecoderCache) and known:
+            layer = cache.cross_attention_cache.layers[self.layer]
+            k, v = layer.keys, layer.values
+        else:
+            k, v = self.split(self.key(source)), self.split(self.value(source))
+            k, v = memory.cross_key_value(k, v, memory_state, self.layer)
+            k, v = k.transpose(1, 2), v.transpose(1, 2)
+            if isinstance(cache, EncoderDecoderCache):
+                k, v = cache.cross_attention_cache.update(k, v, self.layer)
+                cache.is_updated[self.layer] = True
+        return self.attend(q, k, v, _IDENTITY, None, key_valid)

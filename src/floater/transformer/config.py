@@ -1,0 +1,121 @@
+"""The configuration of the reference Transformer, and the sizes of the papers by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # Vaswani et al. 2017, Table 3
+    "transformer-base": {
+        "hidden_size": 512,
+        "intermediate_size": 2048,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 6,
+        "decoder_layers": 6,
+        "dropout": 0.1,
+    },
+    "transformer-big": {
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 6,
+        "decoder_layers": 6,
+        "dropout": 0.3,
+    },
+    # Sizes for a laptop
+    "tiny": {
+        "hidden_size": 128,
+        "intermediate_size": 512,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "decoder_layers": 2,
+        "dropout": 0.1,
+    },
+    "small": {
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 4,
+        "decoder_layers": 4,
+        "dropout": 0.1,
+    },
+}
+
+
+@strict
+class FloaterConfig(PreTrainedConfig):
+    """Configuration of the reference Transformer (Vaswani et al. 2017) with any position model.
+
+    Args:
+        vocab_size: size of the joint vocabulary.
+        hidden_size: width d.
+        intermediate_size: inner width of the feed-forward layers.
+        num_attention_heads: heads; they divide hidden_size.
+        num_hidden_layers: blocks of the encoder, or of the decoder of a language model.
+        decoder_layers: blocks of the decoder of an encoder-decoder.
+        position: name of a position model (`floater.catalogue()`).
+        position_options: its options.
+        training_length: training length in tokens; see `Frame.max_length`.
+        dropout: after the embeddings and after each sub-layer.
+        attention_dropout: of the attention weights.
+        activation_dropout: inside the feed-forward layers.
+        activation_function: of the feed-forward layers, by its Hugging Face name.
+        norm_first: pre-norm blocks with a last norm, instead of post-norm.
+        tie_word_embeddings: one matrix for source, target and output embeddings.
+
+    Example:
+        >>> from floater.transformer import FloaterConfig
+        >>> FloaterConfig.preset("transformer-base", vocab_size=32000).hidden_size
+        512
+    """
+
+    model_type = "floater"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+
+    vocab_size: int = 32000
+    hidden_size: int = 512
+    intermediate_size: int = 2048
+    num_attention_heads: int = 8
+    num_hidden_layers: int = 6
+    decoder_layers: int = 6
+    position: str = "floater"
+    position_options: dict[str, Any] | None = None
+    training_length: int = 512
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    activation_function: str = "relu"
+    norm_first: bool = False
+    use_cache: bool = True
+    tie_word_embeddings: bool = True
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = 1
+    is_decoder: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
+            )
+        self.position_options = dict(self.position_options or {})
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> FloaterConfig:
+        """A configuration of a named size.
+
+        Args:
+            name: a key of `PRESETS`.
+            changes: any other field, or one of the preset's to change.
+
+        Raises:
+            ValueError: if there is no such preset.
+        """
+        if name not in PRESETS:
+            raise ValueError(f"unknown preset '{name}'; there are: {', '.join(PRESETS)}")
+        return cls(**{**PRESETS[name], **changes})

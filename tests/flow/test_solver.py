@@ -1,0 +1,340 @@
+"""`solve` against closed forms, matrix exponentials, scipy and itself."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import solve_ivp
+from torch import nn
+
+from floater.flow import (
+    METHODS,
+    FlowDiverged,
+    MLPField,
+    SinusoidField,
+    SumField,
+    ZeroField,
+    flow_error,
+    gradient_error,
+    reference_solve,
+    sinusoid,
+    small_,
+    solve,
+)
+from floater.flow.stepping import ADAPTIVE_METHODS, FIXED_STEP_METHODS
+
+ORDERS = {"euler": 1, "midpoint": 2, "heun2": 2, "heun3": 3, "rk4": 4}
+
+
+class Linear(nn.Module):
+    """dp/dt = p A: a field somebody else might write."""
+
+    def __init__(self, matrix):
+        super().__init__()
+        self.matrix = nn.Parameter(matrix)
+
+    def forward(self, t, p):
+        return p @ self.matrix
+
+
+class Square(nn.Module):
+    """dp/dt = p^2, which goes to infinity at t = 1 / p(0)."""
+
+    def forward(self, t, p):
+        return p**2
+
+
+def field_and_start(dim=6, rows=3, seed=0, dtype=torch.float64, **kwargs):
+    torch.manual_seed(seed)
+    field = MLPField(dim, **kwargs).to(dtype)
+    return field, torch.randn(rows, dim, dtype=dtype)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("gradient", ["discrete", "adjoint"])
+def test_under_the_zero_field_every_vector_is_the_start(method, gradient):
+    start = torch.randn(2, 4, requires_grad=True)
+    p = solve(ZeroField(), start, torch.tensor([0.0, 0.3, 5.0]), method=method, gradient=gradient)
+    assert torch.equal(p, start.expand(3, 2, 4))
+    p.sum().backward()
+    torch.testing.assert_close(start.grad, torch.full((2, 4), 3.0))
+
+
+@pytest.mark.parametrize("method", ["dopri5", "dopri8"])
+def test_linear_field_is_the_matrix_exponential(method):
+    torch.manual_seed(0)
+    matrix = torch.randn(5, 5, dtype=torch.float64)
+    matrix = matrix - matrix.T - 0.1 * torch.eye(5)
+    start = torch.randn(4, 5, dtype=torch.float64)
+    times = torch.tensor([0.05, 0.7, 0.71, 6.0], dtype=torch.float64)
+    p = solve(Linear(matrix), start, times, method=method, rtol=1e-9, atol=1e-9)
+    exact = torch.stack([start @ torch.matrix_exp(matrix * t) for t in times])
+    assert flow_error(p, exact) < 1e-7  # the tolerance, times what the errors of all steps may add up to
+
+
+def test_sinusoid_field_gives_equation_6():
+    field, positions = SinusoidField(16), torch.arange(512, dtype=torch.float64)
+    p = solve(field, field.start().double()[None], positions, rtol=1e-9, atol=1e-9)
+    assert flow_error(p[:, 0], sinusoid(positions, 16)) < 1e-6
+
+
+def test_spacing_of_the_sinusoid_field():
+    field, positions = SinusoidField(16, delta=0.1), torch.arange(100, dtype=torch.float64)
+    p = solve(field, field.start().double()[None], 0.1 * positions, rtol=1e-9, atol=1e-9)
+    assert flow_error(p[:, 0], sinusoid(positions, 16)) < 1e-6
+
+
+@pytest.mark.parametrize("activation", ["tanh", "gelu"])
+def test_against_scipy(activation):
+    field, start = field_and_start(activation=activation)
+    times = torch.tensor([0.0, 0.1, 0.15, 2.0, 5.0], dtype=torch.float64)
+
+    def right_hand_side(t, flat):
+        with torch.no_grad():
+            return field(torch.tensor(t), torch.from_numpy(flat).view(3, 6)).flatten().numpy()
+
+    oracle = solve_ivp(
+        right_hand_side, (0, 5), start.flatten().numpy(), "DOP853", times.numpy(), rtol=1e-12, atol=1e-12
+    )
+    exact = torch.from_numpy(np.ascontiguousarray(oracle.y.T)).view(5, 3, 6)
+    assert flow_error(solve(field, start, times, rtol=1e-9, atol=1e-9), exact) < 1e-7
+    assert flow_error(solve(field.float(), start.float(), times), exact) < 1e-4  # default tolerances
+    assert flow_error(reference_solve(field, start, times), exact) < 1e-6  # float32 weights by now
+
+
+@pytest.mark.parametrize("method", FIXED_STEP_METHODS)
+def test_halving_the_step_shows_the_order_at_times_off_the_grid(method):
+    field, start = field_and_start()
+    times = torch.tensor([0.37, 1.03, 2.9], dtype=torch.float64)
+    exact = reference_solve(field, start, times)
+    coarse, fine = (flow_error(solve(field, start, times, method=method, step=s), exact) for s in (0.1, 0.05))
+    # 0.37, 0.66 and 1.87 are not multiples of the steps, so the steps taken are not exactly halved.
+    assert math.log2(coarse / fine) == pytest.approx(ORDERS[method], abs=0.4)
+
+
+def test_rk4_is_accurate_between_multiples_of_its_step():
+    field, start = field_and_start()
+    times = torch.tensor([0.0, 0.21, 0.3, 0.77, 1.9], dtype=torch.float64)
+    p = solve(field, start, times, method="rk4", step=0.5)
+    assert flow_error(p, reference_solve(field, start, times)) < 1e-3  # linear interpolation: 1e-2 and more
+
+
+@pytest.mark.parametrize("method", ADAPTIVE_METHODS)
+def test_errors_follow_the_tolerance(method):
+    field, start = field_and_start()
+    times = torch.linspace(0, 3, 40, dtype=torch.float64)
+    exact = reference_solve(field, start, times)
+    loose, tight = (
+        flow_error(solve(field, start, times, method=method, rtol=tol, atol=tol), exact)
+        for tol in (1e-3, 1e-6)
+    )
+    assert tight < loose / 20
+    assert tight < 1e-3
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=12, unique=True))
+def test_irregular_times_give_what_a_fresh_solve_to_each_gives(hundredths):
+    field, start = field_and_start(dim=4, rows=2)
+    times = torch.tensor(sorted(hundredths), dtype=torch.float64) / 100
+    together = solve(field, start, times, rtol=1e-8, atol=1e-8)
+    for vector, t in zip(together, times, strict=True):
+        alone = solve(field, start, t[None], rtol=1e-8, atol=1e-8)[0]
+        torch.testing.assert_close(vector, alone, rtol=1e-6, atol=1e-6)
+
+
+def test_solving_on_from_a_state_is_solving_through_it():
+    field, start = field_and_start()
+    times = torch.linspace(0, 4, 9, dtype=torch.float64)
+    whole = solve(field, start, times, rtol=1e-9, atol=1e-9)
+    rest = solve(field, whole[4], times[5:], begin=2.0, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(rest, whole[5:], rtol=1e-7, atol=1e-7)
+
+
+def gradients(field, start, times, **kwargs):
+    start = start.clone().requires_grad_()
+    weight = torch.linspace(-1, 1, len(times), dtype=start.dtype).view(-1, 1, 1)
+    loss = (weight * solve(field, start, times, **kwargs).sin()).sum()
+    return torch.autograd.grad(loss, [start, *field.parameters()])
+
+
+@pytest.mark.parametrize("method", ["dopri5", "dopri8", "rk4", "midpoint"])
+def test_adjoint_and_discrete_gradients_agree(method):
+    field, start = field_and_start()
+    times = torch.tensor([0.2, 0.5, 1.7], dtype=torch.float64)
+    options = {"step": 0.002} if method in FIXED_STEP_METHODS else {"rtol": 1e-9, "atol": 1e-9}
+    discrete, adjoint = (
+        gradients(field, start, times, method=method, gradient=g, **options) for g in ("discrete", "adjoint")
+    )
+    assert gradient_error(adjoint, discrete) < 1e-5  # both are off by the discretisation
+
+
+@pytest.mark.parametrize("method", ["dopri5", "rk4"])
+def test_gradcheck(method):
+    field, start = field_and_start(dim=2, rows=2)
+    names = [name for name, _ in field.named_parameters()]
+    times = torch.tensor([0.3, 0.9], dtype=torch.float64)
+
+    def run(start, times, *parameters):
+        class Bound(nn.Module):
+            def forward(self, t, p):
+                return torch.func.functional_call(field, dict(zip(names, parameters, strict=True)), (t, p))
+
+        return solve(Bound(), start, times, method=method, rtol=1e-9, atol=1e-9)
+
+    inputs = [start, times, *field.parameters()]
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    # Finite differences move the step sizes of an adaptive method by a part of its tolerance.
+    assert torch.autograd.gradcheck(run, inputs, eps=1e-4, atol=1e-5, rtol=1e-4)
+
+
+def test_the_gradient_in_a_time_is_the_velocity_there():
+    field, start = field_and_start()
+    times = torch.tensor([0.4, 1.3], dtype=torch.float64, requires_grad=True)
+    p = solve(field, start, times, rtol=1e-9, atol=1e-9)
+    (gradient,) = torch.autograd.grad(p[1].sum(), times)
+    expected = torch.stack((torch.zeros((), dtype=torch.float64), field(times[1], p[1]).sum())).detach()
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("gradient", ["discrete", "adjoint"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_solved_in_float32(dtype, gradient):
+    field, start = field_and_start(dtype=dtype)
+    times = torch.tensor([0.5, 2.0])
+    p = solve(field, start, times, gradient=gradient)
+    assert p.dtype == torch.float32
+    assert flow_error(p, reference_solve(field, start, times)) < 1e-4
+    half = gradients(field, start, times, gradient=gradient)
+    exact = gradients(field.double(), start.double(), times, rtol=1e-10, atol=1e-10)
+    assert {g.dtype for g in half} == {dtype}
+    assert gradient_error(half, exact) < 0.02  # gradients are rounded to eight bits
+
+
+def test_autocast_does_not_reach_the_solve():
+    field, start = field_and_start(dtype=torch.float32)
+    times = torch.tensor([0.5, 2.0])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = solve(field, start, times)
+    assert torch.equal(inside, solve(field, start, times))
+
+
+def test_a_float64_start_is_solved_in_float64_whatever_the_weights():
+    field, start = field_and_start(dtype=torch.float32)
+    times = torch.tensor([0.5, 2.0])
+    p = solve(field, start.double(), times, rtol=1e-10, atol=1e-10)
+    assert p.dtype == torch.float64
+    assert flow_error(p, reference_solve(field, start, times)) < 1e-8
+
+
+def test_a_field_with_kinks_takes_fixed_steps():
+    field, start = field_and_start(activation="relu")
+    times = torch.tensor([0.35, 1.0], dtype=torch.float64)
+    assert torch.equal(solve(field, start, times), solve(field, start, times, method="rk4", step=0.1))
+    sum_ = SumField(field, ZeroField())
+    assert torch.equal(solve(sum_, start, times), solve(field, start, times, method="rk4", step=0.1))
+
+
+def test_the_start_of_a_long_solve_is_the_short_solve():
+    torch.manual_seed(0)
+    field, start = small_(MLPField(16), 51.2), 0.02 * torch.randn(4, 16)
+    times = 0.1 * torch.arange(4096)
+    with torch.no_grad():
+        long, short = solve(field, start, times), solve(field, start, times[:512])
+    assert flow_error(long[:512], short) < 1e-6
+
+
+@pytest.mark.parametrize("gradient", ["discrete", "adjoint"])
+@pytest.mark.parametrize("method", ["dopri5", "dopri8", "rk4"])
+def test_divergence_is_named_with_its_time(method, gradient):
+    start = torch.tensor([[0.1, 0.5]])
+    times = torch.linspace(0, 4, 81)
+    with pytest.raises(FlowDiverged, match=r"diverged at t = .*smaller initial weights.*tanh") as caught:
+        solve(Square(), start, times, method=method, gradient=gradient)
+    assert caught.value.time == pytest.approx(2.0, abs=0.15)  # 1 / 0.5; rk4 steps over it before overflow
+    assert "\n" not in str(caught.value)
+
+
+class BlowsUpBackwards(torch.autograd.Function):
+    """A field whose derivative, and so whose adjoint, is infinite."""
+
+    @staticmethod
+    def forward(ctx, p):
+        return -p
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * math.inf
+
+
+def test_divergence_of_the_adjoint():
+    class Field(nn.Module):
+        def forward(self, t, p):
+            return BlowsUpBackwards.apply(p)
+
+    start = torch.ones(1, 2, requires_grad=True)
+    p = solve(Field(), start, torch.tensor([1.0]), gradient="adjoint")
+    with pytest.raises(FlowDiverged, match="in the adjoint"):
+        p.sum().backward()
+
+
+def test_a_solve_cannot_hang(monkeypatch):
+    monkeypatch.setattr("floater.flow.stepping.MAX_STEPS", 20)
+    field = SinusoidField(4, delta=1e-3)
+    with pytest.raises(FlowDiverged, match="20 steps were not enough"):
+        solve(field, field.start()[None], torch.tensor([100.0]))
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        ([[0.0, 1.0]], r"times must be one-dimensional .* got shape \(1, 2\)"),
+        ([], r"not empty .* got shape \(0,\)"),
+        ([0.0, 1.0, 1.0], r"strictly increasing, got times\[1\] = 1, times\[2\] = 1"),
+        ([0.0, 2.0, 1.0], r"strictly increasing, got times\[1\] = 2, times\[2\] = 1"),
+        ([-0.5, 1.0], r"before t = 0, got times\[0\] = -0.5"),
+        ([0.0, NAN], r"finite, got times\[1\] = nan"),
+        ([0.0, INF], r"finite, got times\[1\] = inf"),
+    ],
+)
+def test_bad_times(times, message):
+    with pytest.raises(ValueError, match=message):
+        solve(ZeroField(), torch.zeros(1, 2), torch.tensor(times))
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (torch.zeros(3), r"\(rows, dim\), got torch.float32 of shape \(3,\)"),
+        (torch.zeros(1, 3, dtype=torch.long), r"\(rows, dim\), got torch.int64"),
+        (torch.tensor([[0.0, NAN]]), "finite"),
+        (torch.tensor([[0.0, INF]]), "finite"),
+    ],
+)
+def test_bad_start(start, message):
+    with pytest.raises(ValueError, match=message):
+        solve(ZeroField(), start, torch.tensor([1.0]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"method": "dopri6"}, r"unknown solver method 'dopri6'; valid: 'dopri[58]'"),
+        ({"gradient": "adjont"}, r"unknown gradient 'adjont'; valid: 'adjoint'"),
+        ({"rtol": 0.0}, "rtol must be a positive number, got 0.0"),
+        ({"atol": -1.0}, "atol must be a positive number, got -1.0"),
+        ({"atol": NAN}, "atol must be a positive number, got nan"),
+        ({"method": "dopri5", "step": 0.1}, "step=0.1 does not apply to the adaptive method 'dopri5'"),
+        ({"step": 0.1}, "step=0.1 does not apply to the adaptive method 'dopri5'"),
+        ({"method": "rk4", "step": 0.0}, "step must be a positive number, got 0.0"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        solve(ZeroField(), torch.zeros(1, 2), torch.tensor([1.0]), **arguments)

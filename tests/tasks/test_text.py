@@ -1,0 +1,115 @@
+import gzip
+import os
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from floater.tasks.text import DataError, Pairs, read_lines, read_pairs
+
+MARK = "\ufeff"
+# A line may hold anything but its own end; a mark at the very start is dropped, and has its own test.
+LINES = st.lists(
+    st.text(st.characters(codec="utf-8", exclude_characters="\n")).filter(
+        lambda line: not line.endswith("\r") and not line.startswith(MARK)
+    )
+)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name: str, content: str | bytes) -> os.PathLike[str]:
+        file = tmp_path / name
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        return file
+
+    return write
+
+
+@given(lines=LINES, end=st.sampled_from(["\n", "\r\n"]), mark=st.booleans(), zipped=st.booleans())
+@example(lines=["a\u2028b", "c\x85d", "e\x0bf\x0cg\x1ch\rj"], end="\n", mark=False, zipped=False)
+@example(lines=[], end="\n", mark=True, zipped=False)
+@example(lines=[""], end="\r\n", mark=True, zipped=True)
+def test_written_lines_are_read_back(tmp_path_factory, lines, end, mark, zipped):
+    content = (MARK * mark + "".join(line + end for line in lines)).encode()
+    file = tmp_path_factory.mktemp("corpus") / "lines"
+    file.write_bytes(gzip.compress(content) if zipped else content)
+    assert read_lines(file) == lines
+
+
+def test_last_line_may_lack_its_end(write):
+    assert read_lines(write("a", "one\ntwo")) == ["one", "two"]
+    assert read_lines(str(write("b", ""))) == []
+
+
+def test_mark_is_dropped_at_the_start_only(write):
+    assert read_lines(write("a", f"{MARK}one\n{MARK}two\n")) == ["one", f"{MARK}two"]
+
+
+def test_gzip_of_several_members_is_read_whole(write):
+    assert read_lines(write("a.gz", gzip.compress(b"one\ntw") + gzip.compress(b"o\n"))) == ["one", "two"]
+
+
+SOUND = gzip.compress(b"a sentence\n" * 50)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("latin1", b"ja\nsch\xf6n\nnein\n", "line 2: not UTF-8"),
+        ("latin1.gz", gzip.compress(b"ja\nja\r\n\xff"), "line 3: not UTF-8"),
+        ("utf16", "ja".encode("utf-16"), "line 1: not UTF-8"),
+        ("surrogate", b"\xed\xa0\x80\n", "line 1: not UTF-8"),
+        ("truncated.gz", SOUND[:-12], "corrupt gzip"),
+        ("checksum.gz", SOUND[:-8] + bytes(4) + SOUND[-4:], "corrupt gzip"),
+        ("stream.gz", SOUND[:12] + b"\xff\xff\xff" + SOUND[15:], "corrupt gzip"),
+        ("plain.gz", b"not packed\n", "not a gzip file"),
+        ("empty.GZ", b"", "not a gzip file"),
+    ],
+)
+def test_broken_file_is_named_in_one_line(write, name, content, message):
+    file = write(name, content)
+    with pytest.raises(DataError, match=message) as caught:
+        read_lines(file)
+    assert str(file) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_missing_file_and_directory_are_data_errors(tmp_path):
+    with pytest.raises(DataError, match=r"absent: cannot be read \(No such file"):
+        read_lines(tmp_path / "absent")
+    with pytest.raises(DataError, match=r"cannot be read \(Is a directory"):
+        read_lines(tmp_path)
+
+
+def test_pairs_with_an_empty_side_are_skipped_and_counted(write):
+    source = write("en", "one\n\nthree\n \t\u3000\nfive\n")
+    target = write("de", "eins\nzwei\n\n\nfünf\n")
+    assert read_pairs(source, target) == Pairs(["one", "five"], ["eins", "fünf"], skipped=3)
+
+
+def test_evaluation_keeps_every_line_in_its_place(write):
+    source, target = write("en", "one\n\nthree\n"), write("de", "eins\nzwei\n\n")
+    kept = read_pairs(source, target, skip_empty=False)
+    assert kept == Pairs(["one", "", "three"], ["eins", "zwei", ""], skipped=0)
+
+
+def test_line_separators_inside_a_line_do_not_break_the_alignment(write):
+    source, target = write("en", "a\u2028b\nc\n"), write("de", "x\x0cy\nz\r\n")
+    assert read_pairs(source, target) == Pairs(["a\u2028b", "c"], ["x\x0cy", "z"], skipped=0)
+
+
+def test_different_counts_name_both_files_and_counts(write):
+    source, target = write("en", "one\ntwo\n"), write("de", "eins\n")
+    with pytest.raises(DataError) as caught:
+        read_pairs(source, target)
+    message = str(caught.value)
+    assert str(source) in message
+    assert str(target) in message
+    assert "2 and 1 lines" in message
+
+
+@pytest.mark.parametrize(("source", "skip_empty"), [("", True), ("", False), ("\n\n", True)])
+def test_empty_corpus_is_an_error(write, source, skip_empty):
+    with pytest.raises(DataError, match="empty corpus"):
+        read_pairs(write("en", source), write("de", source), skip_empty=skip_empty)

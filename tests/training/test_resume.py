@@ -1,0 +1,111 @@
+"""A run that is killed and resumed ends with the weights of one that is not, bit for bit."""
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import TrainerCallback
+
+from floater.training import FloaterTrainer, checkpoints, last_checkpoint
+
+from .toy import trainer
+
+
+class KilledInStep(TrainerCallback):
+    """Kill the process before its optimizer moves in a given step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step + 1 == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KilledInSave(FloaterTrainer):
+    """Kill the process in the middle of the save of step 8: the model is written, no state is."""
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self.state.global_step == 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(run: Path, killed_in_step: int | None, killed_in_save: bool) -> None:
+    callbacks = () if killed_in_step is None else (KilledInStep(killed_in_step),)
+    cls = KilledInSave if killed_in_save else FloaterTrainer
+    last = last_checkpoint(run)
+    trainer(run, callbacks=callbacks, cls=cls).train(resume_from_checkpoint=last and str(last))
+
+
+def in_process(run: Path, *, killed_in_step: int | None = None, killed_in_save: bool = False) -> int | None:
+    """Train in a process of its own from the last checkpoint; return its exit code."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["floater.training"])
+    process = context.Process(target=train, args=(run, killed_in_step, killed_in_save))
+    process.start()
+    process.join(timeout=60)
+    return process.exitcode
+
+
+def steps(run: Path) -> list[int]:
+    return [int(path.name.removeprefix("checkpoint-")) for path in checkpoints(run)]
+
+
+def test_killed_runs_end_with_the_same_weights(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert in_process(whole) == 0
+    assert steps(whole) == [8, 12]  # the last two
+
+    assert in_process(killed, killed_in_step=7) == -signal.SIGKILL
+    assert steps(killed) == [4]
+    assert in_process(killed, killed_in_save=True) == -signal.SIGKILL
+    assert steps(killed) == [4]
+    assert (killed / ".unfinished" / "checkpoint-8" / "model.safetensors").exists()
+    assert in_process(killed, killed_in_step=11) == -signal.SIGKILL
+    assert steps(killed) == [4, 8]
+    assert not (killed / ".unfinished" / "checkpoint-8").exists()
+    assert in_process(killed) == 0
+    assert steps(killed) == [8, 12]
+
+    for step in (8, 12):
+        expected, seen = (load_file(run / f"checkpoint-{step}/model.safetensors") for run in (whole, killed))
+        assert expected.keys() == seen.keys()
+        assert all(torch.equal(expected[name], seen[name]) for name in expected)
+        expected, seen = (torch.load(run / f"checkpoint-{step}/optimizer.pt")["state"] for run in (whole, killed))
+        assert all(torch.equal(expected[i][name], seen[i][name]) for i in expected for name in expected[i])
+
+    assert in_process(killed) == 0  # a run at its end trains no further
+    assert steps(killed) == [8, 12]
+
+
+def test_the_runs_of_this_test_span_epochs_and_have_an_odd_last_step(tmp_path: Path) -> None:
+    """Else the test above would pass with an order that ignores the epoch."""
+    batches = len(trainer(tmp_path).get_train_dataloader())
+    assert batches % 2 == 1
+    assert 4 < -(-batches // 2) < 8
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_epoch_resumes_at_the_batch_it_was_at(tmp_path: Path, workers: int) -> None:
+    """What a resumed run reads is what the first had still to read."""
+
+    class Seen(FloaterTrainer):
+        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+            self.batches.append(inputs["input_ids"].clone())
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    first = trainer(tmp_path, cls=Seen, dataloader_num_workers=workers)
+    first.batches = []
+    first.train()
+    second = trainer(tmp_path, cls=Seen, dataloader_num_workers=workers)
+    second.batches = []
+    second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
+    rest = first.batches[-len(second.batches) :]
+    assert len(second.batches) in (7, 8)
+    assert all(torch.equal(a, b) for a, b in zip(rest, second.batches, strict=True))
