@@ -6,22 +6,23 @@ The dataclass is the one source: its annotations give the types, its fields the 
 """
 
 import difflib
-import inspect
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections import namedtuple
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path, PurePath
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-import docstring_parser
 import yaml
+from docstring_parser import google
 from jsonargparse import ArgumentError, ArgumentParser
 
 T = TypeVar("T")
 Tree = dict[str, Any]
+_Key = namedtuple("_Key", "type default meaning")  # annotation, value or MISSING, text
 
 
 class SettingsError(ValueError):
@@ -29,7 +30,7 @@ class SettingsError(ValueError):
 
 
 def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
-    """Read settings from a YAML file, then apply overrides from left to right.
+    """Read an instance of ``cls`` from a YAML file and overrides, applied from left to right.
 
     A dotted key reaches into nested dataclasses and free-form dicts. A dict in the file replaces the default
     dict; an override of one of its keys keeps the others. Relative paths stay as written: they are relative
@@ -39,9 +40,6 @@ def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
         cls: A dataclass, possibly with dataclasses as fields.
         path: A UTF-8 YAML file with a mapping at the top. An empty file stands for all defaults.
         overrides: ``key=value`` texts, each value written in YAML.
-
-    Returns:
-        An instance of ``cls``.
 
     Raises:
         SettingsError: If the file cannot be read, a key is unknown, repeated or missing, a value has the
@@ -55,26 +53,24 @@ def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
     """
     keys = _keys(cls)
     values = {name: key.default for name, key in keys.items() if key.default is not MISSING}
-    with _naming(str(path)):
-        try:
-            tree = _parse(Path(path).read_bytes())
-        except OSError as error:
-            raise SettingsError(error.strerror or str(error)) from None
+    origin = str(path)
+    try:
+        tree = _parse(Path(path).read_bytes())
         if not isinstance(tree, dict | None):
             raise SettingsError(f"the top level must be a mapping of keys, not {tree!r}")
-        values |= _flat(keys, tree or {})
-    for override in overrides:
-        with _naming(f"override '{override}'"):
+        values |= _flat(keys, values, tree or {})
+        for override in overrides:
+            origin = f"override '{override}'"
             name, equals, text = override.partition("=")
             if not (equals and all(name.split("."))):
                 raise SettingsError("expected key=value")
-            values |= _flat(keys, _within(keys, values, name, _parse(text)))
-    with _naming(str(path)):
-        for name, key in keys.items():
-            if name not in values and not is_dataclass(key.type):
-                raise SettingsError(f"missing required key '{name}'")
-        instance: T = _build(cls, values)
-    return instance
+            values |= _flat(keys, values, {name: _parse(text)})
+        origin = str(path)
+        return cast(T, _build(cls, keys, values))
+    except OSError as error:
+        raise SettingsError(f"{error.filename or path}: {error.strerror or error}") from None
+    except SettingsError as error:
+        raise SettingsError(" ".join(f"{origin}: {error}".split())) from None
 
 
 def dump(instance: Any) -> str:
@@ -97,55 +93,43 @@ def describe(cls: type) -> str:
     """List every key with its type, its default (or ``required``) and its meaning, for 100 columns.
 
     >>> from dataclasses import make_dataclass
-    >>> print(describe(make_dataclass("Training", [("steps", int), ("lr", float, 1e-3)])))
+    >>> Training = make_dataclass("Training", [("steps", int), ("lr", float, 1e-3)])
+    >>> print(describe(Training))
     steps  int    required
     lr     float  0.001
+    >>> undocumented(Training)
+    ['steps', 'lr']
     """
-    keys = _keys(cls)
+    keys, lines = _keys(cls), list[str]()
     left = max(map(len, keys), default=0) + 2
-    middle = min(24, max((len(_name(key.type)) for key in keys.values()), default=0)) + 2
-    lines: list[str] = []
+    middle = min(24, max((len(_name(key.type)) for key in keys.values()), default=0))
     for name, key in keys.items():
-        default = "required" if key.default is MISSING else _inline(key.default)
-        head = f"{name:<{left}}{_name(key.type):<{middle}}{'' if is_dataclass(key.type) else default}"
+        default = "" if is_dataclass(key.type) else "required"
+        if default and key.default is not MISSING:
+            default = yaml.dump([key.default], Dumper=_Dumper, default_flow_style=True, width=10**6)[1:-2]
+        head = f"{name:<{left}}{_name(key.type):<{middle}}  {default}"
         lines += textwrap.wrap(head, 100, subsequent_indent=" " * left, break_on_hyphens=False)
         lines += textwrap.wrap(key.meaning, 100, initial_indent=" " * 4, subsequent_indent=" " * 4)
     return "\n".join(lines)
 
 
 def undocumented(cls: type) -> list[str]:
-    """Name the dotted keys that no ``Attributes:`` section explains.
-
-    >>> from dataclasses import make_dataclass
-    >>> undocumented(make_dataclass("Training", [("lr", float)]))
-    ['lr']
-    """
+    """Name the dotted keys that no ``Attributes:`` section explains; see the example of `describe`."""
     return [name for name, key in _keys(cls).items() if not key.meaning]
-
-
-@contextmanager
-def _naming(origin: str) -> Iterator[None]:
-    try:
-        yield
-    except SettingsError as error:
-        raise SettingsError(" ".join(f"{origin}: {error}".split())) from None
 
 
 class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set[str]()
-        for key, _ in node.value:
-            text = key.tag in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
-            if not text or key.value in seen:
-                shown = repr(key.value) if isinstance(key, yaml.ScalarNode) else "(a collection)"
-                problem = f"duplicate key {shown}" if text else f"the key {shown} is not a text; quote it"
-                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
-            seen.add(key.value)
+        seen = [key.value for key, _ in node.value]
+        for i, (key, _) in enumerate(node.value):
+            if key.value in seen[:i]:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"duplicate key {key.value!r}", key.start_mark
+                )
         return super().construct_mapping(node, deep)
 
 
-class _Dumper(yaml.SafeDumper):
-    pass
+class _Dumper(yaml.SafeDumper): ...
 
 
 # YAML 1.1 wants a point and a signed exponent in a float. The writer needs the rule too, to quote such texts.
@@ -158,39 +142,24 @@ _Dumper.add_multi_representer(PurePath, lambda dumper, path: dumper.represent_st
 def _parse(text: str | bytes) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise SettingsError(f"{line}{error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise SettingsError(f"not YAML: {error}") from None
-
-
-def _inline(value: Any) -> str:
-    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=10**6)
-    return text.removesuffix("...\n").strip()
-
-
-class _Key(NamedTuple):
-    type: Any
-    default: Any
-    meaning: str
+        parts = [getattr(error, name, None) for name in ("context", "problem")]
+        reason = ", ".join(filter(None, parts)) or str(error)
+        mark = getattr(error, "problem_mark", None)
+        raise SettingsError(f"{f'line {mark.line + 1}: ' if mark else ''}{reason}") from None
 
 
 def _keys(cls: Any, prefix: str = "", outer: Any = MISSING) -> dict[str, _Key]:
     """Every dotted key in field order, a dataclass before its own; defaults come from ``outer`` if given."""
-    docs = [inspect.cleandoc(base.__dict__.get("__doc__") or "") for base in reversed(cls.__mro__)]
-    google = docstring_parser.DocstringStyle.GOOGLE
-    params = [param for doc in docs for param in docstring_parser.parse(doc, google).params]
+    params = [param for base in reversed(cls.__mro__) for param in google.parse(base.__doc__ or "").params]
     meanings = {param.arg_name: " ".join((param.description or "").split()) for param in params}
     hints, keys = get_type_hints(cls), dict[str, _Key]()
     for field in fields(cls):
-        name, kind, default, factory = field.name, hints[field.name], field.default, field.default_factory
+        name, kind, factory = field.name, hints[field.name], field.default_factory
         if any(map(is_dataclass, get_args(kind))):
             raise TypeError(f"'{prefix}{name}': a dataclass must be the whole type of a field, not in {kind}")
-        if outer is not MISSING:
-            default = getattr(outer, name)
-        elif factory is not MISSING and factory != kind:
-            default = factory()
+        default = factory() if callable(factory) and factory != kind else field.default
+        default = default if outer is MISSING else getattr(outer, name)
         keys[prefix + name] = _Key(kind, default, meanings.get(name, ""))
         keys |= _keys(kind, f"{prefix}{name}.", default) if is_dataclass(kind) else {}
     return keys
@@ -206,31 +175,26 @@ def _unknown(keys: dict[str, _Key], name: str) -> str:
     return f"unknown key '{name}'; " + (f"did you mean '{near[0]}'?" if near else f"the keys are {valid}")
 
 
-def _flat(keys: dict[str, _Key], tree: Tree, prefix: str = "") -> Tree:
-    """Dotted keys with their converted values."""
+def _flat(keys: dict[str, _Key], values: Tree, tree: Tree, prefix: str = "") -> Tree:
+    """Converted values by dotted key; a name within a free-form dict stands for that dict, so changed."""
     flat: Tree = {}
     for part, value in tree.items():
-        if (name := prefix + part) not in keys:
-            raise SettingsError(_unknown(keys, name))
+        if (name := f"{prefix}{part}") not in keys:
+            free = [key for key in keys if any(get_origin(kind) is dict for kind in _members(keys[key].type))]
+            if not (owner := next((key for key in free if name.startswith(f"{key}.")), None)):
+                raise SettingsError(_unknown(keys, name))
+            name, value = owner, _put(values.get(owner), name.removeprefix(f"{owner}.").split("."), value)
         section = is_dataclass(kind := keys[name].type) and isinstance(value, dict)
-        new = _flat(keys, value, f"{name}.") if section else {name: _convert(kind, value, name)}
+        new = _flat(keys, values, value, f"{name}.") if section else {name: _convert(kind, value, name)}
         if twice := flat.keys() & new.keys():
             raise SettingsError(f"duplicate key '{min(twice)}'")
         flat |= new
     return flat
 
 
-def _within(keys: dict[str, _Key], values: Tree, name: str, value: Any) -> Tree:
-    """One assignment; a name that reaches into a free-form dict becomes the whole dict, so changed."""
-
-    def put(tree: Any, parts: list[str]) -> Any:
-        below = tree if isinstance(tree, dict) else {}
-        return {**below, parts[0]: put(below.get(parts[0]), parts[1:])} if parts else value
-
-    for owner, key in keys.items():
-        if name.startswith(f"{owner}.") and any(get_origin(kind) is dict for kind in _members(key.type)):
-            return {owner: put(values.get(owner), name.removeprefix(f"{owner}.").split("."))}
-    return {name: value}
+def _put(tree: Any, parts: list[str], value: Any) -> Any:
+    below = tree if isinstance(tree, dict) else {}
+    return {**below, parts[0]: _put(below.get(parts[0]), parts[1:], value)} if parts else value
 
 
 def _members(kind: Any) -> tuple[Any, ...]:
@@ -250,35 +214,38 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
     elif origin in (list, tuple) and isinstance(value, list | tuple):
         kinds = args if origin is tuple and args[-1] is not ... else args[:1] * len(value)
         if len(kinds) == len(value):
-            return origin(_convert(k, v, f"{name}[{i}]") for i, (k, v) in enumerate(zip(kinds, value)))
+            pairs = enumerate(zip(kinds, value, strict=True))
+            return origin(_convert(*pair, f"{name}[{i}]") for i, pair in pairs)
     elif origin is dict and isinstance(value, dict):
-        return {part: _convert(args[1], item, f"{name}.{part}") for part, item in value.items()}
+        texts = [_convert(args[0], part, f"key of {name}") for part in value]
+        return {part: _convert(args[1], value[part], f"{name}.{part}") for part in texts}
     elif origin not in (list, tuple, dict) and not is_dataclass(kind) and value is not None:
         parser = ArgumentParser(exit_on_error=False)
         parser.add_argument("--value", type=kind)
         with suppress(ArgumentError, OverflowError):
             return parser.parse_object({"value": value}).value
     quote = "; quote it if a text is meant" if str in members and not isinstance(value, list | dict) else ""
-    raise SettingsError(f"'{name}' must be {_name(kind)}, not {value!r}{quote}")
+    raise SettingsError(
+        f"'{name}' must be {_name(kind)}, not {'null' if value is None else repr(value)}{quote}"
+    )
 
 
 def _name(kind: Any) -> str:
-    """A type in the words of YAML: ``null``, the values of a literal, ``mapping`` for a dataclass."""
-    origin, args = get_origin(kind), get_args(kind)
-    if origin is Literal:
-        return " | ".join(map(_inline, args))
-    if len(_members(kind)) > 1:
-        return " | ".join(map(_name, args))
-    inner = ", ".join("..." if arg is ... else _name(arg) for arg in args)
-    plain = "mapping" if is_dataclass(kind) else "null" if kind is NoneType else kind.__name__
-    return f"{origin.__name__}[{inner}]" if origin else plain
+    if len(members := _members(kind)) > 1:
+        return " | ".join(map(_name, members))
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(repr, get_args(kind)))
+    plain = "mapping" if is_dataclass(kind) else "null" if kind is NoneType else ""
+    return plain or (kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", ""))
 
 
-def _build(cls: Any, values: Tree, prefix: str = "") -> Any:
-    parts = {}
-    for name, kind in get_type_hints(cls).items():
-        nested = is_dataclass(kind)
-        parts[name] = _build(kind, values, f"{prefix}{name}.") if nested else values[prefix + name]
+def _build(cls: Any, keys: dict[str, _Key], values: Tree, prefix: str = "") -> Any:
+    parts: Tree = {}
+    for field in fields(cls):
+        name, kind = prefix + field.name, keys[prefix + field.name].type
+        if not (name in values or is_dataclass(kind)):
+            raise SettingsError(f"missing required key '{name}'")
+        parts[field.name] = _build(kind, keys, values, f"{name}.") if is_dataclass(kind) else values[name]
     try:
         return cls(**parts)
     except ValueError as error:

@@ -221,6 +221,22 @@ def test_refusals_name_what_is_valid(arguments, message):
         pools_of(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"territories": ("CI", "QQ")}, "inventory territories must be codes of the CLDR, got 'QQ'"),
+        ({"currencies": ("usd",)}, "inventory currencies must be codes of the CLDR, got 'usd'"),
+        ({"units": ()}, r"inventory needs units, got \(\)"),
+        ({"draws": 0}, "inventory needs draws, got 0"),
+        ({"languages": ("ja",)}, "a territory where one of its languages is spoken"),
+        ({"units": ("length-cubit",)}, "length-cubit"),
+    ],
+)
+def test_an_inventory_that_cannot_be_written_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        pools_of("en", "de", 0, ["locale", "unit"], replace(ONE, **{"languages": ("fr",), **changes}))
+
+
 def test_missing_babel_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "babel", None)
     with pytest.raises(ImportError, match=re.escape("pip install 'floater[train]'")):

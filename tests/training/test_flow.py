@@ -9,7 +9,7 @@ from transformers import TrainerCallback, TrainingArguments
 
 from floater.training import FlowSchedule, check_save_steps, parameter_groups
 
-from .toy import Toy, is_flow, trainer
+from .toy import Toy, is_flow, sgd, trainer
 
 
 class Weights(TrainerCallback):
@@ -26,13 +26,10 @@ class Weights(TrainerCallback):
         self.noted.append({name: p.detach().clone() for name, p in kwargs["model"].named_parameters()})
 
 
-def sgd(model: nn.Module, _: TrainingArguments) -> torch.optim.Optimizer:
-    groups = parameter_groups(model, lr=0.1, weight_decay=0.0, flow_lr_multiplier=0.5, is_flow=is_flow)
-    return torch.optim.SGD(groups)
-
-
 def test_groups_by_flow_and_decay() -> None:
-    model = nn.ModuleDict({"flow": nn.Linear(2, 2), "norm": nn.LayerNorm(3), "out": nn.Linear(2, 3, bias=False)})
+    model = nn.ModuleDict(
+        {"flow": nn.Linear(2, 2), "norm": nn.LayerNorm(3), "out": nn.Linear(2, 3, bias=False)}
+    )
     model.frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
     groups = parameter_groups(model, lr=0.2, weight_decay=0.3, flow_lr_multiplier=0.5, is_flow=is_flow)
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -56,7 +53,9 @@ def test_tied_weights_are_in_one_group_once() -> None:
     assert len(everything) == len(set(everything)) == len(list(model.parameters()))
 
 
-@pytest.mark.parametrize(("steps", "every", "updates"), [(6, 1, [1, 2, 3, 4, 5, 6]), (6, 3, [3, 6]), (5, 3, [3, 5])])
+@pytest.mark.parametrize(
+    ("steps", "every", "updates"), [(6, 1, [1, 2, 3, 4, 5, 6]), (6, 3, [3, 6]), (5, 3, [3, 5])]
+)
 def test_the_flow_moves_on_every_kth_step_and_the_last(
     tmp_path: Path, steps: int, every: int, updates: list[int]
 ) -> None:
@@ -88,12 +87,18 @@ def test_the_update_is_with_the_mean_gradient(tmp_path: Path) -> None:
                 parameter.grad = None
 
     noted: dict[str, list[Tensor]] = {"weight": [], "bias": []}
-    settings = {"optimizer": flow_only, "dropout": 0.0, "max_grad_norm": 0.0, "save_strategy": "no", "max_steps": 4}
+    settings = {
+        "optimizer": flow_only,
+        "dropout": 0.0,
+        "max_grad_norm": 0.0,
+        "save_strategy": "no",
+        "max_steps": 4,
+    }
     still = trainer(tmp_path, update_every=1, callbacks=(Gradients(),), **settings)
     still.train()
     moving = trainer(tmp_path, update_every=4, **settings)
     moving.train()
-    rate = 1e-7 + 3 * (0.1 * 0.5 - 1e-7) / 4  # of the fourth update, in a warm-up of four
+    rate = 1e-7 + 3 * (0.05 * 0.5 - 1e-7) / 4  # of the fourth update, in a warm-up of four
     for name, gradients in noted.items():
         start, end = (run.model.flow.get_parameter(name) for run in (still, moving))
         torch.testing.assert_close(end, start - rate * sum(gradients) / 4, rtol=1e-6, atol=1e-7)  # float32
@@ -103,7 +108,10 @@ def test_the_update_is_with_the_mean_gradient(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"save_steps": 3}, "save_steps is 3; it must be a multiple of update_every = 2"),
-        ({"optimizer": lambda model, _: torch.optim.SGD(model.parameters(), 0.1)}, "no group with a true 'flow'"),
+        (
+            {"optimizer": lambda model, _: torch.optim.SGD(model.parameters(), 0.1)},
+            "no group with a true 'flow'",
+        ),
     ],
 )
 def test_refuses_at_the_start_of_training(tmp_path: Path, arguments: dict, message: str) -> None:

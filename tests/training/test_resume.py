@@ -1,5 +1,6 @@
 """A run that is killed and resumed ends with the weights of one that is not, bit for bit."""
 
+import copy
 import multiprocessing
 import os
 import signal
@@ -13,7 +14,7 @@ from transformers import TrainerCallback
 
 from floater.training import FloaterTrainer, checkpoints, last_checkpoint
 
-from .toy import trainer
+from .toy import collate, examples, trainer
 
 
 class KilledInStep(TrainerCallback):
@@ -77,35 +78,36 @@ def test_killed_runs_end_with_the_same_weights(tmp_path: Path) -> None:
         expected, seen = (load_file(run / f"checkpoint-{step}/model.safetensors") for run in (whole, killed))
         assert expected.keys() == seen.keys()
         assert all(torch.equal(expected[name], seen[name]) for name in expected)
-        expected, seen = (torch.load(run / f"checkpoint-{step}/optimizer.pt")["state"] for run in (whole, killed))
+        expected, seen = (
+            torch.load(run / f"checkpoint-{step}/optimizer.pt")["state"] for run in (whole, killed)
+        )
         assert all(torch.equal(expected[i][name], seen[i][name]) for i in expected for name in expected[i])
 
     assert in_process(killed) == 0  # a run at its end trains no further
     assert steps(killed) == [8, 12]
 
 
-def test_the_runs_of_this_test_span_epochs_and_have_an_odd_last_step(tmp_path: Path) -> None:
-    """Else the test above would pass with an order that ignores the epoch."""
-    batches = len(trainer(tmp_path).get_train_dataloader())
-    assert batches % 2 == 1
-    assert 4 < -(-batches // 2) < 8
+class Seen(FloaterTrainer):
+    """Note the tokens of each batch."""
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        self.__dict__.setdefault("batches", []).append(inputs["input_ids"].tolist())
+        return super().training_step(model, inputs, num_items_in_batch)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_epoch_resumes_at_the_batch_it_was_at(tmp_path: Path, workers: int) -> None:
-    """What a resumed run reads is what the first had still to read."""
+def test_reads_the_batches_of_each_epoch_and_resumes_among_them(tmp_path: Path, workers: int) -> None:
+    whole = trainer(tmp_path, cls=Seen, dataloader_num_workers=workers)
+    whole.train()
+    sampler = copy.deepcopy(whole.train_batch_sampler)
+    expected = []
+    for epoch in (0, 1):
+        sampler.set_epoch(epoch)
+        batches = [[{"input_ids": examples()[index]} for index in batch] for batch in sampler]
+        expected += [collate(batch)["input_ids"].tolist() for batch in batches]
+    assert whole.batches == expected  # twelve steps are two epochs of eleven batches
+    assert expected[:11] != expected[11:]
 
-    class Seen(FloaterTrainer):
-        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-            self.batches.append(inputs["input_ids"].clone())
-            return super().training_step(model, inputs, num_items_in_batch)
-
-    first = trainer(tmp_path, cls=Seen, dataloader_num_workers=workers)
-    first.batches = []
-    first.train()
-    second = trainer(tmp_path, cls=Seen, dataloader_num_workers=workers)
-    second.batches = []
-    second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
-    rest = first.batches[-len(second.batches) :]
-    assert len(second.batches) in (7, 8)
-    assert all(torch.equal(a, b) for a, b in zip(rest, second.batches, strict=True))
+    resumed = trainer(tmp_path, cls=Seen, dataloader_num_workers=workers)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
+    assert resumed.batches == expected[11 + 4 :]  # step 8 is the second of its epoch, of two batches each

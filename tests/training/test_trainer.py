@@ -7,72 +7,208 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from transformers import BartConfig, BartForConditionalGeneration, BartModel, GPT2Config, GPT2LMHeadModel
+from safetensors.torch import load_file
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+    TrainingArguments,
+)
+from transformers.trainer_callback import ProgressCallback
 
 from floater.training import FloaterTrainer, TokenBatchSampler, checkpoints, smoothed_cross_entropy
-from floater.training.progress import TrainingProgress
+from floater.training import trainer as trainer_module
 
-from .toy import Toy, collate, examples, trainer
-
-
-def sgd(model: nn.Module, args: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD([{"params": list(model.parameters()), "flow": True}], lr=args.learning_rate)
+from .toy import Toy, collate, examples, sgd, trainer
 
 
-PLAIN = {"optimizer": sgd, "dropout": 0.0, "update_every": 1, "max_grad_norm": 0.0, "save_strategy": "no"}
+def losses(log_history: list[dict[str, float]]) -> list[float]:
+    return [log["loss"] for log in log_history if "loss" in log]
 
 
 def test_parts_of_a_batch_are_as_the_whole(tmp_path: Path) -> None:
-    """A step over n batches moves the weights as the mean over all their tokens does."""
-    run = trainer(tmp_path, **PLAIN, gradient_accumulation_steps=4, max_steps=2, warmup_steps=0)
-    rates = [1e-7, 1e-7 + (0.05 - 1e-7) / 4]
+    """A step over four batches moves the weights by the gradient of the mean over all their tokens."""
+    run = trainer(
+        tmp_path,
+        dropout=0.0,
+        update_every=1,
+        optimizer=sgd,
+        learning_rate=1.0,
+        max_grad_norm=0.0,
+        gradient_accumulation_steps=4,
+        max_steps=2,
+    )
     by_hand = Toy(0.0)
     by_hand.load_state_dict(run.model.state_dict())
     batches = list(run.train_batch_sampler)
-    data = [{"input_ids": row} for row in examples()]
-    for step, rate in enumerate(rates):
-        members = [data[index] for batch in batches[4 * step : 4 * step + 4] for index in batch]
-        batch = collate(members)
+    expected = []
+    for step, rate in enumerate([1e-7, 1e-7 + (1 - 1e-7) / 4]):  # of a warm-up of four updates
+        members = [index for batch in batches[4 * step : 4 * step + 4] for index in batch]
+        batch = collate([{"input_ids": examples()[index]} for index in members])
         loss = smoothed_cross_entropy(by_hand(batch["input_ids"])["logits"], batch["labels"], 0.0)
+        expected.append(loss.item())
         by_hand.zero_grad()
         loss.backward()
         with torch.no_grad():
-            for parameter in by_hand.parameters():
-                parameter -= rate * parameter.grad
-        losses = [loss.item()] if step == 0 else [*losses, loss.item()]
+            for name, parameter in by_hand.named_parameters():
+                parameter -= (0.5 if name.startswith("flow.") else 1) * rate * parameter.grad
     run.train()
-    logged = [log["loss"] for log in run.state.log_history if "loss" in log]
-    assert logged == pytest.approx(losses, rel=1e-5)  # float32
-    for expected, seen in zip(by_hand.parameters(), run.model.parameters(), strict=True):
-        torch.testing.assert_close(seen, expected, rtol=1e-5, atol=1e-6)
+    assert losses(run.state.log_history) == pytest.approx(expected, rel=1e-5)  # float32
+    for name, parameter in run.model.named_parameters():
+        torch.testing.assert_close(parameter, by_hand.get_parameter(name), rtol=1e-5, atol=1e-6)
 
 
 def test_two_processes_are_as_one(tmp_path: Path) -> None:
-    """Two processes with one batch each take the steps of one process with two."""
-    tests = Path(__file__).parent.parent
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = os.environ | {"PYTHONPATH": str(tests), "OMP_NUM_THREADS": "1"}
+    """Two processes with two batches each take the steps of one process with four."""
+    two = tmp_path / "two"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*command, "-m", "training.two_processes", str(tmp_path / "two")],
-        env=environment,
+        [*torchrun, "-m", "training.two_processes", str(two)],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    one = trainer(tmp_path / "one", dropout=0.0)
+    assert [path.name for path in checkpoints(two)] == ["checkpoint-4", "checkpoint-6"]
+    last = two / "checkpoint-6"
+    assert {"rng_state_0.pth", "rng_state_1.pth"} <= {path.name for path in last.iterdir()}
+    one = trainer(
+        tmp_path / "one",
+        dropout=0.0,
+        optimizer=sgd,
+        learning_rate=1.0,
+        count=40,
+        gradient_accumulation_steps=4,
+        max_steps=6,
+    )
     one.train()
-    step_4, step_12 = checkpoints(tmp_path / "two")
-    assert (step_4.name, step_12.name) == ("checkpoint-4", "checkpoint-12")
-    assert {"rng_state_0.pth", "rng_state_1.pth"} <= {path.name for path in step_12.iterdir()}
-    assert not list((tmp_path / "two" / ".unfinished").iterdir())
-    state = json.loads((step_12 / "trainer_state.json").read_text())
-    losses = [[log["loss"] for log in logs if "loss" in log] for logs in (one.state.log_history, state["log_history"])]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)  # Adam enlarges the rounding of float32
-    assert len(losses[0]) == 12
+    state = json.loads((last / "trainer_state.json").read_text())
+    assert len(losses(state["log_history"])) == 6
+    assert losses(state["log_history"]) == pytest.approx(losses(one.state.log_history), rel=1e-5)  # float32
+    for name, weight in load_file(last / "model.safetensors").items():
+        torch.testing.assert_close(weight, one.model.get_parameter(name).detach(), rtol=1e-5, atol=1e-6)
 
 
-def test_logs_tokens_per_second_and_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    clock = iter(range(100))
-    run = trainer(tmp_path, disable_tqdm=False, logging_steps=2, max_steps=4, eval_strategy="steps", eval_steps=2)
+def test_counts_label_tokens_per_second_of_training_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock that an update moves by 2 s and an evaluation by 1000 s."""
+    now = 0.0
+
+    class Clocked(FloaterTrainer):
+        def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+            nonlocal now
+            now += 1
+            return super().training_step(*args, **kwargs)
+
+        def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+            nonlocal now
+            now += 1000
+            return {}
+
+    monkeypatch.setattr(trainer_module.time, "perf_counter", lambda: now)
+    run = trainer(tmp_path, cls=Clocked, max_steps=6, logging_steps=3, save_strategy="no")
+    run.eval_dataset = run.train_dataset
+    run.args.eval_strategy, run.args.eval_steps = "steps", 3
+    run.train()
+    rates = [log["tokens_per_second"] for log in run.state.log_history if "loss" in log]
+    total = sum(len(row) for row in examples())  # six updates are an epoch of eleven batches
+    assert len(rates) == 2
+    assert rates[0] * 6 + rates[1] * 5 == pytest.approx(total)
+
+
+def test_the_bar_starts_where_a_resumed_run_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer(tmp_path, max_steps=8).train()
+    capsys.readouterr()
+    run = trainer(tmp_path, disable_tqdm=False)
+    run.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    bar = capsys.readouterr().err
+    assert " 4/12 " in bar
+    assert " 12/12 " in bar
+    assert "tokens/s=" in bar
+    assert " 0/12 " not in bar
+    assert sum(isinstance(each, ProgressCallback) for each in run.callback_handler.callbacks) == 1
+
+
+class Scores(FloaterTrainer):
+    """Give the evaluation at each step a score set beforehand."""
+
+    scores: dict[int, float]
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        return {"eval_score": self.scores[self.state.global_step]}
+
+
+@pytest.mark.parametrize(("limit", "left"), [(2, [4, 8]), (1, [4])])
+def test_keeps_the_best_checkpoint_and_says_where_it_is(tmp_path: Path, limit: int, left: list[int]) -> None:
+    run = trainer(
+        tmp_path,
+        cls=Scores,
+        max_steps=8,
+        save_steps=2,
+        save_total_limit=limit,
+        metric_for_best_model="score",
+        greater_is_better=True,
+        load_best_model_at_end=False,
+    )
+    run.scores = {2: 0.1, 4: 0.9, 6: 0.2, 8: 0.3}
+    run.eval_dataset = run.train_dataset
+    run.args.eval_strategy, run.args.eval_steps = "steps", 2
+    run.train()
+    best = str(tmp_path / "checkpoint-4")
+    assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in left]
+    assert run.state.best_model_checkpoint == best
+    for checkpoint in checkpoints(tmp_path):
+        state = json.loads((checkpoint / "trainer_state.json").read_text())
+        assert state["best_model_checkpoint"] == best
+
+
+def test_trains_a_library_model_with_label_smoothing(tmp_path: Path) -> None:
+    """Its labels are not in the model's inputs, and its loss is that of the smoothed distribution."""
+    torch.manual_seed(0)
+    size = {f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    config = BartConfig(vocab_size=16, d_model=8, encoder_ffn_dim=8, decoder_ffn_dim=8, dropout=0.0, **size)
+    model = BartForConditionalGeneration(config)
+
+    def with_decoder(batch: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+        tensors = collate(batch)
+        return tensors | {"decoder_input_ids": tensors["input_ids"]}
+
+    data = [{"input_ids": row} for row in examples()]
+    sampler = TokenBatchSampler([len(row) for row in examples()], 20, seed=0, shuffle=True)
+    args = TrainingArguments(
+        str(tmp_path),
+        max_steps=2,
+        label_smoothing_factor=0.1,
+        use_cpu=True,
+        disable_tqdm=True,
+        logging_steps=1,
+    )
+    run = FloaterTrainer(
+        model=model, args=args, train_dataset=data, data_collator=with_decoder, train_batch_sampler=sampler
+    )
+    batch = with_decoder([data[index] for index in next(iter(sampler))])
+    labels = batch.pop("labels")
+    with torch.no_grad():
+        expected = smoothed_cross_entropy(model(**batch).logits, labels, 0.1).item()
+    run.train()
+    assert losses(run.state.log_history)[0] == pytest.approx(expected, rel=1e-5)  # float32
+
+
+def test_refuses_what_would_break_its_promises(tmp_path: Path) -> None:
+    def build(
+        sampler: TokenBatchSampler | None, model: torch.nn.Module | None = None, **arguments: Any
+    ) -> None:
+        args = TrainingArguments(str(tmp_path), use_cpu=True, **arguments)
+        FloaterTrainer(model=model or Toy(0.0), args=args, train_dataset=[{}], train_batch_sampler=sampler)
+
+    with pytest.raises(ValueError, match="for 2 examples, but train_dataset has 1"):
+        build(TokenBatchSampler([1, 1], 4, seed=0, shuffle=True))
+    with pytest.raises(ValueError, match="for process 1 of 2, but this is process 0 of 1"):
+        build(TokenBatchSampler([1], 4, seed=0, shuffle=True, world_size=2, rank=1))
+    gpt = GPT2LMHeadModel(GPT2Config(vocab_size=8, n_positions=4, n_embd=4, n_layer=1, n_head=1))
+    with pytest.raises(ValueError, match="labels of GPT2LMHeadModel are not aligned"):
+        build(None, gpt)

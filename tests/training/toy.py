@@ -8,7 +8,14 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainingArguments
 
-from floater.training import FloaterTrainer, FlowSchedule, TokenBatchSampler, adam, inverse_sqrt
+from floater.training import (
+    FloaterTrainer,
+    FlowSchedule,
+    TokenBatchSampler,
+    adam,
+    inverse_sqrt,
+    parameter_groups,
+)
 
 VOCABULARY = 16
 
@@ -31,7 +38,15 @@ def is_flow(name: str) -> bool:
     return name.startswith("flow.")
 
 
-def examples(count: int = 40) -> list[list[int]]:
+def sgd(model: nn.Module, args: TrainingArguments) -> torch.optim.Optimizer:
+    """Return an optimizer whose updates are the gradients, so that they can be compared."""
+    groups = parameter_groups(
+        model, lr=args.learning_rate, weight_decay=0.0, flow_lr_multiplier=0.5, is_flow=is_flow
+    )
+    return torch.optim.SGD(groups)
+
+
+def examples(count: int = 38) -> list[list[int]]:
     random = torch.Generator().manual_seed(0)
     lengths = torch.randint(1, 9, (count,), generator=random).tolist()
     return [torch.randint(VOCABULARY, (length,), generator=random).tolist() for length in lengths]
@@ -54,7 +69,7 @@ def trainer(
     update_every: int = 2,
     callbacks: tuple[TrainerCallback, ...] = (),
     optimizer: Callable[[nn.Module, TrainingArguments], torch.optim.Optimizer] | None = None,
-    count: int = 40,
+    count: int = 38,
     cls: type[FloaterTrainer] = FloaterTrainer,
     **arguments: Any,
 ) -> FloaterTrainer:

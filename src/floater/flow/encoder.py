@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.flow.field import ScaledField
-from floater.flow.solver import solve
+from floater.flow.solver import check_options, solve
 from floater.flow.stepping import FlowDiverged, wide_dtype
 from floater.flow.store import Store
 from floater.flow.vectors import FlowVectors, check_positions, consecutive, distinct
@@ -36,7 +36,7 @@ class FlowEncoder(nn.Module):
         time_scale: A factor on all times.
         learn_time_scale: Whether that factor is learned (its logarithm is the parameter).
         method, rtol, atol, step, gradient: See `floater.flow.solve`.
-        refresh_every: In training mode, solve on every so manieth call and reuse the vectors, without
+        refresh_every: In training mode, solve on one call in so many and reuse the vectors, without
             gradient, on the calls between (section 4.4). One forward pass of a model is one call.
 
     Raises:
@@ -90,6 +90,7 @@ class FlowEncoder(nn.Module):
             "step": step,
             "gradient": gradient,
         }
+        check_options(field, **self.solver)
         self._keys = {(b, n): i for i, (b, n) in enumerate((b, n) for b in self.blocks for n in self.names)}
         self._time_scale = time_scale
         self.start = nn.Parameter(torch.empty(len(self.blocks), len(self.names), dim))

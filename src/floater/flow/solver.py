@@ -73,11 +73,7 @@ def solve(
         >>> solve(field, field.start()[None], torch.tensor([math.pi / 2]))[0].abs().round(decimals=4)
         tensor([[1., 0.]])
     """
-    method, step = _method_and_step(field, method, step)
-    check_choice("gradient", gradient, GRADIENTS)
-    for name, tolerance in (("rtol", rtol), ("atol", atol)):
-        if not 0 < tolerance < math.inf:
-            raise ValueError(f"{name} must be a positive number, got {tolerance}")
+    method, step = check_options(field, method=method, rtol=rtol, atol=atol, step=step, gradient=gradient)
     _check_start(start)
     _check_times(times, begin)
 
@@ -94,22 +90,45 @@ def solve(
     return solution if begins else solution[1:]
 
 
-def _method_and_step(field: nn.Module, method: str, step: float | None) -> tuple[str, float]:
-    """The method to use and its step (which an adaptive method ignores)."""
+def check_options(
+    field: nn.Module, *, method: str, rtol: float, atol: float, step: float | None, gradient: str
+) -> tuple[str, float]:
+    """Check the options of `solve` before there is anything to solve.
+
+    Args:
+        field: The field, whose smoothness decides what "auto" means.
+        method, rtol, atol, step, gradient: See `solve`.
+
+    Returns:
+        The method to use and its longest step (which an adaptive method ignores).
+
+    Raises:
+        ValueError: if an option is not valid.
+
+    Example:
+        >>> from floater.flow import MLPField
+        >>> field = MLPField(2, activation="relu")
+        >>> check_options(field, method="auto", rtol=1e-6, atol=1e-6, step=None, gradient="discrete")
+        ('rk4', 0.1)
+    """
     check_choice("solver method", method, METHODS)
+    check_choice("gradient", gradient, GRADIENTS)
+    for name, tolerance in (("rtol", rtol), ("atol", atol)):
+        if not 0 < tolerance < math.inf:
+            raise ValueError(f"{name} must be a positive number, got {tolerance}")
+    longest = PAPER_STEP
     if method == "auto":
-        if is_smooth(field):
-            method = "dopri5"
-        else:
-            method, step = "rk4", KINKED_STEP if step is None else step
-    if step is not None and method in ADAPTIVE_METHODS:
+        method, longest = ("dopri5", PAPER_STEP) if is_smooth(field) else ("rk4", KINKED_STEP)
+    if step is None:
+        return method, longest
+    if method in ADAPTIVE_METHODS:
         raise ValueError(
             f"step={step} does not apply to the adaptive method {method!r}, which takes rtol and atol; "
             f"fixed-step methods: {', '.join(FIXED_STEP_METHODS)}"
         )
-    if step is not None and not 0 < step < math.inf:
+    if not 0 < step < math.inf:
         raise ValueError(f"step must be a positive number, got {step}")
-    return method, PAPER_STEP if step is None else step
+    return method, step
 
 
 def _check_start(start: Tensor) -> None:

@@ -108,7 +108,8 @@ def adjoint_solve(
     parameters = [tensor for tensor in dynamics.tensors.values() if tensor.requires_grad]
 
     def field(t: Tensor, p: Tensor) -> Tensor:
-        return dynamics(t, p)
+        # The adjoint differentiates in p, which a field need not depend on.
+        return dynamics(t, p) + 0.0 * p
 
     try:
         solution: Tensor = _Adjoint.apply(

@@ -8,7 +8,7 @@ import datetime as dt
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -18,8 +18,7 @@ Format = Callable[[Any], str]  # a value waiting for the babel locale to write i
 LANGUAGES = ("de", "en", "fr")
 """Languages of the corpus: any two distinct ones make a pair."""
 
-Pair = tuple[str, str]
-"""The same text in the source and in the target language."""
+Pair = tuple[str, str]  # the same text in the source and in the target language
 
 ITEMS = (
     *("date", "datetime", "interval", "language", "locale", "money", "number"),
@@ -134,6 +133,7 @@ def formats(inventory: Inventory) -> dict[str, Callable[[Random], Format]]:
 
     Raises:
         ImportError: babel is missing.
+        ValueError: the inventory lacks something, or has a code that the CLDR does not name.
 
     Example:
         >>> from random import Random
@@ -143,6 +143,12 @@ def formats(inventory: Inventory) -> dict[str, Callable[[Random], Format]]:
     """
     babel = load_babel()
     dates, numbers = babel.dates, babel.numbers
+    for field in fields(inventory):
+        if not (values := getattr(inventory, field.name)):
+            raise ValueError(f"inventory needs {field.name}, got {values!r}")
+    for name in ("territories", "languages", "currencies"):
+        if unknown := set(getattr(inventory, name)) - set(getattr(babel.Locale("en"), name)):
+            raise ValueError(f"inventory {name} must be codes of the CLDR, got {min(unknown)!r}")
     regional = sorted(
         (language, territory)
         for identifier in babel.localedata.locale_identifiers()
@@ -161,8 +167,8 @@ def formats(inventory: Inventory) -> dict[str, Callable[[Random], Format]]:
         return lambda locale: str(dates.format_skeleton(style, day, locale=locale))
 
     def time(rng: Random) -> Format:
-        moment_ = moment(rng)
-        return lambda locale: str(dates.format_time(moment_.time(), "short", locale=locale))
+        when = moment(rng)
+        return lambda locale: str(dates.format_time(when.time(), "short", locale=locale))
 
     def datetime(rng: Random) -> Format:
         when, style = moment(rng), rng.choice(("long", "full"))
@@ -175,24 +181,23 @@ def formats(inventory: Inventory) -> dict[str, Callable[[Random], Format]]:
         return write_datetime
 
     def interval(rng: Random) -> Format:
-        start, style = moment(rng), rng.choice(("hours", "yMMMd", "yMMMEd", "yMMMM"))
-        if style == "hours":
-            first, last = sorted(rng.sample(range(288), 2))
-            opening, closing = (dt.time(n // 12, 5 * (n % 12)) for n in (first, last))
-
-            def write_hours(locale: Any) -> str:
-                skeleton = "hm" if "h" in locale.time_formats["short"].pattern else "Hm"
-                return str(dates.format_interval(opening, closing, skeleton, locale=locale))
-
-            return write_hours
+        start, style = moment(rng).date(), rng.choice(("hours", "yMMMd", "yMMMEd", "yMMMM"))
         end = start + dt.timedelta(days=rng.randint(1, 20) + 30 * (style == "yMMMM"))
-        return lambda locale: str(dates.format_interval(start.date(), end.date(), style, locale=locale))
+        hours = [dt.time(n // 12, 5 * (n % 12)) for n in sorted(rng.sample(range(288), 2))]
+
+        def write_interval(locale: Any) -> str:
+            if style != "hours":
+                return str(dates.format_interval(start, end, style, locale=locale))
+            clock = "hm" if "h" in locale.time_formats["short"].pattern else "Hm"
+            return str(dates.format_interval(*hours, clock, locale=locale))
+
+        return write_interval
 
     def relative(rng: Random) -> Format:
         unit, days = rng.choice((("day", 1), ("week", 7), ("month", 30), ("year", 365)))
         delta = dt.timedelta(days=days * rng.choice((-1, 1)) * rng.randint(1, 20))
-        options = {"granularity": unit, "threshold": math.inf, "add_direction": True}
-        return lambda locale: str(dates.format_timedelta(delta, **options, locale=locale))
+        # the threshold keeps the unit: 10 days stay days
+        return lambda locale: str(dates.format_timedelta(delta, unit, math.inf, True, locale=locale))
 
     def money(rng: Random) -> Format:
         value, currency = rng.choice(inventory.numbers), rng.choice(inventory.currencies)
@@ -226,6 +231,8 @@ def formats(inventory: Inventory) -> dict[str, Callable[[Random], Format]]:
         return lambda locale: str(locale.languages[code])
 
     def locale(rng: Random) -> Format:
+        if not regional:
+            raise ValueError("inventory must have a territory where one of its languages is spoken")
         named = babel.Locale(*rng.choice(regional))
         return lambda locale: str(named.get_display_name(locale))
 
@@ -265,7 +272,7 @@ def pools_of(source: str, target: str, seed: int, items: Sequence[str], inventor
 
     Raises:
         ImportError: babel is missing.
-        ValueError: a language or a kind is unknown, the languages are the same, or there is no kind.
+        ValueError: a language, kind or code is unknown, the languages are the same, or there is no kind.
 
     Example:
         >>> pools_of("en", "de", 0, ["relative"], CORE).kinds[0][0]

@@ -55,17 +55,33 @@ def read_lines(path: Path) -> list[str]:
         with open(name, "rb") as file:
             if file.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):
                 with gzip.open(file) as unzipped:
-                    return _decode(unzipped, name)
+                    return decode_lines(unzipped, name)
             if name.lower().endswith(".gz"):
                 raise DataError(f"{name}: not a gzip file, though its name ends in .gz")
-            return _decode(file, name)
+            return decode_lines(file, name)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{name}: corrupt gzip file ({error})") from error
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error.strerror or error})") from error
 
 
-def _decode(stream: Iterable[bytes], name: str) -> list[str]:
+def decode_lines(stream: Iterable[bytes], name: str) -> list[str]:
+    """Decode the lines of a binary stream of UTF-8, as `read_lines` does.
+
+    Args:
+        stream: lines of bytes, ends included, as a file opened in binary mode gives.
+        name: what the stream is called in an error.
+
+    Returns:
+        The lines without their ends.
+
+    Raises:
+        DataError: a line is not UTF-8.
+
+    Example:
+        >>> decode_lines([b"Guten Tag.\\n"], "standard input")
+        ['Guten Tag.']
+    """
     lines = []
     # Bytes are split before they are decoded: binary iteration breaks at \n only.
     for number, line in enumerate(stream, start=1):

@@ -10,6 +10,7 @@ from accelerate.data_loader import prepare_data_loader
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import ProgressCallback, Trainer, TrainingArguments
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer import TRAINER_STATE_NAME
 
 from floater.training.batches import TokenBatchSampler
@@ -74,9 +75,9 @@ class FloaterTrainer(Trainer):
         self._tokens: Tensor | int = 0
         self._since: float | None = None
         _check_arguments(self.args)
-        if own_loss and self._loss_shifts_labels:
+        if own_loss and type(self.model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
             raise ValueError(
-                f"labels of {type(self.model).__name__} are shifted in its loss; give compute_loss_func"
+                f"labels of {type(self.model).__name__} are not aligned with logits; give compute_loss_func"
             )
         if train_batch_sampler is not None:
             _check_sampler(train_batch_sampler, self.train_dataset, self.args)

@@ -40,8 +40,10 @@ def load_corpus(data: Data, say: Callable[[str], None] = print) -> Corpus:
         DataError: see `floater.tasks.text.read_pairs`.
     """
     if data.builtin:
-        splits = cldr.split(data.builtin_seed, source=data.source, target=data.target, train=data.builtin)
-        train, valid = (Pairs([s for s, _ in part], [t for _, t in part], 0) for part in (splits.train, splits.valid))
+        parts = cldr.split(source=data.source, target=data.target, seed=data.builtin_seed, train=data.builtin)
+        train, valid = (
+            Pairs([s for s, _ in parts[name]], [t for _, t in parts[name]], 0) for name in ("train", "valid")
+        )
         corpus = Corpus(train, valid)
     elif data.dataset:
         corpus = Corpus(_hub_pairs(data, "train"), _hub_pairs(data, "validation"))

@@ -1,0 +1,186 @@
+"""The command `floater`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from floater.encodings import Frame, PositionError, catalogue
+from floater.encodings.model import options
+from floater.flow import FlowDiverged
+
+EXTRA = "this command needs more packages: pip install 'floater[train]'"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: without the program's name; by default those of the process.
+
+    Returns:
+        The exit code: 0, 1 when the work failed, 2 for what a person can mend.
+
+    Example:
+        >>> main(["translate", "no-such-run"])
+        2
+    """
+    parsed = _parser().parse_args(arguments)
+    warnings.showwarning = _one_line
+    try:
+        errors = _errors()
+    except ImportError as error:
+        return _fail(f"{EXTRA} ({error.name} is missing)")
+    try:
+        parsed.command(parsed)
+    except errors as error:
+        return _fail(str(error))
+    except FlowDiverged as error:
+        _fail(str(error))
+        return 1
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, FileExistsError) as error:
+        return _fail(f"{error.filename}: {error.strerror}")
+    except BrokenPipeError:
+        sys.stderr.close()
+    except KeyboardInterrupt:
+        _fail("stopped; the same command goes on from the last checkpoint")
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="floater", description="Position information for Transformers.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[Any], None], help: str, **kwargs: Any) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help, description=help, **kwargs)
+        sub.set_defaults(command=run)
+        return sub
+
+    train = command("train", _train, "Train a model, or go on with a stopped run.", add_help=False)
+    train.add_argument("config", metavar="CONFIG", help="YAML file")
+    train.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as in model.preset=tiny")
+    train.add_argument("-h", "--help", action=_SettingsHelp, nargs=0, help="show every setting")
+
+    translate = command("translate", _translate, "Translate lines of text with a finished run.")
+    translate.add_argument("run", metavar="RUN", help="run directory, or a saved model")
+    translate.add_argument("--source", metavar="FILE", help="source lines (default: standard input)")
+    translate.add_argument("--output", metavar="FILE", help="translations (default: standard output)")
+
+    evaluate = command("evaluate", _evaluate, "Translate a test set and score it: BLEU, chrF, tokenised BLEU.")
+    evaluate.add_argument("run", metavar="RUN", help="run directory, or a saved model")
+    evaluate.add_argument("--source", metavar="FILE", required=True)
+    evaluate.add_argument("--reference", metavar="FILE", required=True)
+    evaluate.add_argument("--output", metavar="FILE", help="write the translations here")
+    evaluate.add_argument("--language", metavar="CODE", help="of the references (default: the run's target)")
+    evaluate.add_argument(
+        "--bins", metavar="N,N,...", type=_edges, default=(), help="score by source length too, as in 80,100,120,140"
+    )
+
+    models = command("models", _models, "List the position models, their options and parameters.")
+    models.add_argument("--dim", type=int, default=512)
+    models.add_argument("--layers", type=int, default=6)
+
+    demo = command("demo", _demo, "Train three position models on the built-in corpus and compare them by length.")
+    demo.add_argument("--run", metavar="DIR", default="runs/demo", help="where runs, table and picture go")
+    return parser
+
+
+class _SettingsHelp(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> None:
+        from floater.settings import describe
+        from floater.tasks.translation import TranslationSettings
+
+        print(parser.format_help())
+        print(describe(TranslationSettings))
+        parser.exit()
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    from floater.settings import load
+    from floater.tasks.translation import TranslationSettings, train
+
+    train(load(TranslationSettings, arguments.config, arguments.overrides))
+
+
+def _translate(arguments: argparse.Namespace) -> None:
+    from floater.tasks.text import decode_lines, read_lines
+    from floater.tasks.translation import load_run, translate
+    from floater.tasks.translation.score import run_decoding
+
+    model, tokenizer = load_run(arguments.run)
+    if arguments.source:
+        lines = read_lines(arguments.source)
+    else:
+        lines = decode_lines(sys.stdin.buffer, "standard input")
+    _write(translate(model, tokenizer, lines, run_decoding(arguments.run)), arguments.output)
+
+
+def _evaluate(arguments: argparse.Namespace) -> None:
+    from floater.tasks.translation import evaluate
+
+    result = evaluate(
+        arguments.run, arguments.source, arguments.reference, language=arguments.language, edges=arguments.bins
+    )
+    if arguments.output:
+        _write(result.hypotheses, arguments.output)
+    print(result.scores)
+    for part in result.bins:
+        bounds = f"{part.low} to {part.high - 1} words" if part.high else f"{part.low} words and more"
+        scores = "-" if part.bleu is None else f"BLEU {part.bleu:.2f}  chrF {part.chrf:.2f}"
+        print(f"{bounds:<22} {part.count:>6} lines  {scores}")
+
+
+def _models(arguments: argparse.Namespace) -> None:
+    print(f"Parameters of one stack of {arguments.layers} blocks of width {arguments.dim}, training length 512.")
+    print("Start vectors are counted apart. An encoder-decoder has one model for each stack, and FLOATER a third")
+    print("for the keys and values of cross-attention; Table 6 of Liu et al. 2020 counts one flow, without starts.\n")
+    print(f"{'name':<12} {'parameters':>11} {'starts':>8}  {'source':<22} options")
+    for name, model in catalogue().items():
+        built = model(Frame(dim=arguments.dim, heads=1, layers=arguments.layers, max_length=512))
+        counts = {parameter: p.numel() for parameter, p in built.named_parameters()}
+        starts = sum(count for parameter, count in counts.items() if parameter.endswith("start"))
+        given = ", ".join(f"{option}={value}" for option, value in options(name).items())
+        print(f"{name:<12} {sum(counts.values()) - starts:>11,} {starts:>8,}  {model.reference:<22} {given or '-'}")
+
+
+def _demo(arguments: argparse.Namespace) -> None:
+    from floater.study.short_to_long import demo
+
+    demo(Path(arguments.run))
+
+
+def _edges(text: str) -> tuple[int, ...]:
+    edges = tuple(int(part) for part in text.split(","))
+    if list(edges) != sorted(set(edges)) or edges[0] < 1:
+        raise ValueError
+    return edges
+
+
+def _write(lines: Sequence[str], path: str | None) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    if path:
+        Path(path).write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.buffer.write(text.encode())
+        sys.stdout.flush()
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    from floater.settings import SettingsError
+    from floater.tasks.text import DataError
+
+    return (DataError, PositionError, SettingsError)
+
+
+def _fail(message: str) -> int:
+    print(f"floater: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def _one_line(message: Warning | str, *args: Any, **kwargs: Any) -> None:
+    print(f"floater: warning: {message}", file=sys.stderr)

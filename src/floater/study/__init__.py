@@ -1,0 +1,1 @@
+"""Comparisons of position models."""

@@ -1,0 +1,27 @@
+"""The encoder that the tests of the flow share, and its exact vectors."""
+
+import torch
+
+from floater.flow import FlowEncoder, MLPField, reference_solve, small_
+
+DIM = 6
+
+
+def encoder(seed=0, **kwargs):
+    torch.manual_seed(seed)
+    field = small_(MLPField(DIM), span=5.0)
+    built = FlowEncoder(field, DIM, blocks=(0, 2), names=("q", "k", "v"), **kwargs)
+    torch.nn.init.normal_(built.start, std=0.5)
+    return built
+
+
+def positions(*rows, dtype=torch.long):
+    return torch.tensor(rows, dtype=dtype)
+
+
+def exact(model, block, name, at):
+    """The vectors at positions (N, T) from a float64 solve of this one row to each position alone."""
+    row = model.start[model.blocks.index(block), model.names.index(name)][None]
+    unit = model.delta * model.time_scale
+    vectors = [reference_solve(model.field, row, x.double()[None] * unit)[0, 0] for x in at.flatten()]
+    return torch.stack(vectors).view(*at.shape, -1).float()

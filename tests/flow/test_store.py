@@ -1,0 +1,199 @@
+"""Refreshing, baking and freezing: stored vectors never change an answer."""
+
+import copy
+
+import pytest
+import torch
+from flow_cases import encoder, exact, positions
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from floater.flow import FlowDiverged, FlowEncoder
+from floater.flow.store import Store
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(st.lists(st.integers(0, 120), min_size=3, max_size=3), min_size=1, max_size=4))
+def test_any_sequence_of_requests_to_a_store_gets_the_right_vectors(requests):
+    model = encoder().eval()
+    table = model(torch.arange(121)[None]).at(0, "v")[0]
+    with model.baked(), torch.no_grad():
+        for request in requests:
+            at = torch.tensor([request])
+            torch.testing.assert_close(model(at).at(0, "v"), table[at], rtol=1e-4, atol=1e-5)
+
+
+def test_refresh_solves_on_every_third_call_and_reuses_between():
+    model, at = encoder(refresh_every=3), torch.arange(5)[None]
+    seen, requires = [], []
+    for _ in range(7):
+        vectors = model(at).at(0, "q")
+        requires.append(vectors.requires_grad)
+        seen.append(vectors.detach().clone())
+        with torch.no_grad():
+            model.field.outer.bias += 0.1
+    assert requires == [True, False, False, True, False, False, True]
+    assert torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[0], seen[2])
+    assert torch.equal(seen[3], seen[5])
+    assert not torch.allclose(seen[2], seen[3])
+
+
+def test_refresh_extends_the_store_without_gradient_and_keeps_its_beginning():
+    model = encoder(refresh_every=2)
+    first = model(torch.arange(4)[None]).at(0, "q").detach()
+    longer = model(torch.arange(9)[None]).at(0, "q")
+    assert not longer.requires_grad
+    assert torch.equal(longer[:, :4], first)
+    torch.testing.assert_close(longer, exact(model, 0, "q", torch.arange(9)[None]), rtol=1e-5, atol=1e-5)
+
+
+def test_refreshing_leaves_evaluation_alone():
+    model, at = encoder(refresh_every=100), torch.arange(3)[None]
+    model(at)
+    with torch.no_grad():
+        model.field.outer.bias += 1.0
+    torch.testing.assert_close(model.eval()(at).at(0, "q"), exact(model, 0, "q", at), rtol=1e-5, atol=1e-5)
+
+
+def test_a_baked_store_keeps_its_beginning_and_extends_as_a_fresh_solve():
+    model = encoder().eval()
+    model.bake(16)
+    short = model(torch.arange(16)[None]).at(2, "k")
+    model(positions([0.5, 21.25], dtype=torch.float64))
+    long = model(torch.arange(200)[None]).at(2, "k")
+    assert torch.equal(long[:, :16], short)
+    model.unbake()
+    torch.testing.assert_close(long, model(torch.arange(200)[None]).at(2, "k"), rtol=1e-4, atol=1e-5)
+
+
+def test_a_baked_encoder_does_not_evaluate_its_field(monkeypatch):
+    model = encoder().eval()
+    model.bake(32)
+    monkeypatch.setattr(model.field, "forward", lambda t, p: pytest.fail("the field was evaluated"))
+    model(torch.arange(32)[None])
+    model(positions([3, 31], [0, 0]))
+    model(positions([17]))
+
+
+def test_decoding_step_by_step_solves_once_in_a_while():
+    model, calls = encoder().eval(), []
+    model.field.register_forward_hook(lambda *_: calls.append(1))
+    with torch.no_grad(), model.baked():
+        steps = [(model(positions([i])).at(0, "q"), len(calls))[1] for i in range(128)]
+    assert len(set(steps)) <= 4
+    assert model._store is None  # forgotten after the block
+
+
+def test_looking_ahead_is_no_reason_to_fail():
+    class Square(torch.nn.Module):
+        def forward(self, t, p):
+            return p**2
+
+    model = FlowEncoder(Square(), 2, blocks=[0], names=["q"], delta=0.1).eval()
+    with torch.no_grad():
+        model.start.fill_(0.5)  # infinite at t = 2, position 20
+        with model.baked():
+            for i in (0, 1, 18):
+                vector = model(positions([i])).at(0, "q")
+                torch.testing.assert_close(
+                    vector[0, 0, 0], torch.tensor(1 / (2 - 0.1 * i)), rtol=1e-4, atol=0
+                )
+            with pytest.raises(FlowDiverged, match=r"t = 2"):
+                model(positions([25]))
+
+
+def test_training_a_baked_encoder_is_refused():
+    model = encoder()
+    model.bake(4)
+    with pytest.raises(RuntimeError, match=r"call unbake\(\) before training"):
+        model.train()(torch.arange(4)[None])
+    model.unbake()
+    assert model(torch.arange(4)[None]).at(0, "q").requires_grad
+
+
+def test_frozen_vectors_have_no_gradient_and_unfreezing_brings_it_back():
+    model, at = encoder(learn_time_scale=True).train(), torch.arange(4)[None]
+    before = model(at).at(0, "q").detach()
+    model.freeze()
+    assert not any(p.requires_grad for p in model.parameters())
+    frozen = model(at).at(0, "q")
+    assert not frozen.requires_grad
+    torch.testing.assert_close(frozen, before, rtol=1e-5, atol=1e-6)
+    model.unfreeze()
+    model(at).at(0, "q").sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def load(model, other):
+    model.load_state_dict(other.state_dict())
+
+
+def load_field(model, other):
+    model.field.load_state_dict(other.field.state_dict())
+    model.start.data.copy_(other.start.data)
+
+
+def write(model, other):
+    with torch.no_grad():
+        for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+            mine.copy_(theirs)
+
+
+@pytest.mark.parametrize("change", [load, load_field, write])
+@pytest.mark.parametrize("keep", ["bake", "freeze"])
+def test_changed_parameters_empty_the_store(change, keep):
+    model, other, at = encoder(), encoder(seed=5), torch.arange(4)[None]
+    model.eval()
+    model.bake(4) if keep == "bake" else model.freeze()
+    model(at)
+    change(model, other)
+    torch.testing.assert_close(
+        model(at).at(0, "q"), other(at).at(0, "q").detach(), rtol=1e-5, atol=1e-5, check_stride=False
+    )
+
+
+def test_moving_a_baked_encoder_moves_its_vectors():
+    model = encoder().eval()
+    model.bake(4)
+    assert model.double()(torch.arange(4)[None]).at(0, "q").dtype == torch.float64
+
+
+def test_the_store_is_not_saved_but_survives_a_copy():
+    model = encoder().eval()
+    names = set(model.state_dict())
+    model.bake(8)
+    assert set(model.state_dict()) == names
+    at = torch.arange(8)[None]
+    assert torch.equal(copy.deepcopy(model)(at).at(0, "q"), model(at).at(0, "q"))
+
+
+def test_vectors_stored_in_inference_mode_serve_autograd_later():
+    model, at = encoder().eval(), torch.arange(4)[None]
+    model.bake(1)
+    with torch.inference_mode():
+        model(at)
+        model(positions([0, 7], [3, 3]))
+    for request in (at, positions([0, 7], [3, 3])):
+        scale = torch.ones((), requires_grad=True)
+        (scale * model(request).at(0, "q")).square().sum().backward()
+        assert float(scale.grad) > 0
+
+
+def test_store_merges_in_order_and_knows_when_it_is_dense():
+    def at(*x):
+        return torch.tensor(x, dtype=torch.float64)
+
+    store = Store(at(0, 2), torch.tensor([[[0.0], [2.0]]]))
+    assert not store.dense
+    merged = store.merged(at(1, 3), torch.tensor([[[1.0], [3.0]]]))
+    assert merged.dense
+    assert merged.values.flatten().tolist() == [0, 1, 2, 3]
+    index, held = store.find(at(0, 1, 2, 5))
+    assert held.tolist() == [True, False, True, False]
+    assert index[held].tolist() == [0, 1]
+
+
+def test_bake_needs_a_length():
+    with pytest.raises(ValueError, match="length must be at least 1 position, got 0"):
+        encoder().bake(0)
