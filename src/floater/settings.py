@@ -1,8 +1,7 @@
 """Read a YAML file and ``key=value`` overrides into a typed, nested, frozen dataclass.
 
-The dataclass is the one source: its annotations give the types, its fields the defaults, and the
-``Attributes:`` section of its Google style docstring the meanings. Values are YAML 1.1 with two changes:
-``3e-4`` is a number, as in YAML 1.2, and a key is a text that occurs once.
+The dataclass is the one source: annotations give the types, fields the defaults, the ``Attributes:`` section
+of a Google style docstring the meanings. Values are YAML 1.1, save that ``3e-4`` is a number.
 """
 
 import difflib
@@ -19,6 +18,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 import yaml
 from docstring_parser import google
 from jsonargparse import ArgumentError, ArgumentParser
+from yaml.constructor import ConstructorError
 
 T = TypeVar("T")
 Tree = dict[str, Any]
@@ -46,14 +46,13 @@ def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
             wrong type, or ``cls`` itself refuses its values.
         TypeError: If ``cls`` is no dataclass, or holds one inside a union or a container.
 
-    >>> from dataclasses import make_dataclass
-    >>> Training = make_dataclass("Training", [("steps", int), ("lr", float, 1e-3)])
-    >>> load(Training, "/dev/null", ["steps=100", "lr=3e-4"])
+    >>> import dataclasses, os
+    >>> Training = dataclasses.make_dataclass("Training", [("steps", int), ("lr", float, 1e-3)])
+    >>> load(Training, os.devnull, ["steps=100", "lr=3e-4"])
     Training(steps=100, lr=0.0003)
     """
-    keys = _keys(cls)
+    origin, keys = str(path), _keys(cls)
     values = {name: key.default for name, key in keys.items() if key.default is not MISSING}
-    origin = str(path)
     try:
         tree = _parse(Path(path).read_bytes())
         if not isinstance(tree, dict | None):
@@ -84,7 +83,7 @@ def dump(instance: Any) -> str:
     'steps: 100\\nlr: 0.001\\n'
     """
     try:
-        return yaml.dump(asdict(instance), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+        return yaml.dump(asdict(instance), Dumper=_Dumper, sort_keys=False)
     except yaml.representer.RepresenterError as error:
         raise SettingsError(f"no YAML form for {error.args[-1]!r}") from None
 
@@ -104,10 +103,10 @@ def describe(cls: type) -> str:
     left = max(map(len, keys), default=0) + 2
     middle = min(24, max((len(_name(key.type)) for key in keys.values()), default=0))
     for name, key in keys.items():
-        default = "" if is_dataclass(key.type) else "required"
+        default = "" if is_dataclass(key.type) else "[required]"
         if default and key.default is not MISSING:
-            default = yaml.dump([key.default], Dumper=_Dumper, default_flow_style=True, width=10**6)[1:-2]
-        head = f"{name:<{left}}{_name(key.type):<{middle}}  {default}"
+            default = yaml.dump([key.default], None, _Dumper, default_flow_style=True, allow_unicode=True)
+        head = f"{name:<{left}}{_name(key.type):<{middle}}  {' '.join(default.split())[1:-1]}"
         lines += textwrap.wrap(head, 100, subsequent_indent=" " * left, break_on_hyphens=False)
         lines += textwrap.wrap(key.meaning, 100, initial_indent=" " * 4, subsequent_indent=" " * 4)
     return "\n".join(lines)
@@ -123,9 +122,7 @@ class _Loader(yaml.SafeLoader):
         seen = [key.value for key, _ in node.value]
         for i, (key, _) in enumerate(node.value):
             if key.value in seen[:i]:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"duplicate key {key.value!r}", key.start_mark
-                )
+                raise ConstructorError(None, None, f"duplicate key {key.value!r}", key.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -143,8 +140,8 @@ def _parse(text: str | bytes) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError) as error:
-        parts = [getattr(error, name, None) for name in ("context", "problem")]
-        reason = ", ".join(filter(None, parts)) or str(error)
+        words = (getattr(error, part, None) for part in ("context", "problem"))
+        reason = ", ".join(filter(None, words)) or error
         mark = getattr(error, "problem_mark", None)
         raise SettingsError(f"{f'line {mark.line + 1}: ' if mark else ''}{reason}") from None
 
@@ -204,6 +201,7 @@ def _members(kind: Any) -> tuple[Any, ...]:
 def _convert(kind: Any, value: Any, name: str) -> Any:
     """``value`` as a ``kind``. jsonargparse sees scalars only: it would parse texts in a container again."""
     origin, args, members = get_origin(kind), get_args(kind), _members(kind)
+    scalar = origin is Literal or not (origin or is_dataclass(kind) or kind in (list, tuple, dict, set))
     if kind is Any or (value is None and NoneType in members):
         return value
     if len(members) > 1:
@@ -219,15 +217,14 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
     elif origin is dict and isinstance(value, dict):
         texts = [_convert(args[0], part, f"key of {name}") for part in value]
         return {part: _convert(args[1], value[part], f"{name}.{part}") for part in texts}
-    elif origin not in (list, tuple, dict) and not is_dataclass(kind) and value is not None:
+    elif value is not None and scalar:
         parser = ArgumentParser(exit_on_error=False)
         parser.add_argument("--value", type=kind)
         with suppress(ArgumentError, OverflowError):
             return parser.parse_object({"value": value}).value
     quote = "; quote it if a text is meant" if str in members and not isinstance(value, list | dict) else ""
-    raise SettingsError(
-        f"'{name}' must be {_name(kind)}, not {'null' if value is None else repr(value)}{quote}"
-    )
+    got = "null" if value is None else repr(value)
+    raise SettingsError(f"'{name}' must be {_name(kind)}, not {got}{quote}")
 
 
 def _name(kind: Any) -> str:

@@ -1,7 +1,6 @@
-"""Items of the built-in corpus: dates, times, money, measures, names, each written in any locale by the CLDR.
+"""Items of the built-in corpus: dates, times, money, measures, names, as the CLDR writes them.
 
-The Unicode Common Locale Data Repository, shipped with `babel`, says how each language writes such values.
-An item is a value drawn at random, then formatted in the two languages of a pair.
+An item is a value drawn at random, then formatted in two languages by `babel`, which ships the CLDR.
 """
 
 import datetime as dt
@@ -15,16 +14,14 @@ from typing import Any
 
 Format = Callable[[Any], str]  # a value waiting for the babel locale to write it in
 
-LANGUAGES = ("de", "en", "fr")
-"""Languages of the corpus: any two distinct ones make a pair."""
+LANGUAGES = ("de", "en", "fr")  # any two distinct ones make a pair
 
 Pair = tuple[str, str]  # the same text in the source and in the target language
 
-ITEMS = (
+ITEMS = (  # kinds of item a sentence may list
     *("date", "datetime", "interval", "language", "locale", "money", "number"),
     *("percent", "relative", "territory", "time", "unit", "zone"),
 )
-"""Kinds of item a sentence may list."""
 
 
 @dataclass(frozen=True)

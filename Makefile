@@ -1,0 +1,28 @@
+# Every target makes .venv first: the package with the versions of constraints.txt, which are the tested ones.
+# A torch that is already installed and satisfies the constraint is used, in .venv or in the Python below.
+PYTHON ?= python3
+BIN := .venv/bin
+TORCH := $(patsubst torch==%,%,$(filter torch==%,$(shell cat constraints.txt)))
+HAS_TORCH := $(PYTHON) -c "import torch, sys; sys.exit(torch.__version__.split('+')[0] != '$(TORCH)')" 2>/dev/null
+
+.PHONY: demo test lint format
+
+demo: .venv/installed
+	$(BIN)/floater demo --run runs/demo
+
+test: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $$($(HAS_TORCH) && echo --system-site-packages) .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
