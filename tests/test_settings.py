@@ -176,6 +176,23 @@ def test_an_override_leaves_what_shares_a_yaml_anchor_alone(read):
     assert run.position.options == {"a": {"x": 2}, "b": {"x": 1}}
 
 
+def test_a_section_derives_its_own_defaults_from_what_is_given(read):
+    @dataclass(frozen=True)
+    class Schedule:
+        steps: int = 100
+        warmup: int | None = None
+
+        def __post_init__(self) -> None:
+            if self.warmup is None:
+                object.__setattr__(self, "warmup", self.steps // 10)
+
+    @dataclass(frozen=True)
+    class Outer:
+        schedule: Schedule = field(default_factory=Schedule)
+
+    assert read("", "schedule.steps=50", cls=Outer).schedule.warmup == 5
+
+
 def test_defaults_are_not_shared_between_loads(read):
     read(GOOD).position.options["delta"] = 1.0
     assert read(GOOD).position.options == {"delta": 0.5}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
 class Positions:
     """Where each query and each key of an attention stands; a plain value, built once per forward pass.
 
@@ -36,17 +36,28 @@ class Positions:
     key_valid: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("query", self.query), ("key", self.key)):
-            if value.ndim != 2:
-                raise ValueError(f"{name} positions are {tuple(value.shape)}; they must be (batch or 1, length)")
-        if self.key_valid is not None and self.key_valid.shape[-1] != self.key.shape[-1]:
+        given = {"query": self.query, "key": self.key, "key_valid": self.key_valid}
+        shapes = {name: tuple(value.shape) for name, value in given.items() if value is not None}
+        for name, shape in shapes.items():
+            if len(shape) != 2:
+                raise ValueError(f"{name} is {shape}; it must be (batch or 1, length)")
+        if len({shape[0] for shape in shapes.values()} - {1}) > 1:
+            raise ValueError(f"the batch sizes differ: {shapes}; they must be equal or 1")
+        if self.key_valid is not None and self.key_valid.shape[1] != self.key.shape[1]:
             raise ValueError(
-                f"key_valid covers {self.key_valid.shape[-1]} keys, but there are {self.key.shape[-1]}"
+                f"key_valid covers {self.key_valid.shape[1]} keys; there are {self.key.shape[1]}"
             )
+        if self.key_valid is not None and self.key_valid.dtype != torch.bool:
+            raise ValueError(f"key_valid is {self.key_valid.dtype}; it must be bool")
 
     @property
     def delta(self) -> Tensor:
-        """Relative position key - query, (batch or 1, T, S): the one sign convention of this library."""
+        """Relative position key - query, (batch or 1, T, S): the one sign convention of this library.
+
+        Example:
+            >>> Positions.arange(1, offset=2).delta.tolist()
+            [[[-2, -1, 0]]]
+        """
         return self.key[:, None, :] - self.query[:, :, None]
 
     @classmethod
@@ -61,11 +72,16 @@ class Positions:
         Returns:
             Positions shared by the batch: query (1, T), key (1, offset + T).
 
+        Raises:
+            ValueError: if `length` or `offset` is negative.
+
         Example:
             >>> step = Positions.arange(1, offset=4)
             >>> step.query.tolist(), step.key.tolist()
             ([[4]], [[0, 1, 2, 3, 4]])
         """
+        if length < 0 or offset < 0:
+            raise ValueError(f"length {length} and offset {offset} must not be negative")
         key = torch.arange(offset + length, device=device)[None]
         return cls(query=key[:, offset:], key=key)
 
@@ -73,8 +89,9 @@ class Positions:
     def from_mask(cls, mask: Tensor, *, queries: int | None = None) -> Positions:
         """A token's position is its index among the unpadded tokens of its row.
 
-        Padding may be on the left, on the right, or between. A batch padded on the right only stands at
-        0, 1, 2, ... in every row, and shares one row of positions.
+        Padding may be on the left, on the right, or between; it stands at the position of some token of the
+        batch. A batch padded on the right only stands at 0, 1, 2, ... in every row, and shares one row of
+        positions.
 
         Args:
             mask: (batch, S), non-zero where there is a token.
@@ -82,6 +99,9 @@ class Positions:
 
         Returns:
             Positions: query (batch or 1, T), key (batch or 1, S), key_valid (batch, S) or None.
+
+        Raises:
+            ValueError: if the mask is not (batch, S), or has fewer columns than there are queries.
 
         Example:
             >>> Positions.from_mask(torch.tensor([[0, 0, 1, 1]])).query.tolist()
@@ -93,10 +113,16 @@ class Positions:
             raise ValueError(f"the mask is {tuple(mask.shape)}; it must be (batch, length)")
         valid = mask.bool()
         length = valid.shape[1]
-        plain = torch.arange(length, device=mask.device)[None]
+        queries = length if queries is None else queries
+        if not 0 <= queries <= length:
+            raise ValueError(f"there are {queries} queries; the mask has {length} columns")
+        if bool(valid.all()):
+            return cls.arange(queries, offset=length - queries, device=mask.device)
         index = (valid.cumsum(1) - 1).clamp(min=0)
+        # columns that are padding in every row must not reach past the longest row: a table may end there
+        plain = torch.arange(length, device=mask.device).clamp(max=index.max())[None]
         key = plain if bool(((index == plain) | ~valid).all()) else index
-        return cls(query=key[:, length - (queries or length) :], key=key, key_valid=None if bool(valid.all()) else valid)
+        return cls(query=key[:, length - queries :], key=key, key_valid=valid)
 
     @classmethod
     def times(cls, times: Tensor, mask: Tensor | None = None) -> Positions:
@@ -106,8 +132,15 @@ class Positions:
             times: (batch or 1, T), in tokens or in any unit that the position model knows.
             mask: (batch or 1, T), non-zero where there is an event.
 
+        Returns:
+            Positions: query and key (batch or 1, T).
+
         Raises:
-            ValueError: if a time is NaN or infinite.
+            ValueError: if a time is NaN or infinite, or the shapes do not fit together.
+
+        Example:
+            >>> Positions.times(torch.tensor([[0.0, 0.5, 3.2]])).query.tolist()[0][1]
+            0.5
         """
         if not bool(torch.isfinite(times).all()):
             raise ValueError("times hold a NaN or an infinity; every time must be finite")

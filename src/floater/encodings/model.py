@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -31,6 +31,13 @@ class Frame:
             starts with vectors of order one.
         site: "self" for an encoder or a language model, "decoder" for self-attention followed by
             cross-attention, "memory" for the keys and values that cross-attention reads from the source.
+
+    Raises:
+        PositionError: if a size is not positive, or heads do not divide dim.
+
+    Example:
+        >>> Frame(dim=512, heads=8, layers=6, max_length=256).site
+        'self'
     """
 
     dim: int
@@ -50,13 +57,27 @@ class Frame:
 class PositionModel(nn.Module):
     """How position enters a Transformer: hooks that default to the identity.
 
-    A model overrides only what it changes. The Transformer calls `prepare` once per forward pass and the other
-    hooks where they act; which of them are overridden decides the attention kernel. Shapes: x is
-    (batch, T, dim); q, k, v are (batch, T or S, heads, head_dim) before the heads are moved forward; logits are
-    (batch, heads, T, S). `layer` counts blocks from 0.
+    A model overrides only what it changes. The Transformer calls `prepare` once per forward pass and the
+    other hooks where they act; which of them are overridden decides the attention kernel. Shapes: x is
+    (batch, T, dim). In `qkv` and the cross hooks q, k and v are (batch, T or S, heads, head_dim). In `bias`
+    and `logits` q is (batch, heads, T, head_dim) and k (batch, heads, S, head_dim), cached keys included.
+    Logits and weights are (batch, heads, T, S). `state` is what `prepare` returned; `layer` counts blocks
+    from 0.
+
+    Class attributes: `reference` is the source of the model; `sites` are those of `Frame.site` where it acts.
 
     Args:
         frame: the stack of blocks it serves.
+
+    Example:
+        >>> class Distance(PositionModel):
+        ...     def prepare(self, positions):
+        ...         return -positions.delta[:, None].abs().float()
+        ...     def bias(self, q, k, state, layer):
+        ...         return state
+        >>> model = Distance(Frame(dim=8, heads=2, layers=1, max_length=16))
+        >>> model.overrides("bias"), model.overrides("logits", "values")
+        (True, False)
     """
 
     reference: ClassVar[str] = ""
@@ -128,7 +149,16 @@ _Model = TypeVar("_Model", bound=type[PositionModel])
 
 
 def register(name: str) -> Callable[[_Model], _Model]:
-    """Enter a position model in the catalogue under a name."""
+    """Enter a position model in the catalogue under a name; a class decorator.
+
+    Args:
+        name: what `build` and `FloaterConfig.position` shall call it. A name that exists is taken over.
+
+    Example:
+        >>> from floater.encodings import NoPosition
+        >>> register("none")(NoPosition) is catalogue()["none"]
+        True
+    """
 
     def enter(model: _Model) -> _Model:
         _CATALOGUE[name] = model
@@ -190,13 +220,15 @@ def build(
     known = options(name)
     for option in given:
         if option not in known:
-            raise PositionError(f"unknown option '{option}' of position model '{name}'{_nearest(option, known)}")
+            raise PositionError(
+                f"unknown option '{option}' of position model '{name}'{_nearest(option, known)}"
+            )
     frame = Frame(dim=dim, heads=heads, layers=layers, max_length=max_length, site=site)
     model = _CATALOGUE[name](frame, **given)
     return model if site in model.sites else PositionModel(frame)
 
 
-def chosen_blocks(blocks: str | list[int], layers: int) -> tuple[int, ...]:
+def chosen_blocks(blocks: str | list[int] | tuple[int, ...], layers: int) -> tuple[int, ...]:
     """The blocks that "input", "all" or a list of indices stands for.
 
     Raises:
@@ -210,8 +242,8 @@ def chosen_blocks(blocks: str | list[int], layers: int) -> tuple[int, ...]:
         return tuple(range(layers))
     if blocks == "input":
         return (0,)
-    if isinstance(blocks, str):
-        raise PositionError(f"blocks is '{blocks}'; it must be 'input', 'all' or a list of block indices")
+    if not isinstance(blocks, list | tuple):
+        raise PositionError(f"blocks is {blocks!r}; it must be 'input', 'all' or a list of block indices")
     chosen = tuple(sorted(set(blocks)))
     if not chosen or chosen[0] < 0 or chosen[-1] >= layers:
         raise PositionError(f"blocks is {blocks}; there are blocks 0 to {layers - 1}")
@@ -219,13 +251,23 @@ def chosen_blocks(blocks: str | list[int], layers: int) -> tuple[int, ...]:
 
 
 def one_of(name: str, value: Any, valid: tuple[Any, ...]) -> None:
-    """Refuse an option's value that is not one of the valid ones."""
+    """Refuse an option's value that is not one of the valid ones.
+
+    Raises:
+        PositionError: if `value` is not among `valid`.
+
+    Example:
+        >>> one_of("depth", 3, (1, 2))
+        Traceback (most recent call last):
+        floater.encodings.model.PositionError: depth is 3; it must be one of 1, 2
+    """
     if value not in valid:
         raise PositionError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, valid))}")
 
 
-def _nearest(word: str, known: Any) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1)
+def _nearest(word: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=1)
     if near:
         return f"; did you mean '{near[0]}'?"
-    return f"; there are: {', '.join(known)}" if known else "; it has no options"
+    return f"; there are: {', '.join(names)}" if names else "; it has no options"

@@ -107,7 +107,7 @@ def load_bpe(path: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
 
 
 def _pretrained(bpe: Tokenizer) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         pad_token=PAD,
         bos_token=BOS,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tqdm.auto import tqdm  # type: ignore[import-untyped]
+from tqdm.auto import tqdm
 from transformers import ProgressCallback, TrainerControl, TrainerState, TrainingArguments
 
 

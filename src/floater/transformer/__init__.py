@@ -3,11 +3,11 @@
 from floater.transformer.config import PRESETS, FloaterConfig
 from floater.transformer.models import (
     FloaterForCausalLM,
-    FloaterForConditionalGeneration,
     FloaterForMaskedLM,
     FloaterForSequenceClassification,
     FloaterModel,
 )
+from floater.transformer.seq2seq import FloaterForConditionalGeneration
 
 __all__ = [
     "PRESETS",

@@ -25,6 +25,14 @@ class Attention(nn.Module):
         config: sizes and dropout.
         layer: index of the block, from 0.
         causal: a query may attend to its own and earlier slots only.
+
+    Example:
+        >>> from floater.encodings import build
+        >>> config = FloaterConfig(hidden_size=8, num_attention_heads=2)
+        >>> position = build("none", dim=8, heads=2, layers=1, max_length=16)
+        >>> x, _ = Attention(config, 0)(torch.zeros(1, 3, 8), position, None, None, None)
+        >>> x.shape
+        torch.Size([1, 3, 8])
     """
 
     def __init__(self, config: FloaterConfig, layer: int, *, causal: bool = False) -> None:
@@ -40,7 +48,7 @@ class Attention(nn.Module):
 
     def split(self, x: Tensor) -> Tensor:
         """(batch, length, dim) -> (batch, length, heads, head_dim)."""
-        return x.unflatten(-1, (self.heads, -1))
+        return x.view(*x.shape[:-1], self.heads, -1)
 
     def forward(
         self, x: Tensor, position: PositionModel, state: Any, key_valid: Tensor | None, cache: Cache | None
@@ -69,7 +77,20 @@ class Attention(nn.Module):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, position: PositionModel, state: Any, key_valid: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """softmax(q k^T scale + bias) v, projected; q is (batch, heads, T, head_dim)."""
+        """softmax(q k^T scale + bias) v, projected.
+
+        Args:
+            q: (batch, heads, T, head_dim).
+            k: (batch, heads, S, head_dim), cached ones first.
+            v: (batch, heads, S, head_dim).
+            position: the position model, and
+            state: what it prepared for this forward pass.
+            key_valid: (batch, S) bool, False where a key is padding.
+
+        Returns:
+            (batch, T, dim), and the weights (batch, heads, T, S) on the plain path. A query that may attend
+            to no key gets zeros before the projection.
+        """
         length, slots = q.shape[2], k.shape[2]
         bias = position.bias(q, k, state, self.layer)
         mask = None if key_valid is None else key_valid[:, None, None, :]
@@ -112,9 +133,8 @@ class Attention(nn.Module):
         logits = position.logits(logits, q, k, state, self.layer)
         if mask is not None:
             logits = logits.masked_fill(~mask, -torch.inf)
-        weights = logits.softmax(-1)
-        if mask is not None:  # a query that may attend to nothing gets zeros
-            weights = weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+        nothing = logits.detach().amax(-1, keepdim=True) == -torch.inf
+        weights = logits.softmax(-1).masked_fill(nothing, 0.0)
         dropped = F.dropout(weights, dropout)
         out = dropped @ v
         more = position.values(dropped, state, self.layer)
@@ -155,8 +175,8 @@ class CrossAttention(Attention):
         q = position.cross_query(self.split(self.query(x)), state, self.layer).transpose(1, 2)
         known = isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(self.layer, False)
         if isinstance(cache, EncoderDecoderCache) and known:
-            layer = cache.cross_attention_cache.layers[self.layer]
-            k, v = layer.keys, layer.values
+            held: Any = cache.cross_attention_cache.layers[self.layer]
+            k, v = held.keys, held.values
         else:
             k, v = self.split(self.key(source)), self.split(self.value(source))
             k, v = memory.cross_key_value(k, v, memory_state, self.layer)

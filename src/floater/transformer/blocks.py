@@ -1,5 +1,8 @@
 """The blocks of the Transformer and the stacks made of them."""
 
+# mypy: disable-error-code="no-untyped-call"
+# (the layers of transformers are untyped)
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -19,7 +22,11 @@ from floater.transformer.config import FloaterConfig
 
 
 class FeedForward(nn.Module):
-    """W2 s(W1 x + b1) + b2 (Liu et al. 2020, equation 4)."""
+    """W2 s(W1 x + b1) + b2 (Liu et al. 2020, equation 4).
+
+    Args:
+        config: sizes, activation and dropout.
+    """
 
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__()
@@ -29,12 +36,17 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(..., dim) -> (..., dim)."""
         out: Tensor = self.outer(self.dropout(self.activation(self.inner(x))))
         return out
 
 
 class Residual(nn.Module):
-    """x + sublayer(x) with a layer norm after the sum, or before the sub-layer."""
+    """x + sublayer(x) with a layer norm after the sum, or with `norm_first` before the sub-layer.
+
+    Args:
+        config: size, dropout and `norm_first`.
+    """
 
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__()
@@ -43,14 +55,22 @@ class Residual(nn.Module):
         self.norm_first = config.norm_first
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """(batch, T, dim) -> (batch, T, dim)."""
         if self.norm_first:
-            return x + self.dropout(sublayer(self.norm(x)))
-        out: Tensor = self.norm(x + self.dropout(sublayer(x)))
-        return out
+            x = x + self.dropout(sublayer(self.norm(x)))
+        else:
+            x = self.norm(x + self.dropout(sublayer(x)))
+        return x
 
 
 class EncoderBlock(GradientCheckpointingLayer):
-    """Self-attention and feed-forward; causal in a language model."""
+    """Self-attention and feed-forward; causal in a language model.
+
+    Args:
+        config: sizes.
+        layer: index of the block, from 0.
+        causal: a token may attend to itself and earlier ones only.
+    """
 
     def __init__(self, config: FloaterConfig, layer: int, *, causal: bool = False) -> None:
         super().__init__()
@@ -61,16 +81,29 @@ class EncoderBlock(GradientCheckpointingLayer):
         self.feed_forward_residual = Residual(config)
 
     def forward(
-        self, x: Tensor, position: PositionModel, state: Any, key_valid: Tensor | None, cache: Cache | None = None
+        self,
+        x: Tensor,
+        position: PositionModel,
+        state: Any,
+        key_valid: Tensor | None,
+        past_key_values: Cache | None = None,  # by this name gradient checkpointing knows to leave it out
     ) -> Tensor:
+        """One block; see `Attention.forward` for the arguments."""
         x = position.block(x, state, self.layer)
-        x = self.attention_residual(x, lambda h: self.attention(h, position, state, key_valid, cache)[0])
+        x = self.attention_residual(
+            x, lambda h: self.attention(h, position, state, key_valid, past_key_values)[0]
+        )
         out: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return out
 
 
 class DecoderBlock(EncoderBlock):
-    """Causal self-attention, attention to the source, feed-forward."""
+    """Causal self-attention, attention to the source, feed-forward.
+
+    Args:
+        config: sizes.
+        layer: index of the block, from 0.
+    """
 
     def __init__(self, config: FloaterConfig, layer: int) -> None:
         super().__init__(config, layer, causal=True)
@@ -87,14 +120,17 @@ class DecoderBlock(EncoderBlock):
         memory_state: Any,
         key_valid: Tensor | None,
         source_valid: Tensor | None,
-        cache: Cache | None,
+        past_key_values: Cache | None = None,
     ) -> Tensor:
+        """One block; see `Attention.forward` and `CrossAttention.forward` for the arguments."""
         x = position.block(x, state, self.layer)
-        x = self.attention_residual(x, lambda h: self.attention(h, position, state, key_valid, cache)[0])
+        x = self.attention_residual(
+            x, lambda h: self.attention(h, position, state, key_valid, past_key_values)[0]
+        )
         x = self.cross_residual(
             x,
             lambda h: self.cross_attention(
-                h, source, position, state, memory, memory_state, source_valid, cache
+                h, source, position, state, memory, memory_state, source_valid, past_key_values
             )[0],
         )
         out: Tensor = self.feed_forward_residual(x, self.feed_forward)
@@ -102,7 +138,16 @@ class DecoderBlock(EncoderBlock):
 
 
 def position_model(config: FloaterConfig, layers: int, site: Site) -> PositionModel:
-    """The position model that a configuration names, for one stack of blocks."""
+    """The position model that a configuration names, for one stack of blocks.
+
+    Args:
+        config: its `position`, `position_options`, sizes and `training_length`.
+        layers: blocks of the stack.
+        site: see `floater.encodings.Frame`.
+
+    Raises:
+        PositionError: if the name, an option or a value is not valid.
+    """
     return build(
         config.position,
         dim=config.hidden_size,
@@ -134,18 +179,33 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size) if config.norm_first else nn.Identity()
 
     def forward(self, x: Tensor, positions: Positions, cache: Cache | None = None) -> Tensor:
-        """Encode embeddings x (batch, T, dim) that stand at `positions`; returns (batch, T, dim)."""
+        """Encode embeddings.
+
+        Args:
+            x: (batch, T, dim).
+            positions: where they stand.
+            cache: keys and values of earlier steps (a causal stack).
+
+        Returns:
+            (batch, T, dim).
+        """
         state = self.position.prepare(positions)
         x = self.dropout(self.position.embed(x, state))
         for block in self.blocks:
-            x = block(x, self.position, state, positions.key_valid, cache)
+            x = block(x, self.position, state, positions.key_valid, past_key_values=cache)
         out: Tensor = self.norm(x)
         return out
 
 
 class Decoder(nn.Module):
-    """The decoder of an encoder-decoder. Position acts in its self-attention and, where the position model
-    says so, in the queries (target positions) and keys and values (source positions) of cross-attention."""
+    """The decoder of an encoder-decoder.
+
+    Position acts in its self-attention and, where the position model says so, in the queries (target
+    positions) and the keys and values (source positions) of cross-attention.
+
+    Args:
+        config: sizes.
+    """
 
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__()
@@ -163,7 +223,18 @@ class Decoder(nn.Module):
         source_positions: Positions,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Decode target embeddings x (batch, T, dim) given the encoder's output; returns (batch, T, dim)."""
+        """Decode target embeddings.
+
+        Args:
+            x: (batch, T, dim), embeddings of the target.
+            positions: where they stand.
+            source: (batch, S, dim), the encoder's output.
+            source_positions: where the source tokens stand.
+            cache: an `EncoderDecoderCache` of earlier steps.
+
+        Returns:
+            (batch, T, dim).
+        """
         state = self.position.prepare(positions)
         memory_state = self.memory.prepare(source_positions)
         x = self.dropout(self.position.embed(x, state))
@@ -177,7 +248,7 @@ class Decoder(nn.Module):
                 memory_state,
                 positions.key_valid,
                 source_positions.key_valid,
-                cache,
+                past_key_values=cache,
             )
         out: Tensor = self.norm(x)
         return out
@@ -192,13 +263,21 @@ def place(mask: Tensor | None, length: int, earlier: int, device: torch.device) 
         earlier: number of cached tokens.
         device: of the result when there is no mask.
 
+    Returns:
+        Positions of `length` queries and `earlier + length` keys.
+
     Raises:
         ValueError: if the mask does not cover the cached and the new tokens.
+
+    Example:
+        >>> place(torch.tensor([[0, 1, 1, 1]]), 1, 3, torch.device("cpu")).query.tolist()
+        [[2]]
     """
     if mask is None:
         return Positions.arange(length, offset=earlier, device=device)
-    if mask.shape[-1] != earlier + length:
+    if mask.ndim != 2 or mask.shape[1] != earlier + length:
         raise ValueError(
-            f"the attention mask covers {mask.shape[-1]} tokens; there are {earlier} cached and {length} new ones"
+            f"the attention mask is {tuple(mask.shape)}; it must be (batch, {earlier + length}): "
+            f"{earlier} cached and {length} new tokens"
         )
     return Positions.from_mask(mask, queries=length)

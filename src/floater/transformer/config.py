@@ -1,7 +1,11 @@
 """The configuration of the reference Transformer, and the sizes of the papers by name."""
 
-from __future__ import annotations
+# mypy: disable-error-code="no-untyped-call"
+# (the base class of transformers is untyped)
 
+# annotations stay types here, not text: `strict` checks values against them
+
+import difflib
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
@@ -64,7 +68,17 @@ class FloaterConfig(PreTrainedConfig):
         activation_dropout: inside the feed-forward layers.
         activation_function: of the feed-forward layers, by its Hugging Face name.
         norm_first: pre-norm blocks with a last norm, instead of post-norm.
+        use_cache: whether models keep keys and values when asked nothing else; never while training.
         tie_word_embeddings: one matrix for source, target and output embeddings.
+        pad_token_id: padding.
+        bos_token_id: start of a text.
+        eos_token_id: end of a text.
+        decoder_start_token_id: what the decoder of an encoder-decoder starts with.
+        is_decoder: a causal stack (language model).
+
+    Raises:
+        ValueError: if num_attention_heads does not divide hidden_size.
+        StrictDataclassFieldValidationError: if a value has the wrong type.
 
     Example:
         >>> from floater.transformer import FloaterConfig
@@ -100,13 +114,14 @@ class FloaterConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
+                f"hidden_size {self.hidden_size} is not a multiple of "
+                f"num_attention_heads {self.num_attention_heads}"
             )
         self.position_options = dict(self.position_options or {})
         super().__post_init__(**kwargs)
 
     @classmethod
-    def preset(cls, name: str, **changes: Any) -> FloaterConfig:
+    def preset(cls, name: str, **changes: Any) -> "FloaterConfig":
         """A configuration of a named size.
 
         Args:
@@ -115,7 +130,12 @@ class FloaterConfig(PreTrainedConfig):
 
         Raises:
             ValueError: if there is no such preset.
+
+        Example:
+            >>> FloaterConfig.preset("tiny", dropout=0.0).dropout
+            0.0
         """
         if name not in PRESETS:
-            raise ValueError(f"unknown preset '{name}'; there are: {', '.join(PRESETS)}")
+            near = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.0)
+            raise ValueError(f"unknown preset '{name}'; nearest: {near[0]!r}; valid: {', '.join(PRESETS)}")
         return cls(**{**PRESETS[name], **changes})

@@ -11,11 +11,20 @@ from floater.encodings.model import Frame, PositionError, PositionModel, chosen_
 from floater.flow import FlowEncoder, FlowVectors, MLPField, SinusoidField, SumField, sinusoid, small_, zero_
 from floater.positions import Positions
 
-_STARTS = {"self": ("query", "key", "value"), "decoder": ("query", "key", "value", "cross"), "memory": ("key", "value")}
+_STARTS = {
+    "self": ("query", "key", "value"),
+    "decoder": ("query", "key", "value", "cross"),
+    "memory": ("key", "value"),
+}
 
 
 class FloaterState(NamedTuple):
-    """What the blocks share: the sinusoid of the input, and the vectors of each flow."""
+    """What the blocks share.
+
+    Args:
+        sinusoid: (batch or 1, T, dim) that is added to the input; None where there is none.
+        vectors: the vectors of each chosen block.
+    """
 
     sinusoid: Tensor | None
     vectors: dict[int, FlowVectors]
@@ -39,13 +48,24 @@ class Floater(PositionModel):
         delta: time between neighbouring tokens.
         time_scale: factor of time; "learned" starts at 1 and is trained.
         start: "small" (small weights), "zero" (h = 0 and p(0) = 0: no change until trained), or "sinusoidal"
-            (injection "add": equation 9 plus a small field, equal to equation 6 before training).
+            (injection "add": equation 9 plus a field that starts at zero; equation 6 before training).
         share: "blocks", one theta for all blocks (equation 10), or "none", a theta per block.
         refresh_every: training steps between solves (section 4.4).
         solver: a method of `floater.flow.solve`.
         gradient: "discrete" or "adjoint" (equations 16 and 17).
         activation: of the field; see `MLPField`.
         hidden: width of the field; None means dim.
+
+    Raises:
+        PositionError: if an option is not valid, options contradict each other, or sinusoids meet an odd dim.
+
+    Example:
+        >>> model = Floater(Frame(dim=512, heads=8, layers=6, max_length=128))
+        >>> state = model.prepare(Positions.arange(3))
+        >>> state.vectors[5].at(5, "query").shape
+        torch.Size([1, 3, 512])
+        >>> sum(parameter.numel() for parameter in model.parameters()) - 6 * 3 * 512  # less the starts
+        526336
     """
 
     reference = "Liu et al. 2020"
@@ -74,7 +94,9 @@ class Floater(PositionModel):
         if isinstance(time_scale, str):
             one_of("time_scale", time_scale, ("learned",))
         if start == "sinusoidal" and injection == "qkv":
-            raise PositionError("start='sinusoidal' goes with injection='add': 'qkv' keeps sinusoids at the input")
+            raise PositionError(
+                "start='sinusoidal' goes with injection='add': 'qkv' keeps sinusoids at the input"
+            )
         if frame.dim % 2 and (injection == "qkv" or start == "sinusoidal"):
             raise PositionError(f"dim is {frame.dim}; sinusoids need an even one")
         self.injection, self.start = injection, start
@@ -122,7 +144,8 @@ class Floater(PositionModel):
 
     def prepare(self, positions: Positions) -> FloaterState:
         query = positions.query
-        base = sinusoid(query, self.frame.dim) if self.injection == "qkv" else None
+        has_input = self.frame.site != "memory"
+        base = sinusoid(query, self.frame.dim) if self.injection == "qkv" and has_input else None
         vectors = {}
         for flow in self.flows:
             assert isinstance(flow, FlowEncoder)
@@ -158,5 +181,5 @@ class Floater(PositionModel):
     def _biased(self, x: Tensor, name: str, state: Any, layer: int) -> Tensor:
         if self.injection == "add" or layer not in self.blocks:
             return x
-        bias: Tensor = state.vectors[layer].at(layer, name)
-        return x + bias.to(x.dtype).unflatten(-1, x.shape[-2:])
+        bias: Tensor = state.vectors[layer].at(layer, name).to(x.dtype)
+        return x + bias.view(*bias.shape[:-1], *x.shape[-2:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.model import Frame, PositionError, register
@@ -19,6 +18,11 @@ class Learned(AddedVectors):
     Args:
         frame: the stack of blocks it serves; max_length is the table size.
         blocks: "input", "all", or a list of block indices; each has a table of its own.
+
+    Example:
+        >>> model = Learned(Frame(dim=8, heads=2, layers=2, max_length=16), blocks="all")
+        >>> sum(parameter.numel() for parameter in model.parameters())
+        256
     """
 
     reference = "Devlin et al. 2018"
@@ -29,8 +33,14 @@ class Learned(AddedVectors):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        for table in self.tables.values():
-            nn.init.normal_(table.weight, std=self.frame.dim**-0.5)
+        for layer in self.blocks:
+            nn.init.normal_(self.table(layer).weight, std=self.frame.dim**-0.5)
+
+    def table(self, layer: int) -> nn.Embedding:
+        """The table of a block."""
+        table = self.tables[str(layer)]
+        assert isinstance(table, nn.Embedding)
+        return table
 
     def prepare(self, positions: Positions) -> Tensor:
         query = positions.query
@@ -44,4 +54,5 @@ class Learned(AddedVectors):
         return query
 
     def vectors(self, state: Tensor, layer: int) -> Tensor:
-        return F.embedding(state, self.tables[str(layer)].weight)
+        vectors: Tensor = self.table(layer)(state)
+        return vectors

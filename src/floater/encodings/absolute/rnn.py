@@ -28,9 +28,19 @@ class Recurrent(AddedVectors):
         input: "scalar" (z = i) or "vector" (z = the sinusoid of i).
         depth: 1 or 2 layers.
         blocks: "input", "all", or a list of block indices.
+
+    Raises:
+        PositionError: if an option is not valid, or dim is odd with input "vector".
+
+    Example:
+        >>> model = Recurrent(Frame(dim=512, heads=8, layers=6, max_length=128))
+        >>> sum(parameter.numel() for parameter in model.cells.parameters())
+        263168
     """
 
     reference = "Liu et al. 2020"
+
+    start: nn.Parameter
 
     def __init__(
         self, frame: Frame, *, input: str = "scalar", depth: int = 1, blocks: str | list[int] = "all"
@@ -65,13 +75,14 @@ class Recurrent(AddedVectors):
         index = torch.arange(length, device=query.device)
         z = index[:, None] if self.input == "scalar" else sinusoid(index, self.frame.dim)
         z = z.to(self.start.dtype)
-        p = [self.start]
-        for i in range(length - 1):
-            state = p[-1]
-            for cell in self.cells:
-                state = torch.tanh(cell(torch.cat([state, z[i].expand(len(state), -1)], dim=1)))
-            p.append(state)
-        return torch.stack(p, dim=1), query
+        p: list[Tensor] = [self.start]
+        with torch.autocast(query.device.type, enabled=False):  # rounding would add up over the length
+            for i in range(length - 1):
+                state = p[-1]
+                for cell in self.cells:
+                    state = torch.tanh(cell(torch.cat([state, z[i].expand(len(state), -1)], dim=1)))
+                p.append(state)
+            return torch.stack(p, dim=1), query
 
     def vectors(self, state: tuple[Tensor, Tensor], layer: int) -> Tensor:
         p, query = state

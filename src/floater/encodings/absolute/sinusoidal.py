@@ -22,6 +22,14 @@ class Sinusoidal(AddedVectors):
     Args:
         frame: the stack of blocks it serves; dim must be even.
         blocks: "input", "all", or a list of block indices.
+
+    Raises:
+        PositionError: if dim is odd, or a block does not exist.
+
+    Example:
+        >>> model = Sinusoidal(Frame(dim=4, heads=1, layers=1, max_length=16))
+        >>> model.embed(torch.zeros(1, 1, 4), model.prepare(Positions.arange(1)))
+        tensor([[[0., 1., 0., 1.]]])
     """
 
     reference = "Vaswani et al. 2017"

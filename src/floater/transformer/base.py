@@ -1,0 +1,152 @@
+"""What the Hugging Face models of the reference Transformer share."""
+
+# mypy: disable-error-code="no-untyped-call"
+# (the base class of transformers is untyped)
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, PreTrainedModel
+
+from floater.encodings import PositionModel
+from floater.transformer.blocks import DecoderBlock, EncoderBlock
+from floater.transformer.config import FloaterConfig
+
+# what Hugging Face's Trainer and generate pass along and what changes no result here
+_HARMLESS = {"cache_position", "logits_to_keep", "num_items_in_batch", "use_cache"}
+
+
+def refuse(model: nn.Module, unused: Mapping[str, Any]) -> None:
+    """Refuse arguments of a forward pass that would be ignored without a word.
+
+    Raises:
+        TypeError: if one is neither None nor False nor known to change nothing.
+
+    Example:
+        >>> refuse(nn.Identity(), {"position_ids": torch.arange(3)})
+        Traceback (most recent call last):
+        TypeError: Identity does not take position_ids
+    """
+    names = [name for name, value in unused.items() if value is not None and value is not False]
+    if names := [name for name in names if name not in _HARMLESS]:
+        raise TypeError(f"{type(model).__name__} does not take {', '.join(names)}")
+
+
+def changed(config: FloaterConfig, **fields: Any) -> FloaterConfig:
+    """A copy of a configuration with some fields changed.
+
+    Example:
+        >>> config = FloaterConfig()
+        >>> changed(config, is_decoder=True).is_decoder, config.is_decoder
+        (True, False)
+    """
+    config = copy.deepcopy(config)
+    for name, value in fields.items():
+        setattr(config, name, value)
+    return config
+
+
+def bidirectional(config: FloaterConfig) -> FloaterConfig:
+    """The configuration itself, if its tokens may attend to later ones.
+
+    Raises:
+        ValueError: if `config.is_decoder`.
+
+    Example:
+        >>> bidirectional(FloaterConfig(is_decoder=True))
+        Traceback (most recent call last):
+        ValueError: is_decoder is True; this model attends to both sides and needs is_decoder=False
+    """
+    if config.is_decoder:
+        raise ValueError("is_decoder is True; this model attends to both sides and needs is_decoder=False")
+    return config
+
+
+def cached(cache: Cache | None) -> int:
+    """How many tokens a cache holds.
+
+    Raises:
+        ValueError: if its length is fixed: attention here runs over every slot, filled or not.
+
+    Example:
+        >>> cached(None)
+        0
+    """
+    if cache is None:
+        return 0
+    if cache.is_compileable:
+        raise ValueError(
+            f"a cache of fixed length ({type(cache).__name__}) is not supported; valid: DynamicCache, "
+            "and EncoderDecoderCache of two of them"
+        )
+    return int(cache.get_seq_length())
+
+
+def embed(embedding: nn.Embedding, ids: Tensor | None, embeds: Tensor | None) -> Tensor:
+    """Token embeddings scaled by sqrt(d) (Vaswani et al. 2017, section 3.4).
+
+    Args:
+        embedding: the table.
+        ids: (batch, T), or
+        embeds: (batch, T, dim), rows of the table, not yet scaled.
+
+    Returns:
+        (batch, T, dim).
+
+    Raises:
+        ValueError: unless exactly one of ids and embeds is given.
+
+    Example:
+        >>> embed(nn.Embedding.from_pretrained(torch.ones(3, 4)), torch.tensor([[2]]), None)
+        tensor([[[2., 2., 2., 2.]]])
+    """
+    if (ids is None) == (embeds is None):
+        raise ValueError("give exactly one of input_ids and inputs_embeds")
+    x: Tensor = embedding(ids) if embeds is None else embeds
+    return x * math.sqrt(embedding.embedding_dim)
+
+
+class FloaterPreTrainedModel(PreTrainedModel):
+    """What all models share: initialisation, saving and loading."""
+
+    config_class = FloaterConfig
+    base_model_prefix = "model"
+    _input_embed_layer = "embedding"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _no_split_modules = [EncoderBlock.__name__, DecoderBlock.__name__]  # noqa: RUF012
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=self.config.hidden_size**-0.5)
+        elif isinstance(module, nn.LayerNorm):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, PositionModel):
+            # a position model draws all of its parameters at once: keep those that a checkpoint gave
+            loaded = [(p, p.clone()) for p in module.parameters() if getattr(p, "_is_hf_initialized", False)]
+            module.reset_parameters()
+            for parameter, value in loaded:
+                parameter.copy_(value)
+
+    def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
+        # for code outside transformers its default passes over modules that hold parameters only in their
+        # parts, as position models do
+        super()._initialize_weights(module, is_custom_code=False)
+
+    def uses_cache(self, asked: bool | None, labels: Tensor | None) -> bool:
+        """Whether to keep keys and values: as asked, else as configured, but not for a training step."""
+        if asked is None:
+            return bool(self.config.use_cache) and labels is None and not self.training
+        return asked

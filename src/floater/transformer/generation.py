@@ -1,0 +1,28 @@
+"""Generation with position vectors that are solved once."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from torch import nn
+from transformers import GenerationMixin
+
+from floater.flow import FlowEncoder
+
+
+class FloaterGenerationMixin(GenerationMixin):
+    """Hugging Face's `generate`, its position vectors solved once and extended as the output grows."""
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Generate token ids; see `transformers.GenerationMixin.generate` for arguments and return value.
+
+        Liu et al. 2020, section 4.4: position vectors do not depend on the data. They are stored for the
+        time of the call, unless they are baked or frozen already.
+        """
+        assert isinstance(self, nn.Module)
+        with contextlib.ExitStack() as stack:
+            for module in self.modules():
+                if isinstance(module, FlowEncoder):
+                    stack.enter_context(module.baked())
+            return super().generate(*args, **kwargs)  # type: ignore[misc]

@@ -1,0 +1,169 @@
+"""The encoder-decoder of the reference Transformer as a Hugging Face model."""
+
+# mypy: disable-error-code="no-untyped-call,untyped-decorator"
+# (the base classes of transformers are untyped)
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForSeq2SeqLM, Cache, DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.utils.generic import can_return_tuple
+
+from floater.transformer.base import FloaterPreTrainedModel, cached, changed, embed, refuse
+from floater.transformer.blocks import Decoder, Encoder, place
+from floater.transformer.config import FloaterConfig
+from floater.transformer.generation import FloaterGenerationMixin
+
+
+class _EncoderOnly(nn.Module):
+    """The encoder as `generate` wants it: token ids in, hidden states out."""
+
+    main_input_name = "input_ids"
+    model: FloaterForConditionalGeneration
+
+    def __init__(self, model: FloaterForConditionalGeneration) -> None:
+        super().__init__()
+        object.__setattr__(self, "model", model)  # not a submodule: its parameters are the model's
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        return_dict: bool = True,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        refuse(self.model, kwargs)
+        return self.model.encode(input_ids, attention_mask, inputs_embeds)
+
+
+class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationMixin):
+    """An encoder-decoder for translation; one matrix for source, target and output embeddings.
+
+    Args:
+        config: sizes and position model; the model keeps a copy with `is_encoder_decoder`.
+
+    Example:
+        >>> from floater.transformer import FloaterConfig, FloaterForConditionalGeneration
+        >>> config = FloaterConfig.preset("tiny", vocab_size=99)
+        >>> model = FloaterForConditionalGeneration(config).eval()
+        >>> model.generate(torch.tensor([[5, 6, 7, 2]]), max_new_tokens=4, num_beams=2).shape[0]
+        1
+    """
+
+    _tied_weights_keys = {"lm_head.weight": "embedding.weight"}  # noqa: RUF012
+
+    def __init__(self, config: FloaterConfig) -> None:
+        config = changed(config, is_encoder_decoder=True)
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_encoder(self, modality: str | None = None) -> nn.Module:
+        return _EncoderOnly(self)
+
+    def encode(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+    ) -> BaseModelOutput:
+        """The encoder's output for source tokens (batch, S) or embeddings (batch, S, dim)."""
+        x = embed(self.embedding, input_ids, inputs_embeds)
+        positions = place(attention_mask, x.shape[1], 0, x.device)
+        return BaseModelOutput(last_hidden_state=self.encoder(x, positions))
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Labels (batch, T) shifted right by the decoder's start token; -100 becomes padding.
+
+        Raises:
+            ValueError: if the configuration has no start or padding token.
+        """
+        start, pad = self.config.decoder_start_token_id, self.config.pad_token_id
+        if start is None or pad is None:
+            raise ValueError(f"decoder_start_token_id is {start}, pad_token_id is {pad}; both must be given")
+        shifted = torch.cat([labels.new_full((len(labels), 1), start), labels[:, :-1]], dim=1)
+        return shifted.masked_fill(shifted == -100, pad)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """Logits of each next target token.
+
+        Args:
+            input_ids: (batch, S) source.
+            attention_mask: (batch, S), zero where the source is padding.
+            decoder_input_ids: (batch, T) target; left out, the labels shifted right.
+            decoder_attention_mask: (batch, cached + T), zero where the target is padding.
+            encoder_outputs: of `encode`, instead of a source; its attention_mask is still wanted.
+            past_key_values: an `EncoderDecoderCache` of earlier target tokens, to be extended.
+            inputs_embeds: (batch, S, dim), instead of input_ids.
+            decoder_inputs_embeds: (batch, T, dim), instead of decoder_input_ids.
+            labels: (batch, T), -100 ignored.
+            use_cache: keep keys and values; left out, `config.use_cache`, but False with labels or in
+                training mode.
+            num_items_in_batch: what the loss is divided by; left out, the number of labels.
+            kwargs: nothing but what Hugging Face passes along.
+
+        Returns:
+            `logits` (batch, T, vocabulary), `loss` if there are labels, the cache, the encoder's output.
+
+        Raises:
+            ValueError: if there is no target, a mask does not fit, or the cache has a fixed length.
+            TypeError: if an argument would be ignored.
+        """
+        refuse(self, kwargs)
+        if encoder_outputs is None:
+            encoder_outputs = self.encode(input_ids, attention_mask, inputs_embeds)
+        source = encoder_outputs[0]
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            if labels is None:
+                raise ValueError("give decoder_input_ids, decoder_inputs_embeds or labels")
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        cache: Any = past_key_values
+        if self.uses_cache(use_cache, labels) and cache is None:
+            cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        y = embed(self.embedding, decoder_input_ids, decoder_inputs_embeds)
+        hidden = self.decoder(
+            y,
+            place(decoder_attention_mask, y.shape[1], cached(cache), y.device),
+            source,
+            place(attention_mask, source.shape[1], 0, source.device),
+            cache,
+        )
+        logits = self.lm_head(hidden)
+        loss = None
+        if labels is not None:  # they are aligned with the logits already
+            loss = self.loss_function(
+                logits,
+                labels,
+                vocab_size=logits.shape[-1],
+                shift_labels=labels,
+                num_items_in_batch=num_items_in_batch,
+            )
+        return Seq2SeqLMOutput(
+            loss=loss, logits=logits, past_key_values=cache, encoder_last_hidden_state=source
+        )
+
+
+AutoModelForSeq2SeqLM.register(FloaterConfig, FloaterForConditionalGeneration)

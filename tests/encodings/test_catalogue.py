@@ -1,0 +1,143 @@
+"""The catalogue: names, options, and what is refused."""
+
+import pytest
+import torch
+
+from floater import PositionError, Positions, build, catalogue
+from floater.encodings import Frame, PositionModel, options
+from floater.encodings.model import chosen_blocks
+
+SIZES = {"dim": 8, "heads": 2, "layers": 3, "max_length": 16}
+HOOKS = (
+    "embed",
+    "block",
+    "inputs",
+    "qkv",
+    "cross_query",
+    "cross_key_value",
+    "bias",
+    "logits",
+    "mask",
+    "values",
+)
+
+
+def test_the_models_of_the_paper_are_there():
+    assert set(catalogue()) >= {"none", "sinusoidal", "learned", "rnn", "floater"}
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_model_can_be_built_from_its_own_defaults_and_names_its_source(name):
+    model = build(name, **SIZES, **options(name))
+    assert type(model) is catalogue()[name]
+    assert model.reference
+    assert set(model.sites) <= {"self", "decoder", "memory"}
+
+
+@pytest.mark.parametrize("name", catalogue())
+@pytest.mark.parametrize("site", ["self", "decoder", "memory"])
+def test_outside_its_sites_a_model_is_the_identity(name, site):
+    model = build(name, **SIZES, site=site)
+    if site not in catalogue()[name].sites:
+        assert type(model) is PositionModel
+        assert not list(model.parameters())
+
+
+def test_the_interface_defaults_to_the_identity():
+    model = PositionModel(Frame(**SIZES))
+    state = model.prepare(Positions.arange(3))
+    x, q, k, v = torch.randn(4, 2, 3, 8).unbind()
+    assert model.embed(x, state) is x
+    assert model.block(x, state, 0) is x
+    assert model.inputs(x, state, 0) == (x, x, x)
+    assert model.qkv(q, k, v, state, 0) == (q, k, v)
+    assert model.cross_query(q, state, 0) is q
+    assert model.cross_key_value(k, v, state, 0) == (k, v)
+    assert model.bias(q, k, state, 0) is None
+    assert model.logits(q, q, k, state, 0) is q
+    assert model.mask(state, 0) is None
+    assert model.values(q, state, 0) is None
+    assert model.scale(16) == 0.25
+    assert not model.overrides(*HOOKS, "scale", "prepare")
+
+
+@pytest.mark.parametrize(
+    ("name", "hooks"),
+    [
+        ("none", set()),
+        ("sinusoidal", {"embed", "block"}),
+        ("learned", {"embed", "block"}),
+        ("rnn", {"embed", "block"}),
+        ("floater", {"embed", "block", "qkv", "cross_query", "cross_key_value"}),
+    ],
+)
+def test_a_model_overrides_what_its_paper_changes(name, hooks):
+    assert {hook for hook in HOOKS if catalogue()[name].overrides(hook)} == hooks
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("floatr", {}, "unknown position model 'floatr'; did you mean 'floater'"),
+        ("xyz", {}, "unknown position model 'xyz'; there are: floater, learned"),
+        (
+            "floater",
+            {"injecton": "add"},
+            "unknown option 'injecton' of position model 'floater'; did you mean 'inj",
+        ),
+        ("none", {"blocks": "all"}, "unknown option 'blocks' of position model 'none'; it has no options"),
+        ("floater", {"injection": "kv"}, "injection is 'kv'; it must be one of 'qkv', 'add'"),
+        ("floater", {"start": "big"}, "start is 'big'"),
+        ("floater", {"share": "heads"}, "share is 'heads'"),
+        ("floater", {"time_scale": "learnt"}, "time_scale is 'learnt'; it must be one of 'learned'"),
+        ("floater", {"start": "sinusoidal"}, "start='sinusoidal' goes with injection='add'"),
+        ("rnn", {"depth": 3}, "depth is 3; it must be one of 1, 2"),
+        ("rnn", {"input": "time"}, "input is 'time'"),
+        ("sinusoidal", {"blocks": "first"}, "blocks is 'first'; it must be 'input', 'all' or a list"),
+        ("sinusoidal", {"blocks": 1}, "blocks is 1; it must be 'input', 'all' or a list"),
+        ("learned", {"blocks": [0, 3]}, r"blocks is \[0, 3\]; there are blocks 0 to 2"),
+        ("learned", {"blocks": [-1]}, "there are blocks 0 to 2"),
+        ("learned", {"blocks": []}, "there are blocks 0 to 2"),
+    ],
+)
+def test_what_does_not_exist_is_refused_and_the_nearest_named(name, given, message):
+    with pytest.raises(PositionError, match=message):
+        build(name, **SIZES, **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("sinusoidal", {}),
+        ("floater", {}),
+        ("floater", {"injection": "add", "start": "sinusoidal"}),
+        ("rnn", {"input": "vector"}),
+    ],
+)
+def test_sinusoids_need_an_even_dim(name, given):
+    with pytest.raises(PositionError, match=r"dim is 9; .*even"):
+        build(name, **(SIZES | {"dim": 9, "heads": 3}), **given)
+
+
+@pytest.mark.parametrize(("name", "given"), [("rnn", {}), ("learned", {}), ("floater", {"injection": "add"})])
+def test_the_others_do_not(name, given):
+    model = build(name, **(SIZES | {"dim": 9, "heads": 3}), **given)
+    x = model.embed(torch.zeros(1, 4, 9), model.prepare(Positions.arange(4)))
+    assert bool(x.any())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"heads": 3}, "dim 8 is not a multiple of heads 3"),
+        ({"layers": 0}, "layers is 0; it must be at least 1"),
+        ({"max_length": 0}, "max_length is 0"),
+    ],
+)
+def test_frames_that_cannot_be(change, message):
+    with pytest.raises(PositionError, match=message):
+        Frame(**(SIZES | change))
+
+
+def test_blocks_are_sorted_and_distinct():
+    assert chosen_blocks([2, 0, 2], 3) == (0, 2)

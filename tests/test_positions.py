@@ -1,0 +1,119 @@
+"""Where tokens stand: the builders against plain loops."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from floater import Positions
+
+
+def by_counting(mask):
+    """Each token's index among the tokens of its row, one at a time; None for padding."""
+    rows = []
+    for row in mask:
+        seen = 0
+        rows.append([])
+        for token in row:
+            rows[-1].append(seen if token else None)
+            seen += bool(token)
+    return rows
+
+
+masks = st.integers(1, 7).flatmap(
+    lambda length: st.lists(
+        st.lists(st.integers(0, 1), min_size=length, max_size=length), min_size=1, max_size=4
+    )
+)
+
+
+@settings(deadline=None)
+@given(masks, st.data())
+def test_from_mask_counts_the_tokens_of_each_row(mask, data):
+    length = len(mask[0])
+    queries = data.draw(st.one_of(st.none(), st.integers(0, length)))
+    positions = Positions.from_mask(torch.tensor(mask), queries=queries)
+    wanted = by_counting(mask)
+    key = positions.key.expand(len(mask), -1).tolist()
+    for row, expected in zip(key, wanted, strict=True):
+        assert all(b is None or a == b for a, b in zip(row, expected, strict=True))
+    longest = max(sum(row) for row in mask)
+    assert all(0 <= place < max(longest, 1) for row in key for place in row)  # padding too: tables end there
+    first = length - (length if queries is None else queries)
+    assert torch.equal(positions.query, positions.key[:, first:])
+    if positions.key_valid is None:
+        assert all(all(row) for row in mask)
+    else:
+        assert positions.key_valid.tolist() == [[bool(x) for x in row] for row in mask]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+def test_padding_on_the_right_shares_one_row_and_on_the_left_does_not_move_tokens(lengths):
+    longest = max(lengths)
+    right = torch.tensor([[1] * n + [0] * (longest - n) for n in lengths])
+    assert Positions.from_mask(right).key.tolist() == [list(range(longest))]
+    left = Positions.from_mask(right.flip(1))
+    for row, n in zip(left.key.expand(len(lengths), -1).tolist(), lengths, strict=True):
+        assert row[longest - n :] == list(range(n))
+
+
+def test_columns_of_padding_alone_stay_within_the_longest_row():
+    positions = Positions.from_mask(torch.tensor([[1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0]]))
+    assert positions.query.tolist() == [[0, 1, 2, 2, 2, 2]]
+
+
+@pytest.mark.parametrize("mask", [[[1, 1, 0]], [[1.0, 1.0, 0.0]], [[True, True, False]]])
+def test_masks_of_any_dtype(mask):
+    assert Positions.from_mask(torch.tensor(mask)).key_valid.tolist() == [[True, True, False]]
+
+
+@settings(deadline=None)
+@given(st.integers(0, 6), st.integers(0, 6))
+def test_delta_is_key_minus_query(length, offset):
+    delta = Positions.arange(length, offset=offset).delta
+    assert delta.tolist() == [[[s - (offset + t) for s in range(offset + length)] for t in range(length)]]
+
+
+def test_cached_steps_are_the_rows_of_the_whole():
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    whole = Positions.from_mask(mask)
+    step = Positions.from_mask(mask, queries=1)
+    assert torch.equal(step.delta, whole.delta[:, -1:])
+
+
+def test_times_keep_their_values():
+    times = torch.tensor([[0.0, 0.5, 7.25]], dtype=torch.float64)
+    positions = Positions.times(times, torch.tensor([[1, 1, 0]]))
+    assert torch.equal(positions.query, times)
+    assert torch.equal(positions.key, times)
+    assert positions.key_valid.tolist() == [[True, True, False]]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Positions(torch.zeros(3), torch.zeros(1, 3)), r"query is \(3,\); it must be \(batch or 1"),
+        (lambda: Positions(torch.zeros(1, 3), torch.zeros(1, 3, 1)), r"key is \(1, 3, 1\)"),
+        (lambda: Positions(torch.zeros(2, 3), torch.zeros(3, 3)), "the batch sizes differ"),
+        (
+            lambda: Positions(torch.zeros(1, 3), torch.zeros(1, 3), torch.ones(1, 2, dtype=torch.bool)),
+            "key_valid covers 2 keys; there are 3",
+        ),
+        (
+            lambda: Positions(torch.zeros(1, 3), torch.zeros(1, 3), torch.ones(1, 3)),
+            "key_valid is torch.float32; it must be bool",
+        ),
+        (lambda: Positions.from_mask(torch.ones(3)), r"the mask is \(3,\)"),
+        (
+            lambda: Positions.from_mask(torch.ones(1, 3), queries=4),
+            "there are 4 queries; the mask has 3 columns",
+        ),
+        (lambda: Positions.arange(-1), "length -1 and offset 0 must not be negative"),
+        (lambda: Positions.times(torch.tensor([[0.0, torch.nan]])), "NaN or an infinity"),
+        (lambda: Positions.times(torch.zeros(1, 3), torch.ones(1, 2)), "key_valid covers 2 keys"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

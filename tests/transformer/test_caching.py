@@ -1,0 +1,199 @@
+"""Decoding step by step, padding, and generation against one pass over everything."""
+
+import pytest
+import torch
+from transformer_cases import POSITIONS, VOCABULARY, made, tokens
+from transformers import DynamicCache, EncoderDecoderCache, StaticCache
+
+from floater import FlowEncoder, PositionError
+from floater.transformer import FloaterForCausalLM, FloaterForConditionalGeneration, FloaterForMaskedLM
+
+EVERY = pytest.mark.parametrize("case", POSITIONS)
+IMPLEMENTATION = pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+# One pass and many differ in the order of single-precision sums.
+CLOSE = {"rtol": 1e-4, "atol": 2e-5}
+
+
+def steps(length, chunk):
+    return [slice(i, min(i + chunk, length)) for i in range(0, length, chunk)]
+
+
+@EVERY
+@IMPLEMENTATION
+@pytest.mark.parametrize("chunk", [1, 3])
+@torch.no_grad()
+def test_a_language_model_decodes_left_padded_text_in_chunks(case, implementation, chunk):
+    model = made(FloaterForCausalLM, case, attn_implementation=implementation)
+    ids = tokens(3, 10)
+    mask = torch.tensor([[1] * 10, [0] * 2 + [1] * 8, [0] * 5 + [1] * 5])
+    whole = model(ids, attention_mask=mask).logits
+    cache, parts = DynamicCache(), []
+    for step in steps(10, chunk):
+        out = model(ids[:, step], attention_mask=mask[:, : step.stop], past_key_values=cache)
+        parts.append(out.logits)
+        assert out.past_key_values is cache
+    stepped = torch.cat(parts, dim=1)
+    torch.testing.assert_close(stepped[mask.bool()], whole[mask.bool()], **CLOSE)
+    for row, n in zip(range(3), mask.sum(1).tolist(), strict=True):
+        alone = model(ids[row : row + 1, -n:]).logits[0]
+        torch.testing.assert_close(whole[row, -n:], alone, **CLOSE)
+
+
+@EVERY
+@IMPLEMENTATION
+@pytest.mark.parametrize("chunk", [1, 3])
+@torch.no_grad()
+def test_an_encoder_decoder_decodes_in_chunks_and_pays_no_heed_to_padding(case, implementation, chunk):
+    model = made(FloaterForConditionalGeneration, case, attn_implementation=implementation)
+    source, target = tokens(3, 9), tokens(3, 7, seed=1)
+    mask = torch.tensor([[1] * 9, [1] * 6 + [0] * 3, [1] * 2 + [0] * 7])
+    whole = model(source, mask, target).logits
+    encoded = model.encode(source, mask)
+    cache, parts = EncoderDecoderCache(DynamicCache(), DynamicCache()), []
+    for step in steps(7, chunk):
+        out = model(
+            attention_mask=mask,
+            decoder_input_ids=target[:, step],
+            encoder_outputs=encoded,
+            past_key_values=cache,
+        )
+        parts.append(out.logits)
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, **CLOSE)
+    for row, n in zip(range(3), mask.sum(1).tolist(), strict=True):
+        alone = model(source[row : row + 1, :n], decoder_input_ids=target[row : row + 1]).logits[0]
+        torch.testing.assert_close(whole[row], alone, **CLOSE)
+
+
+@EVERY
+@torch.no_grad()
+def test_padding_within_and_around_a_sentence_changes_nothing(case):
+    model = made(FloaterForMaskedLM, case)
+    ids = tokens(2, 4)
+    expected = model(ids).logits
+    for columns in ([0, 1, 2, 3], [2, 3, 4, 5], [1, 2, 4, 6]):
+        padded, mask = torch.zeros(2, 7, dtype=torch.long), torch.zeros(2, 7, dtype=torch.long)
+        padded[:, columns], mask[:, columns] = ids, 1
+        torch.testing.assert_close(model(padded, mask).logits[:, columns], expected, **CLOSE)
+
+
+@EVERY
+def test_a_language_model_does_not_see_later_tokens(case):
+    model, ids = made(FloaterForCausalLM, case), tokens(1, 8)
+    changed = ids.clone()
+    changed[0, 5:] = tokens(1, 3, seed=2)
+    with torch.no_grad():
+        before, after = model(ids).logits, model(changed).logits
+    torch.testing.assert_close(before[:, :5], after[:, :5], **CLOSE)
+    assert not torch.allclose(before[:, 5:], after[:, 5:], **CLOSE)
+
+
+def generate(model, beams, **changes):
+    ids = tokens(3, 8)
+    left = not model.config.is_encoder_decoder
+    mask = torch.tensor([[1] * 8, [1] * 6 + [0] * 2, [1] * 3 + [0] * 5])
+    return model.generate(
+        ids,
+        attention_mask=mask.flip(1) if left else mask,
+        num_beams=beams,
+        max_new_tokens=12,
+        min_new_tokens=12,
+        do_sample=False,
+        **changes,
+    )
+
+
+@EVERY
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("cls", [FloaterForConditionalGeneration, FloaterForCausalLM])
+def test_generation_with_and_without_a_cache_agree(case, beams, cls):
+    model = made(cls, case)
+    assert torch.equal(generate(model, beams), generate(model, beams, use_cache=False))
+
+
+@pytest.mark.parametrize("layers", [(1, 3), (3, 1)])
+def test_encoder_and_decoder_may_differ_in_depth(layers):
+    encoder, decoder = layers
+    model = made(FloaterForConditionalGeneration, num_hidden_layers=encoder, decoder_layers=decoder)
+    assert torch.equal(generate(model, 2), generate(model, 2, use_cache=False))
+
+
+@EVERY
+@torch.no_grad()
+def test_only_learned_tables_end_at_the_training_length(case):
+    model = made(FloaterForConditionalGeneration, case, training_length=8)
+    source = tokens(1, 6)
+
+    def run():
+        return model.generate(source, max_new_tokens=20, min_new_tokens=20, do_sample=False)
+
+    if case == "learned":
+        with pytest.raises(PositionError, match="position 8 was asked for"):
+            run()
+    else:
+        out = run()
+        assert out.shape == (1, 21)
+        again = model(source, decoder_input_ids=out[:, :-1], use_cache=False).logits[0].clone()
+        again[:, model.config.eos_token_id] = -torch.inf  # as min_new_tokens asks
+        assert torch.equal(again.argmax(-1), out[0, 1:])
+
+
+@pytest.mark.parametrize("cls", [FloaterForConditionalGeneration, FloaterForCausalLM])
+def test_generation_solves_each_flow_once_and_leaves_no_store_behind(cls, monkeypatch):
+    import floater.flow.encoder as module
+
+    model = made(cls)
+    flows = [m for m in model.modules() if isinstance(m, FlowEncoder)]
+    solve, times = module.solve, []
+
+    def counted(field, start, at, **options):
+        times.append(len(at))
+        return solve(field, start, at, **options)
+
+    monkeypatch.setattr(module, "solve", counted)
+    model.generate(tokens(2, 8), max_new_tokens=30, min_new_tokens=30, num_beams=2, do_sample=False)
+    assert len(flows) <= len(times) <= 2 * len(flows)  # the first position, and a look ahead at the others
+    assert not any(flow._baked or flow._store is not None for flow in flows)
+    before = len(times)
+    with torch.no_grad():
+        model(tokens(2, 8), **({"decoder_input_ids": tokens(2, 4)} if len(flows) > 1 else {}))
+    assert len(times) == before + len(flows)
+
+
+def test_a_flow_that_is_baked_already_stays_baked():
+    model = made(FloaterForCausalLM)
+    (flow,) = (m for m in model.modules() if isinstance(m, FlowEncoder))
+    flow.bake(16)
+    generate(model, 1)
+    assert flow._baked
+
+
+def test_reference_decoding_by_hand():
+    """Greedy generation picks the largest logit of a full pass, token by token."""
+    model, source = made(FloaterForConditionalGeneration), tokens(1, 5)
+    target = torch.tensor([[model.config.decoder_start_token_id]])
+    with torch.no_grad():
+        for _ in range(8):
+            logits = model(source, decoder_input_ids=target, use_cache=False).logits[:, -1]
+            logits[:, model.config.eos_token_id] = -torch.inf
+            target = torch.cat([target, logits.argmax(-1, keepdim=True)], dim=1)
+    found = model.generate(source, max_new_tokens=8, min_new_tokens=8, do_sample=False)
+    assert torch.equal(found, target)
+    assert int(target.max()) < VOCABULARY
+
+
+def test_a_static_cache_is_refused():
+    model = made(FloaterForCausalLM)
+    cache = StaticCache(config=model.config, max_cache_len=32)
+    with pytest.raises(ValueError, match=r"fixed length \(StaticCache\)"):
+        model(tokens(1, 4), past_key_values=cache)
+    with pytest.raises(ValueError, match=r"fixed length \(StaticCache\)"):
+        generate(model, 1, cache_implementation="static")
+
+
+def test_a_mask_that_does_not_cover_the_cached_tokens_is_refused():
+    model, cache = made(FloaterForCausalLM), DynamicCache()
+    model(tokens(2, 4), past_key_values=cache)
+    with pytest.raises(
+        ValueError, match=r"the attention mask is \(2, 1\); it must be \(batch, 5\): 4 cached and 1 new"
+    ):
+        model(tokens(2, 1), attention_mask=torch.ones(2, 1), past_key_values=cache)

@@ -1,0 +1,214 @@
+"""Losses, gradients, precisions and training of the models."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+from transformer_cases import POSITIONS, VOCABULARY, config, made, tokens
+from transformers import Trainer, TrainingArguments
+
+from floater.transformer import (
+    FloaterForCausalLM,
+    FloaterForConditionalGeneration,
+    FloaterForMaskedLM,
+    FloaterForSequenceClassification,
+    FloaterModel,
+)
+
+HEADS = (FloaterForMaskedLM, FloaterForCausalLM, FloaterForConditionalGeneration)
+EVERY = pytest.mark.parametrize("case", POSITIONS)
+
+
+def labelled(cls):
+    """A batch whose labels leave some tokens out."""
+    ids, labels = tokens(2, 6), tokens(2, 6, seed=1)
+    labels[0, :3] = labels[1, 4:] = -100
+    return {"input_ids": ids, "labels": labels}
+
+
+def by_hand(cls, logits, labels):
+    """Mean of -log p over labels, each compared with the logits that predict it."""
+    if cls is FloaterForCausalLM:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    p = logits.softmax(-1)
+    losses = [
+        -p[b, t, labels[b, t]].log()
+        for b in range(labels.shape[0])
+        for t in range(labels.shape[1])
+        if labels[b, t] != -100
+    ]
+    return sum(losses) / len(losses), len(losses)
+
+
+@pytest.mark.parametrize("cls", HEADS)
+def test_the_loss_is_a_mean_over_labels_that_are_not_left_out(cls):
+    model, batch = made(cls), labelled(cls)
+    out = model(**batch)
+    expected, count = by_hand(cls, out.logits, batch["labels"])
+    torch.testing.assert_close(out.loss, expected)
+    over_more = model(**batch, num_items_in_batch=torch.tensor(3 * count)).loss
+    torch.testing.assert_close(over_more, expected / 3)
+
+
+def test_decoder_inputs_are_the_labels_shifted_right():
+    model, batch = made(FloaterForConditionalGeneration), labelled(FloaterForConditionalGeneration)
+    labels = batch["labels"]
+    inputs = model.prepare_decoder_input_ids_from_labels(labels)
+    for row, shifted in zip(labels.tolist(), inputs.tolist(), strict=True):
+        assert shifted == [1] + [0 if token == -100 else token for token in row[:-1]]
+    given = model(**batch, decoder_input_ids=inputs)
+    assert torch.equal(given.logits, model(**batch).logits)
+
+
+@pytest.mark.parametrize(("labels", "problem"), [(3, "single"), (1, "regression"), (3, "multi")])
+def test_classification_reads_the_first_token_wherever_padding_is(labels, problem):
+    model = made(FloaterForSequenceClassification, num_labels=labels)
+    ids = tokens(2, 4)
+    plain = model(ids).logits
+    left, mask = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 6, dtype=torch.long)
+    left[:, 2:], mask[:, 2:] = ids, 1
+    torch.testing.assert_close(model(left, mask).logits, plain, rtol=1e-4, atol=1e-5)
+    first = model.classifier(model.model(ids).last_hidden_state[:, 0])
+    torch.testing.assert_close(plain, first)
+    target, expected = {
+        "single": (torch.tensor([2, 0]), lambda y: F.cross_entropy(plain, y)),
+        "regression": (torch.tensor([0.5, -1.0]), lambda y: F.mse_loss(plain[:, 0], y)),
+        "multi": (torch.eye(3)[:2], lambda y: F.binary_cross_entropy_with_logits(plain, y)),
+    }[problem]
+    torch.testing.assert_close(model(ids, labels=target).loss, expected(target))
+
+
+@pytest.mark.parametrize("cls", [FloaterModel, *HEADS, FloaterForSequenceClassification])
+def test_embeddings_may_be_given_instead_of_ids(cls):
+    model, ids = made(cls), tokens(2, 6)
+    table = model.get_input_embeddings()
+    target = {"decoder_input_ids": tokens(2, 4)} if cls is FloaterForConditionalGeneration else {}
+    expected = model(ids, **target)[0]
+    assert torch.equal(model(inputs_embeds=table(ids), **target)[0], expected)
+    if target:
+        embeds = table(target["decoder_input_ids"])
+        assert torch.equal(model(ids, decoder_inputs_embeds=embeds)[0], expected)
+    with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
+        model(ids, inputs_embeds=table(ids), **target)
+    with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
+        model(**target)
+
+
+@pytest.mark.parametrize("cls", [FloaterModel, *HEADS, FloaterForSequenceClassification])
+@pytest.mark.parametrize(
+    "argument", ["position_ids", "token_type_ids", "attention_masks", "output_attentions"]
+)
+def test_an_argument_that_would_be_ignored_is_refused(cls, argument):
+    with pytest.raises(TypeError, match=rf"does not take .*{argument}"):
+        made(cls)(tokens(1, 3), labels=tokens(1, 3), **{argument: True})
+
+
+def test_an_encoder_decoder_needs_a_target():
+    with pytest.raises(ValueError, match="give decoder_input_ids, decoder_inputs_embeds or labels"):
+        made(FloaterForConditionalGeneration)(tokens(1, 3))
+
+
+@pytest.mark.parametrize("cls", HEADS)
+def test_outputs_come_as_a_tuple_when_asked(cls):
+    model, batch = made(cls), labelled(cls)
+    loss, logits, *_ = model(**batch, return_dict=False)
+    torch.testing.assert_close(loss, model(**batch).loss)
+    model.config.return_dict = False
+    assert torch.equal(model(**batch)[1], logits)
+
+
+@pytest.mark.parametrize("cls", [FloaterForCausalLM, FloaterForConditionalGeneration])
+def test_keys_and_values_are_kept_only_when_they_may_be_of_use(cls):
+    model, ids = made(cls), tokens(1, 3)
+    target = {"decoder_input_ids": ids} if cls is FloaterForConditionalGeneration else {}
+    assert model(ids, **target).past_key_values is not None
+    assert model(ids, labels=ids).past_key_values is None
+    assert model(ids, **target, use_cache=False).past_key_values is None
+    assert model.train()(ids, **target).past_key_values is None
+
+
+@EVERY
+def test_autocast_and_bfloat16_stay_close(case):
+    model = made(FloaterForConditionalGeneration, case)
+    batch = labelled(FloaterForConditionalGeneration)
+    exact = model(**batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = model(**batch)
+    mixed.loss.backward()
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+    half = model.to(torch.bfloat16)(**batch)
+    assert half.logits.dtype == torch.bfloat16
+    assert half.loss.dtype == torch.float32
+    for out in (mixed, half):  # eight bits through five blocks
+        torch.testing.assert_close(out.logits.float(), exact.logits, rtol=0.1, atol=0.2)
+        torch.testing.assert_close(out.loss.float(), exact.loss, rtol=0.05, atol=0)
+
+
+@EVERY
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_gradient_checkpointing_leaves_the_gradients(case, norm_first):
+    batch, gradients = labelled(FloaterForConditionalGeneration), []
+    for checkpointing in (False, True):
+        model = made(FloaterForConditionalGeneration, case, norm_first=norm_first).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model(**batch).loss.backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    for name, gradient in gradients[0].items():
+        assert gradient is not None, name
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_gradient_checkpointing_goes_without_a_cache():
+    model = made(FloaterForCausalLM).train()
+    ids = tokens(2, 5)
+    expected = model(ids).logits.square().sum()
+    model.gradient_checkpointing_enable()
+    found = model(ids, use_cache=True).logits.square().sum()
+    torch.testing.assert_close(found, expected)
+    found.backward()
+
+
+@EVERY
+@pytest.mark.parametrize("cls", [FloaterForConditionalGeneration, FloaterForCausalLM])
+def test_a_batch_can_be_learned_by_heart(case, cls):
+    torch.manual_seed(0)
+    model = cls(config(case, decoder_layers=2, hidden_size=32, intermediate_size=64)).train()
+    ids = tokens(4, 8)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(50):
+        loss = model(ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.3 * losses[0]
+    assert losses[0] < 3 * torch.tensor(float(VOCABULARY)).log()
+
+
+@pytest.mark.parametrize("cls", HEADS)
+def test_accumulated_gradients_of_hugging_faces_trainer_are_those_of_the_whole_batch(cls, tmp_path):
+    batch = labelled(cls)
+    rows = [{name: value[i] for name, value in batch.items()} for i in range(2)]
+    updates = []
+    for size in (2, 1):
+        model = made(cls)
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        arguments = TrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=2 // size,
+            max_steps=1,
+            learning_rate=1.0,
+            lr_scheduler_type="constant",
+            max_grad_norm=0.0,
+            optim="sgd",
+            use_cpu=True,
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+        )
+        Trainer(model, arguments, train_dataset=rows).train()
+        updates.append({name: p.detach() - before[name] for name, p in model.named_parameters()})
+    for name, update in updates[0].items():
+        torch.testing.assert_close(updates[1][name], update, rtol=1e-3, atol=1e-6)

@@ -1,0 +1,65 @@
+"""Small models that the tests of the Transformer share."""
+
+import contextlib
+
+import torch
+
+from floater.encodings.model import _CATALOGUE
+from floater.transformer import FloaterConfig
+
+POSITIONS = {
+    "none": ("none", {}),
+    "sinusoidal": ("sinusoidal", {}),
+    "sinusoidal, all blocks": ("sinusoidal", {"blocks": "all"}),
+    "learned": ("learned", {"blocks": "all"}),
+    "rnn": ("rnn", {"depth": 2}),
+    "floater": ("floater", {}),
+    "floater, added": ("floater", {"injection": "add"}),
+    "floater, unshared": ("floater", {"share": "none", "time_scale": "learned", "activation": "relu"}),
+}
+VOCABULARY = 37
+
+
+def config(case="floater", **changes):
+    position, options = POSITIONS.get(case, (case, {}))
+    sizes = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "decoder_layers": 3,
+        "training_length": 32,
+        "dropout": 0.0,
+        "position": position,
+        "position_options": dict(options),
+    }
+    return FloaterConfig(**(sizes | changes))
+
+
+def made(cls, case="floater", seed=0, **changes):
+    """A model in evaluation mode whose every parameter matters: none is zero, starts are of order one."""
+    torch.manual_seed(seed)
+    model = cls(config(case, **changes)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                torch.nn.init.normal_(parameter, std=0.1)
+            elif name.endswith("start") or ".tables." in name:
+                torch.nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def tokens(*shape, seed=0):
+    """Ids of words: none is padding (0), a start (1) or an end (2)."""
+    return torch.randint(3, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
+
+
+@contextlib.contextmanager
+def registered(name, cls):
+    """A position model in the catalogue for the time of a test."""
+    _CATALOGUE[name] = cls
+    try:
+        yield name
+    finally:
+        del _CATALOGUE[name]
