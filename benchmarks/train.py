@@ -1,7 +1,7 @@
 """Training speed of every position model, as a ratio to no position information.
 
-All models are built first, then take training steps turn by turn on the same batches, so that what the machine
-does at a moment falls on all alike. A ratio of 0.9 means 90 % of the tokens a second of `none`.
+All models are built first, then take training steps turn by turn on the same batches, so that what the
+machine does at a moment falls on all alike. A ratio of 0.9 means 90 % of the tokens a second of `none`.
 
     python benchmarks/train.py
     python benchmarks/train.py --preset transformer-base --length 128 --sentences 8 --turns 10
@@ -58,7 +58,9 @@ class Case:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--preset", default="tiny", choices=PRESETS)
     parser.add_argument("--length", type=int, default=32, help="tokens on each side")
     parser.add_argument("--sentences", type=int, default=64)
@@ -71,7 +73,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     shape = (arguments.sentences, arguments.length)
     for turn in range(-2, arguments.turns):
-        source, target = (torch.randint(3, arguments.vocabulary, shape, generator=generator) for _ in range(2))
+        source, target = torch.randint(3, arguments.vocabulary, (2, *shape), generator=generator)
         for label, case in cases.items():
             spent = case.step(source, target)
             if turn >= 0:  # the first turns warm up
@@ -88,8 +90,8 @@ def main() -> None:
     for label, spent in seconds.items():
         ratios = sorted(b / s for b, s in zip(base, spent, strict=True))
         low, middle, high = statistics.quantiles(ratios, n=4)
-        rate = tokens / statistics.median(spent)
-        print(f"| {label} | {rate:,.0f} | {middle:.3f} ({low:.3f} to {high:.3f}) | {sum(base) / sum(spent):.3f} |")
+        rate, totals = tokens / statistics.median(spent), sum(base) / sum(spent)
+        print(f"| {label} | {rate:,.0f} | {middle:.3f} ({low:.3f} to {high:.3f}) | {totals:.3f} |")
 
 
 if __name__ == "__main__":

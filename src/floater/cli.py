@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -23,32 +25,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; by default those of the process.
 
     Returns:
-        The exit code: 0, 1 when the work failed, 2 for what a person can mend.
+        The exit code: 0, 1 when the work failed, 2 for what a person can mend, 130 when interrupted.
 
     Example:
         >>> main(["translate", "no-such-run"])
         2
     """
-    parsed = _parser().parse_args(arguments)
-    warnings.showwarning = _one_line
-    try:
-        errors = _errors()
-    except ImportError as error:
-        return _fail(f"{EXTRA} ({error.name} is missing)")
-    try:
-        parsed.command(parsed)
-    except errors as error:
-        return _fail(str(error))
-    except FlowDiverged as error:
-        _fail(str(error))
-        return 1
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, FileExistsError) as error:
-        return _fail(f"{error.filename}: {error.strerror}")
-    except BrokenPipeError:
-        sys.stderr.close()
-    except KeyboardInterrupt:
-        _fail("stopped; the same command goes on from the last checkpoint")
-        return 130
+    with warnings.catch_warnings():
+        warnings.showwarning = _one_line
+        try:
+            parsed = _parser().parse_args(arguments)
+            parsed.command(parsed)
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader has gone: nothing is left to say, at the exit of Python neither
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except ImportError as error:
+            return _fail(f"{error}; {EXTRA}")
+        except OSError as error:
+            named = error.filename is not None
+            return _fail(f"{error.filename}: {error.strerror}" if named else str(error))
+        except KeyboardInterrupt:
+            _fail("stopped; a training that is started again goes on from its last checkpoint")
+            return 130
+        except FlowDiverged as error:
+            _fail(str(error))
+            return 1
+        except ValueError as error:
+            if not isinstance(error, _mendable()):
+                raise
+            return _fail(str(error))
     return 0
 
 
@@ -63,7 +68,13 @@ def _parser() -> argparse.ArgumentParser:
 
     train = command("train", _train, "Train a model, or go on with a stopped run.", add_help=False)
     train.add_argument("config", metavar="CONFIG", help="YAML file")
-    train.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as in model.preset=tiny")
+    train.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="settings that differ, as in model.preset=tiny",
+    )
     train.add_argument("-h", "--help", action=_SettingsHelp, nargs=0, help="show every setting")
 
     translate = command("translate", _translate, "Translate lines of text with a finished run.")
@@ -71,21 +82,29 @@ def _parser() -> argparse.ArgumentParser:
     translate.add_argument("--source", metavar="FILE", help="source lines (default: standard input)")
     translate.add_argument("--output", metavar="FILE", help="translations (default: standard output)")
 
-    evaluate = command("evaluate", _evaluate, "Translate a test set and score it: BLEU, chrF, tokenised BLEU.")
+    evaluate = command(
+        "evaluate", _evaluate, "Translate a test set and score it: BLEU, chrF, tokenised BLEU."
+    )
     evaluate.add_argument("run", metavar="RUN", help="run directory, or a saved model")
     evaluate.add_argument("--source", metavar="FILE", required=True)
     evaluate.add_argument("--reference", metavar="FILE", required=True)
     evaluate.add_argument("--output", metavar="FILE", help="write the translations here")
     evaluate.add_argument("--language", metavar="CODE", help="of the references (default: the run's target)")
     evaluate.add_argument(
-        "--bins", metavar="N,N,...", type=_edges, default=(), help="score by source length too, as in 80,100,120,140"
+        "--bins",
+        metavar="N,N,...",
+        type=_edges,
+        default=(),
+        help="score by source length in words, too, as in 80,100,120,140",
     )
 
     models = command("models", _models, "List the position models, their options and parameters.")
     models.add_argument("--dim", type=int, default=512)
     models.add_argument("--layers", type=int, default=6)
 
-    demo = command("demo", _demo, "Train three position models on the built-in corpus and compare them by length.")
+    demo = command(
+        "demo", _demo, "Train three position models on the built-in corpus and compare them by length."
+    )
     demo.add_argument("--run", metavar="DIR", default="runs/demo", help="where runs, table and picture go")
     return parser
 
@@ -104,14 +123,17 @@ def _train(arguments: argparse.Namespace) -> None:
     from floater.settings import load
     from floater.tasks.translation import TranslationSettings, train
 
+    _quiet_transformers()
     train(load(TranslationSettings, arguments.config, arguments.overrides))
 
 
 def _translate(arguments: argparse.Namespace) -> None:
     from floater.tasks.text import decode_lines, read_lines
     from floater.tasks.translation import load_run, translate
-    from floater.tasks.translation.score import run_decoding
+    from floater.tasks.translation.run import run_decoding
 
+    _quiet_transformers()
+    _writable(arguments.output)
     model, tokenizer = load_run(arguments.run)
     if arguments.source:
         lines = read_lines(arguments.source)
@@ -123,8 +145,14 @@ def _translate(arguments: argparse.Namespace) -> None:
 def _evaluate(arguments: argparse.Namespace) -> None:
     from floater.tasks.translation import evaluate
 
+    _quiet_transformers()
+    _writable(arguments.output)
     result = evaluate(
-        arguments.run, arguments.source, arguments.reference, language=arguments.language, edges=arguments.bins
+        arguments.run,
+        arguments.source,
+        arguments.reference,
+        language=arguments.language,
+        edges=arguments.bins,
     )
     if arguments.output:
         _write(result.hypotheses, arguments.output)
@@ -136,29 +164,42 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _models(arguments: argparse.Namespace) -> None:
-    print(f"Parameters of one stack of {arguments.layers} blocks of width {arguments.dim}, training length 512.")
-    print("Start vectors are counted apart. An encoder-decoder has one model for each stack, and FLOATER a third")
-    print("for the keys and values of cross-attention; Table 6 of Liu et al. 2020 counts one flow, without starts.\n")
-    print(f"{'name':<12} {'parameters':>11} {'starts':>8}  {'source':<22} options")
+    width, layers = arguments.dim, arguments.layers
+    lines = []
     for name, model in catalogue().items():
-        built = model(Frame(dim=arguments.dim, heads=1, layers=arguments.layers, max_length=512))
+        built = model(Frame(dim=width, heads=1, layers=layers, max_length=512))
         counts = {parameter: p.numel() for parameter, p in built.named_parameters()}
         starts = sum(count for parameter, count in counts.items() if parameter.endswith("start"))
+        rest = sum(counts.values()) - starts
         given = ", ".join(f"{option}={value}" for option, value in options(name).items())
-        print(f"{name:<12} {sum(counts.values()) - starts:>11,} {starts:>8,}  {model.reference:<22} {given or '-'}")
+        lines.append(f"{name:<12} {rest:>11,} {starts:>8,}  {model.reference:<22} {given or '-'}")
+    print(f"Parameters of one stack of {layers} blocks of width {width}, training length 512.")
+    print("Start vectors are counted apart. An encoder-decoder has one model for each stack, and FLOATER")
+    print("a third for the keys and values of cross-attention; Table 6 of Liu et al. 2020 counts one flow,")
+    print("without starts.\n")
+    print(f"{'name':<12} {'parameters':>11} {'starts':>8}  {'source':<22} options", *lines, sep="\n")
 
 
 def _demo(arguments: argparse.Namespace) -> None:
     from floater.study.short_to_long import demo
 
+    _quiet_transformers()
     demo(Path(arguments.run))
 
 
 def _edges(text: str) -> tuple[int, ...]:
-    edges = tuple(int(part) for part in text.split(","))
+    edges = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
     if list(edges) != sorted(set(edges)) or edges[0] < 1:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"'{text}' is no list of growing numbers, as 80,100,120 is")
     return edges
+
+
+def _writable(path: str | None) -> None:
+    """Refuse an output file that could not be written, before the work is done."""
+    if path and not Path(path).parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "no such directory", str(Path(path).parent))
+    if path and Path(path).is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
 
 
 def _write(lines: Sequence[str], path: str | None) -> None:
@@ -166,15 +207,23 @@ def _write(lines: Sequence[str], path: str | None) -> None:
     if path:
         Path(path).write_text(text, encoding="utf-8")
     else:
-        sys.stdout.buffer.write(text.encode())
         sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode())
 
 
-def _errors() -> tuple[type[Exception], ...]:
+def _mendable() -> tuple[type[ValueError], ...]:
+    """What the data, the settings and the position models refuse with a message for a person."""
     from floater.settings import SettingsError
     from floater.tasks.text import DataError
 
     return (DataError, PositionError, SettingsError)
+
+
+def _quiet_transformers() -> None:
+    """No bars for reading and writing a model's files, which take a moment."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
 
 def _fail(message: str) -> int:

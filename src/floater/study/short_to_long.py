@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+import torch
+from tqdm.auto import tqdm
 
 from floater.tasks import cldr
 from floater.tasks.scores import score
 from floater.tasks.text import read_pairs
 from floater.tasks.translation import Decoding, TranslationSettings, load_run, train, translate
-from floater.tasks.translation.settings import Data, Model, Training
+from floater.tasks.translation.model_settings import Changes, Model
+from floater.tasks.translation.run import LOG, RESULT
+from floater.tasks.translation.settings import Data, Training
+from floater.tasks.translation.warm import is_position
 
 # learned vectors need a table that covers the long tests; a flow starts of order one over what it trains on
 DEMO_MODELS: dict[str, dict[str, Any]] = {
@@ -21,7 +31,8 @@ DEMO_MODELS: dict[str, dict[str, Any]] = {
     "sinusoidal": {"position": "sinusoidal", "max_length": 1024},
     "learned": {"position": "learned", "max_length": 1024},
 }
-DEMO_PAIRS = 20_000
+# the text is learned by heart, item by item: nothing to regularise, and pre-norm learns it soonest
+DEMO_CHANGES = Changes(intermediate_size=256, norm_first=True, dropout=0.0)
 
 
 @dataclass(frozen=True)
@@ -34,23 +45,33 @@ class Row:
     bleu: dict[str, float]
 
 
-def demo(folder: Path) -> list[Row]:
+def demo(
+    folder: Path, *, train: int = 20_000, valid: int = 200, test: int = 100, steps: int = 900
+) -> list[Row]:
     """Train FLOATER, sinusoids and a learned table on the built-in corpus, and compare them by length.
 
     Sentences of fewer than 80 words train; the paper's four bins of longer ones test. Prints a table and
     writes it to `table.md`, and the picture of BLEU by length to `bleu_by_length.png`. Started again, it
-    goes on where it was.
+    goes on where it was. The models are trained side by side, one process and one core each.
 
     Args:
         folder: gets the corpus, the runs, the table and the picture.
+        train: training pairs.
+        valid: validation pairs.
+        test: pairs of each test set.
+        steps: of training.
 
     Returns:
         One row per position model.
     """
-    parts = cldr.split(train=DEMO_PAIRS)
+    parts = cldr.split(train=train, valid=valid, test=test)
     tests = {name: pairs for name, pairs in parts.items() if name.startswith("test")}
     files = cldr.write(folder / "corpus", parts, source="en", target="de")
-    rows = [_row(name, Model(preset="tiny", **options), folder, files, tests) for name, options in DEMO_MODELS.items()]
+    settings = [
+        demo_settings(name, Model(preset="tiny", changes=DEMO_CHANGES, **options), folder, files, steps)
+        for name, options in DEMO_MODELS.items()
+    ]
+    rows = _side_by_side(settings, {name: files[name] for name in tests})
     text = table(rows, [_label(name) for name in tests])
     (folder / "table.md").write_text(text, encoding="utf-8")
     picture(rows, [_label(name) for name in tests], folder / "bleu_by_length.png")
@@ -59,8 +80,10 @@ def demo(folder: Path) -> list[Row]:
     return rows
 
 
-def demo_settings(name: str, model: Model, folder: Path, files: Mapping[str, tuple[Path, Path]]) -> TranslationSettings:
-    """The run of one position model of the demo: about two minutes on two cores."""
+def demo_settings(
+    name: str, model: Model, folder: Path, files: Mapping[str, tuple[Path, Path]], steps: int
+) -> TranslationSettings:
+    """The run of one position model of the demo: about three minutes on one core for 900 steps."""
     return TranslationSettings(
         run=str(folder / name),
         data=Data(
@@ -72,40 +95,62 @@ def demo_settings(name: str, model: Model, folder: Path, files: Mapping[str, tup
         ),
         model=model,
         training=Training(
-            lr=4e-3,
-            warmup=300,
-            max_tokens=3000,
-            max_steps=900,
+            lr=2e-3,
+            warmup=200,
+            clip=1.0,
+            max_tokens=1500,
+            max_steps=steps,
             epochs=100,
-            validate_every=300,
+            label_smoothing=0.0,
+            validate_every=max(1, steps // 3),
             samples=1,
-            save_every=100,
+            save_every=max(1, steps // 9),
             average=3,
         ),
         decoding=Decoding(beam=1, max_tokens=16384),
     )
 
 
-def _row(
-    name: str,
-    model: Model,
-    folder: Path,
-    files: Mapping[str, tuple[Path, Path]],
-    tests: Mapping[str, Sequence[cldr.Pair]],
-) -> Row:
-    print(f"\n{name}", file=sys.stderr)
-    began = time.perf_counter()
-    settings = demo_settings(name, model, folder, files)
-    run = train(settings)
-    minutes = (time.perf_counter() - began) / 60
-    trained, tokenizer = load_run(run)
-    bleu = {}
-    for test in tests:
-        pairs = read_pairs(*files[test])
-        hypotheses = translate(trained, tokenizer, pairs.source, settings.decoding)
-        bleu[_label(test)] = score(hypotheses, pairs.target, language=settings.data.target).bleu
-    parameters = sum(p.numel() for n, p in trained.named_parameters() if ".position." in n or ".memory." in n)
-    return Row(name, parameters, minutes, bleu)
+def _side_by_side(runs: Sequence[TranslationSettings], files: Mapping[str, tuple[Path, Path]]) -> list[Row]:
+    """Train and test the runs, as many at a time as there are cores; their own output goes to log files."""
+    workers = min(len(runs), os.cpu_count() or 1)
+    folders = [Path(run.run) for run in runs]
+    logs = ", ".join(str(folder.with_suffix(".log")) for folder in folders)
+    print(f"training {len(runs)} models, {workers} at a time; their output: {logs}", file=sys.stderr)
+    total = sum(run.training.max_steps or 0 for run in runs)
+    with (
+        ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool,
+        tqdm(total=total, unit="step", dynamic_ncols=True) as bar,
+    ):
+        rows = [pool.submit(_row, run, files) for run in runs]
+        while wait(rows, timeout=1, return_when=FIRST_EXCEPTION).not_done:
+            bar.update(sum(map(_steps_done, folders)) - bar.n)
+            if any(row.done() and row.exception() for row in rows):
+                break
+        return [row.result() for row in rows]
+
+
+def _steps_done(run: Path) -> int:
+    """The last step that a run has logged."""
+    log = run / LOG
+    entries = json.loads(log.read_text(encoding="utf-8")) if log.is_file() else []
+    return int(entries[-1]["step"]) if entries else 0
+
+
+def _row(settings: TranslationSettings, files: Mapping[str, tuple[Path, Path]]) -> Row:
+    folder = Path(settings.run)
+    log = folder.with_suffix(".log").open("a", encoding="utf-8")
+    with log, contextlib.redirect_stderr(log):
+        run = train(settings)
+        minutes = json.loads((run / RESULT).read_text(encoding="utf-8"))["minutes"]
+        trained, tokenizer = load_run(run)
+        bleu = {}
+        for test, paths in files.items():
+            pairs = read_pairs(*paths)
+            hypotheses = translate(trained, tokenizer, pairs.source, settings.decoding)
+            bleu[_label(test)] = score(hypotheses, pairs.target, language=settings.data.target).bleu
+    parameters = sum(p.numel() for parameter, p in trained.named_parameters() if is_position(parameter))
+    return Row(folder.name, parameters, minutes, bleu)
 
 
 def _label(test: str) -> str:

@@ -1,6 +1,7 @@
 """Translation: train on aligned text, translate, score."""
 
-from floater.tasks.translation.decode import CutTranslation, load_run, translate
+from floater.tasks.translation.decode import CutTranslation, translate
+from floater.tasks.translation.run import load_run
 from floater.tasks.translation.score import Evaluation, evaluate
 from floater.tasks.translation.settings import Decoding, TranslationSettings
 from floater.tasks.translation.train import train

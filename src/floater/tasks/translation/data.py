@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -15,7 +16,11 @@ from floater.tasks import cldr
 from floater.tasks.text import DataError, Pairs, read_pairs
 from floater.tasks.translation.settings import Data
 
+Row = Sequence[int] | np.ndarray
+Example = dict[str, Row]
+
 IGNORED = -100
+ENCODED_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True)
@@ -40,16 +45,13 @@ def load_corpus(data: Data, say: Callable[[str], None] = print) -> Corpus:
         DataError: see `floater.tasks.text.read_pairs`.
     """
     if data.builtin:
-        parts = cldr.split(source=data.source, target=data.target, seed=data.builtin_seed, train=data.builtin)
-        train, valid = (
-            Pairs([s for s, _ in parts[name]], [t for _, t in parts[name]], 0) for name in ("train", "valid")
-        )
-        corpus = Corpus(train, valid)
+        corpus = _builtin_pairs(data)
     elif data.dataset:
         corpus = Corpus(_hub_pairs(data, "train"), _hub_pairs(data, "validation"))
     else:
         corpus = Corpus(
-            _file_pairs(data.train_source, data.train_target), _file_pairs(data.valid_source, data.valid_target)
+            train=_file_pairs(data.train_source, data.train_target),
+            valid=_file_pairs(data.valid_source, data.valid_target),
         )
     for name, pairs in (("training", corpus.train), ("validation", corpus.valid)):
         skipped = f"; {pairs.skipped} with an empty side skipped" if pairs.skipped else ""
@@ -57,10 +59,21 @@ def load_corpus(data: Data, say: Callable[[str], None] = print) -> Corpus:
     return corpus
 
 
+def _builtin_pairs(data: Data) -> Corpus:
+    try:
+        parts = cldr.split(source=data.source, target=data.target, seed=data.builtin_seed, train=data.builtin)
+    except ValueError as error:
+        raise DataError(f"built-in corpus: {error}") from error
+    train, valid = (
+        Pairs([s for s, _ in parts[name]], [t for _, t in parts[name]], 0) for name in ("train", "valid")
+    )
+    return Corpus(train, valid)
+
+
 def _file_pairs(source: str | list[str] | None, target: str | list[str] | None) -> Pairs:
     sources = [source] if isinstance(source, str) else source or []
     targets = [target] if isinstance(target, str) else target or []
-    if len(sources) != len(targets):
+    if len(sources) != len(targets) or not sources:
         raise DataError(f"{len(sources)} source files and {len(targets)} target files; they must be aligned")
     parts = [read_pairs(s, t) for s, t in zip(sources, targets, strict=True)]
     return Pairs(
@@ -73,19 +86,23 @@ def _file_pairs(source: str | list[str] | None, target: str | list[str] | None) 
 def _hub_pairs(data: Data, split: str) -> Pairs:
     import datasets
 
+    name = f"data set {data.dataset} ({split})"
     try:
-        rows = datasets.load_dataset(data.dataset, data.dataset_config, split=split)["translation"]
+        rows = list(datasets.load_dataset(data.dataset, data.dataset_config, split=split)["translation"])
     except Exception as error:  # the hub's many ways to fail are one thing to the reader: no data
-        raise DataError(f"data set {data.dataset} ({split}) cannot be loaded: {str(error).splitlines()[0]}") from error
-    pairs = [(row[data.source], row[data.target]) for row in rows]
+        raise DataError(f"{name} cannot be loaded: {error or type(error).__name__}") from error
+    for language in (data.source, data.target):
+        if rows and language not in rows[0]:
+            raise DataError(f"{name} has no language '{language}'; there are: {', '.join(rows[0])}")
+    pairs = [(row[data.source] or "", row[data.target] or "") for row in rows]
     kept = [(s, t) for s, t in pairs if s.strip() and t.strip()]
     if not kept:
-        raise DataError(f"data set {data.dataset} ({split}) holds no pair {data.source}-{data.target}")
+        raise DataError(f"empty corpus: no pair of sentences in {name}")
     return Pairs([s for s, _ in kept], [t for _, t in kept], len(pairs) - len(kept))
 
 
-class TokenPairs(Dataset[dict[str, list[int]]]):
-    """Encoded pairs; `lengths` are the tokens of the longer side.
+class TokenPairs(Dataset[Example]):
+    """Encoded pairs; `lengths` are the tokens of the longer side, the end token included.
 
     Args:
         pairs: sentences.
@@ -94,35 +111,80 @@ class TokenPairs(Dataset[dict[str, list[int]]]):
 
     Raises:
         DataError: if no pair is left.
+
+    Example:
+        >>> from floater.tasks.bpe import train_bpe
+        >>> pairs = Pairs(["low", "lower lowest"], ["low", "low"], 0)
+        >>> examples = TokenPairs(pairs, train_bpe(pairs.source, 261), max_tokens=4)
+        >>> len(examples), examples.lengths, examples.dropped
+        (1, [3], 1)
     """
 
-    def __init__(self, pairs: Pairs, tokenizer: PreTrainedTokenizerFast, max_tokens: int | None = None) -> None:
-        sources = tokenizer(pairs.source)["input_ids"]
-        targets = tokenizer(pairs.target)["input_ids"]
-        examples = [{"input_ids": s, "labels": t} for s, t in zip(sources, targets, strict=True)]
-        self.examples = [
-            x for x in examples if max_tokens is None or max(len(x["input_ids"]), len(x["labels"])) <= max_tokens
-        ]
-        self.dropped = len(examples) - len(self.examples)
-        if not self.examples:
-            raise DataError(f"no pair is left: all {len(examples)} are longer than {max_tokens} tokens")
-        self.lengths = [max(len(x["input_ids"]), len(x["labels"])) for x in self.examples]
+    def __init__(
+        self, pairs: Pairs, tokenizer: PreTrainedTokenizerFast, max_tokens: int | None = None
+    ) -> None:
+        sources, targets = encode(tokenizer, pairs.source), encode(tokenizer, pairs.target)
+        lengths = [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]
+        kept = [i for i, length in enumerate(lengths) if max_tokens is None or length <= max_tokens]
+        if not kept:
+            raise DataError(f"no pair is left: all {len(lengths)} are longer than {max_tokens} tokens")
+        self.dropped = len(lengths) - len(kept)
+        self.lengths = [lengths[i] for i in kept]
+        self._sides = [(sources[i], targets[i]) for i in kept]
 
     def __len__(self) -> int:
-        return len(self.examples)
+        return len(self._sides)
 
-    def __getitem__(self, index: int) -> dict[str, list[int]]:
-        return self.examples[index]
+    def __getitem__(self, index: int) -> Example:
+        source, target = self._sides[index]
+        return {"input_ids": source, "labels": target}
 
 
-def collate(examples: Sequence[dict[str, Any]], *, pad: int) -> dict[str, Tensor]:
-    """Pad examples on the right: `input_ids` with `pad`, `labels` with -100, and the source mask."""
+def encode(tokenizer: PreTrainedTokenizerFast, lines: Sequence[str]) -> list[np.ndarray]:
+    """Token ids of each line, with the end token, as int32.
 
-    def padded(name: str, value: int) -> Tensor:
-        rows = [torch.tensor(example[name]) for example in examples]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value)
+    Millions of lines fit into memory: lists of Python numbers would take ten times as much.
+    """
+    rows: list[np.ndarray] = []
+    for start in range(0, len(lines), ENCODED_AT_ONCE):
+        ids = tokenizer(list(lines[start : start + ENCODED_AT_ONCE]), return_attention_mask=False)[
+            "input_ids"
+        ]
+        flat = np.fromiter(chain.from_iterable(ids), dtype=np.int32)
+        rows += np.split(flat, np.cumsum([len(row) for row in ids])[:-1])
+    return rows
 
-    lengths = torch.tensor([len(example["input_ids"]) for example in examples])
-    source = padded("input_ids", pad)
-    mask = torch.arange(source.shape[1])[None] < lengths[:, None]
-    return {"input_ids": source, "attention_mask": mask.long(), "labels": padded("labels", IGNORED)}
+
+def source_batch(rows: Sequence[Row], *, pad: int) -> dict[str, Tensor]:
+    """Source sentences padded on the right, and the mask of their tokens.
+
+    Args:
+        rows: token ids of each sentence.
+        pad: id of the padding.
+
+    Returns:
+        `input_ids` and `attention_mask`, (batch, longest) int64.
+
+    Example:
+        >>> source_batch([[5, 2], [2]], pad=0)["input_ids"].tolist()
+        [[5, 2], [2, 0]]
+    """
+    source, lengths = _padded(rows, pad), torch.tensor([len(row) for row in rows])
+    return {"input_ids": source, "attention_mask": (torch.arange(source.shape[1]) < lengths[:, None]).long()}
+
+
+def collate(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
+    """A batch of pairs: that of the sources, and `labels` padded with -100.
+
+    Example:
+        >>> pairs = [{"input_ids": [5, 2], "labels": [2]}, {"input_ids": [2], "labels": [6, 2]}]
+        >>> collate(pairs, pad=0)["labels"].tolist()
+        [[2, -100], [6, 2]]
+    """
+    batch = source_batch([example["input_ids"] for example in examples], pad=pad)
+    return batch | {"labels": _padded([example["labels"] for example in examples], IGNORED)}
+
+
+def _padded(rows: Sequence[Row], value: int) -> Tensor:
+    tensors = [torch.as_tensor(row, dtype=torch.long) for row in rows]
+    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerFast
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedTokenizerFast, StoppingCriteria, StoppingCriteriaList
 
-from floater.tasks.bpe import load_bpe
-from floater.tasks.text import DataError
+from floater.encodings import Learned, PositionError
+from floater.tasks.translation.data import encode, source_batch
 from floater.tasks.translation.settings import Decoding
 from floater.training import TokenBatchSampler
 from floater.transformer import FloaterForConditionalGeneration
 
-MODEL = "model"
 MARGIN = 50
 
 
@@ -24,7 +23,6 @@ class CutTranslation(UserWarning):
     """A translation reached the longest output allowed before it ended."""
 
 
-@torch.no_grad()
 def translate(
     model: FloaterForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
@@ -32,6 +30,9 @@ def translate(
     decoding: Decoding | None = None,
 ) -> list[str]:
     """Translate lines by beam search (Vaswani et al. 2017, section 6.1).
+
+    A translation does not depend on the lines it is batched with. It has at most
+    decoding.max_ratio x source tokens + 50 tokens, and no more than learned positions.
 
     Args:
         model: an encoder-decoder.
@@ -42,62 +43,113 @@ def translate(
     Returns:
         One translation a line, in the order of the lines.
 
+    Raises:
+        PositionError: if a line has more tokens than the model has learned positions.
+
     Warns:
-        CutTranslation: with the number of translations that reached the limit.
+        CutTranslation: with the number of translations that reached the longest output.
+
+    Example:
+        >>> from floater.tasks.bpe import train_bpe
+        >>> from floater.transformer import FloaterConfig
+        >>> tokenizer = train_bpe(["one two three"], 270)
+        >>> model = FloaterForConditionalGeneration(FloaterConfig.preset("tiny", vocab_size=len(tokenizer)))
+        >>> with warnings.catch_warnings(action="ignore"):  # an untrained model does not end its sentences
+        ...     len(translate(model, tokenizer, ["one", "", "two three"], Decoding(beam=2)))
+        3
     """
     decoding = decoding or Decoding()
+    translations, cut = translate_and_count(model, tokenizer, lines, decoding)
+    if cut:
+        table = table_size(model)
+        bound = "" if table is None else f", at most {table}"
+        warnings.warn(
+            f"{cut} of {sum(bool(line.strip()) for line in lines)} translations reached the longest output "
+            f"({decoding.max_ratio:g} x source tokens + {MARGIN}{bound}) before they ended",
+            CutTranslation,
+            stacklevel=2,
+        )
+    return translations
+
+
+@torch.no_grad()
+def translate_and_count(
+    model: FloaterForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerFast,
+    lines: Sequence[str],
+    decoding: Decoding,
+) -> tuple[list[str], int]:
+    """Translations as `translate` gives them, and how many of them reached the longest output."""
     order = [i for i, line in enumerate(lines) if line.strip()]
     out = [""] * len(lines)
     if not order:
-        return out
-    ids = tokenizer([lines[i] for i in order])["input_ids"]
-    lengths = [len(x) for x in ids]
+        return out, 0
+    ids = encode(tokenizer, [lines[i] for i in order])
+    lengths = [len(row) for row in ids]
+    table = table_size(model)
+    for line, length in zip(order, lengths, strict=True):
+        if table is not None and length > table:
+            raise PositionError(
+                f"line {line + 1} has {length} tokens, but the model has {table} learned positions"
+            )
+    limits = torch.tensor([int(length * decoding.max_ratio) + MARGIN for length in lengths])
+    limits = limits if table is None else limits.clamp(max=table)
     budget = max(decoding.max_tokens // decoding.beam, max(lengths))
     training = model.training
-    model.eval()
+    model.train(False)
     cut = 0
     for batch in TokenBatchSampler(lengths, budget, seed=0, shuffle=False):
-        inputs = tokenizer.pad({"input_ids": [ids[i] for i in batch]}, return_tensors="pt").to(model.device)
-        longest = int(inputs["input_ids"].shape[1] * decoding.max_ratio) + MARGIN
-        generated = model.generate(
-            **inputs,
-            num_beams=decoding.beam,
-            length_penalty=decoding.length_penalty,
-            early_stopping=decoding.beam > 1,
-            do_sample=False,
-            max_new_tokens=longest,
-        )
-        ended = (generated[:, 1:] == tokenizer.eos_token_id).any(1)
+        generated = _search(model, tokenizer, [ids[i] for i in batch], limits[batch], decoding)
+        allowed = torch.arange(generated.shape[1]) < limits[batch][:, None]
+        ended = ((generated == tokenizer.eos_token_id) & allowed).any(1)
         cut += int((~ended).sum())
         for i, text in zip(batch, tokenizer.batch_decode(generated, skip_special_tokens=True), strict=True):
             out[order[i]] = text.strip().replace("\n", " ")
     model.train(training)
-    if cut:
-        warnings.warn(
-            f"{cut} of {len(order)} translations reached the longest output "
-            f"({decoding.max_ratio:g} x source tokens + {MARGIN}) before they ended",
-            CutTranslation,
-            stacklevel=2,
-        )
-    return out
+    return out, cut
 
 
-def load_run(run: str | Path, device: str | torch.device = "cpu") -> tuple[Any, PreTrainedTokenizerFast]:
-    """The final model and the vocabulary of a run.
+def table_size(model: FloaterForConditionalGeneration) -> int | None:
+    """How many positions the model has learned, the longest source and output; None if it has no such end."""
+    position = model.encoder.position
+    return position.frame.max_length if isinstance(position, Learned) else None
 
-    Args:
-        run: the run directory, or a directory with a saved model and tokenizer.
-        device: where to put the model.
 
-    Returns:
-        The model in evaluation mode, and its tokenizer.
+def _search(
+    model: FloaterForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerFast,
+    rows: Sequence[Any],
+    limits: Tensor,
+    decoding: Decoding,
+) -> Tensor:
+    """Token ids of the best translation of each row, without the start token, (batch, longest) on the CPU."""
+    inputs = source_batch(rows, pad=tokenizer.pad_token_id)
+    several = decoding.beam > 1
+    config = GenerationConfig(
+        num_beams=decoding.beam,
+        length_penalty=decoding.length_penalty if several else None,
+        early_stopping=several or None,
+        do_sample=False,
+        max_new_tokens=int(limits.max()),
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        decoder_start_token_id=model.config.decoder_start_token_id,
+    )
+    generated: Tensor = model.generate(
+        **{name: value.to(model.device) for name, value in inputs.items()},
+        generation_config=config,
+        stopping_criteria=StoppingCriteriaList([_LongestOutput(limits.to(model.device))]),
+    )
+    return generated[:, 1:].cpu()
 
-    Raises:
-        DataError: if the directory holds no finished run.
-    """
-    folder = Path(run) / MODEL if (Path(run) / MODEL).is_dir() else Path(run)
-    if not (folder / "config.json").is_file():
-        raise DataError(f"{run} holds no trained model; a finished run has {Path(run) / MODEL}/config.json")
-    tokenizer = load_bpe(folder)
-    model = FloaterForConditionalGeneration.from_pretrained(folder).to(device).eval()
-    return model, tokenizer
+
+class _LongestOutput(StoppingCriteria):
+    """End each row of a batch at a length of its own."""
+
+    def __init__(self, limits: Tensor) -> None:
+        self.limits = limits
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
+        beams = len(input_ids) // len(self.limits)
+        return self.limits.repeat_interleave(beams) <= input_ids.shape[1] - 1

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from floater.settings import load
 from floater.tasks.scores import LengthBin, Scores, bleu_by_length, score
 from floater.tasks.text import read_pairs
-from floater.tasks.translation.decode import load_run, translate
-from floater.tasks.translation.run import SETTINGS
-from floater.tasks.translation.settings import Decoding, TranslationSettings
+from floater.tasks.translation.decode import translate
+from floater.tasks.translation.run import SETTINGS, load_run, run_decoding, run_settings
+from floater.tasks.translation.settings import Decoding
 
 
 @dataclass(frozen=True)
@@ -21,18 +20,6 @@ class Evaluation:
     hypotheses: list[str]
     scores: Scores
     bins: list[LengthBin]
-
-
-def run_settings(run: str | Path) -> TranslationSettings | None:
-    """The settings of a run; None for a model that is no run of this task."""
-    path = Path(run) / SETTINGS
-    return load(TranslationSettings, path) if path.is_file() else None
-
-
-def run_decoding(run: str | Path) -> Decoding:
-    """How a run translates: what its configuration says, or the defaults."""
-    settings = run_settings(run)
-    return settings.decoding if settings else Decoding()
 
 
 def evaluate(
@@ -51,7 +38,7 @@ def evaluate(
         source: source sentences, one a line.
         reference: their translations.
         language: of the references; by default the run's target language.
-        edges: bounds of the bins of source length, in words; none for no bins.
+        edges: bounds of the bins of source length, in words between spaces; none for no bins.
         decoding: by default what the run's configuration says.
 
     Returns:
@@ -59,11 +46,11 @@ def evaluate(
 
     Raises:
         DataError: if the run or a file is not what it must be.
+        PositionError: if a source line is longer than learned positions reach.
     """
     pairs = read_pairs(source, reference, skip_empty=False)
-    settings = run_settings(run)
-    if language is None and settings is not None:
-        language = settings.data.target
+    if language is None and (Path(run) / SETTINGS).is_file():
+        language = run_settings(run).data.target
     model, tokenizer = load_run(run)
     hypotheses = translate(model, tokenizer, pairs.source, decoding or run_decoding(run))
     lengths = [len(line.split()) for line in pairs.source]

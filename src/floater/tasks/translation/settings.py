@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from floater.encodings import build
-from floater.transformer import PRESETS, FloaterConfig
+from floater.encodings import options
+from floater.tasks.bpe import BYTES, SPECIALS
+from floater.tasks.translation.model_settings import Changes, Model, check_numbers
+
+__all__ = ["Changes", "Data", "Decoding", "Flow", "Model", "Training", "TranslationSettings"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Data:
         builtin_seed: seed of the built-in corpus.
         max_tokens: longer training pairs (in BPE tokens) are left out, and counted.
         vocabulary: a run directory or tokenizer.json to load; by default one is trained.
-        vocabulary_size: joint BPE tokens to train.
+        vocabulary_size: joint BPE tokens to train; at least 259, the bytes and the special tokens.
     """
 
     source: str = "en"
@@ -44,60 +48,13 @@ class Data:
     vocabulary_size: int = 32768
 
     def __post_init__(self) -> None:
+        check_numbers(self, positive=("max_tokens",), builtin=0, vocabulary_size=BYTES + len(SPECIALS))
         files = (self.train_source, self.train_target, self.valid_source, self.valid_target)
         given = [self.dataset is not None, self.builtin > 0, any(file is not None for file in files)]
         if sum(given) != 1:
-            raise ValueError("data needs exactly one of: text files (train_*, valid_*), dataset, builtin")
+            raise ValueError("give exactly one of: text files (train_*, valid_*), dataset, builtin")
         if given[2] and any(file is None for file in files):
-            raise ValueError("data needs all of train_source, train_target, valid_source and valid_target")
-
-
-@dataclass(frozen=True)
-class Model:
-    """The Transformer and its position model.
-
-    Attributes:
-        preset: named size: transformer-base, transformer-big, small or tiny.
-        position: name of the position model (see `floater models`).
-        position_options: its options.
-        max_length: training length in tokens: the table of learned positions, the span of a starting flow.
-        changes: fields of FloaterConfig that differ from the preset, as in {dropout: 0.3}.
-    """
-
-    preset: str = "transformer-base"
-    position: str = "floater"
-    position_options: dict[str, Any] = field(default_factory=dict)
-    max_length: int = 1024
-    changes: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        config = self.config(vocab_size=8)
-        for site in ("self", "decoder", "memory"):
-            build(
-                self.position,
-                dim=config.hidden_size,
-                heads=config.num_attention_heads,
-                layers=config.num_hidden_layers,
-                max_length=self.max_length,
-                site=site,
-                **self.position_options,
-            )
-
-    def config(self, vocab_size: int) -> FloaterConfig:
-        """The Hugging Face configuration for a vocabulary of this size."""
-        known = set(FloaterConfig.__dataclass_fields__) | set(PRESETS["tiny"])
-        for name in self.changes:
-            if name not in known:
-                raise ValueError(f"unknown field '{name}' in model.changes; FloaterConfig has no such field")
-        return FloaterConfig.preset(
-            self.preset,
-            vocab_size=vocab_size,
-            position=self.position,
-            position_options=dict(self.position_options),
-            training_length=self.max_length,
-            is_encoder_decoder=True,
-            **self.changes,
-        )
+            raise ValueError("give all of train_source, train_target, valid_source and valid_target")
 
 
 @dataclass(frozen=True)
@@ -106,11 +63,15 @@ class Flow:
 
     Attributes:
         lr_multiplier: learning rate of the flow as a multiple of the rest's.
-        update_every: steps between updates of the flow; the gradients between are averaged.
+        update_every: steps between updates of the flow; the gradients between are averaged. save_every
+            must be a multiple.
     """
 
     lr_multiplier: float = 1.0
     update_every: int = 1
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("lr_multiplier",), update_every=1)
 
 
 @dataclass(frozen=True)
@@ -122,7 +83,7 @@ class Training:
         warmup: steps of linear warm-up from initial_lr, before the inverse square root.
         initial_lr: learning rate at the first step.
         max_tokens: tokens in a batch: padded length of the longer side times sentences.
-        accumulation: batches whose gradients are summed in a step.
+        accumulation: batches in a step of one process; its gradient is the mean over all their tokens.
         epochs: most passes over the data.
         max_steps: most steps; by default the epochs decide.
         label_smoothing: share of the probability spread over the vocabulary.
@@ -132,10 +93,13 @@ class Training:
         clip: largest norm of the gradient; 0 means no clipping.
         seed: of the weights, the dropout and the order of the batches.
         validate_every: steps between validations, "epoch", or "never".
+        log_every: steps between lines of the log (loss, learning rate, tokens per second).
         patience: validations without a better BLEU before training stops; 0 means never.
         validate_beam: beam of the validation translations.
         samples: validation translations shown each time.
-        save_every: steps between checkpoints, or "epoch".
+        save_every: steps between checkpoints, or "epoch". With flow.update_every or the option
+            refresh_every of "floater" above 1, a number of steps after which both begin anew:
+            refresh_every counts forward passes, of which a step has as many as accumulation says.
         keep: checkpoints kept; the average needs as many.
         average: the last checkpoints whose mean is the final model; 0 takes the best validation BLEU.
         warm_start: a finished run whose weights and vocabulary this one starts from (protocol B.2).
@@ -157,6 +121,7 @@ class Training:
     clip: float = 0.0
     seed: int = 1
     validate_every: int | Literal["epoch", "never"] = "epoch"
+    log_every: int = 50
     patience: int = 0
     validate_beam: int = 1
     samples: int = 3
@@ -168,13 +133,30 @@ class Training:
     flow: Flow = field(default_factory=Flow)
 
     def __post_init__(self) -> None:
+        positive = ("lr", "eps", "max_tokens", "max_steps", "validate_every", "log_every", "save_every")
+        least = dict.fromkeys(("initial_lr", "label_smoothing", "weight_decay", "clip", "seed"), 0)
+        least |= dict.fromkeys(("patience", "samples", "average"), 0)
+        least |= dict.fromkeys(("warmup", "accumulation", "epochs", "validate_beam", "keep"), 1)
+        check_numbers(self, positive=positive, **least)
+        lowest = self.lr * min(1.0, self.flow.lr_multiplier)
+        if self.initial_lr > lowest:
+            raise ValueError(f"initial_lr is {self.initial_lr}, above the peak rate {lowest:g}")
+        if self.label_smoothing > 1 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError("label_smoothing must be from 0 to 1, and betas at least 0 and below 1")
         if self.average > self.keep:
-            raise ValueError(f"training.average is {self.average}, but only {self.keep} checkpoints are kept")
+            raise ValueError(f"average is {self.average}, but only {self.keep} checkpoints are kept")
         if self.validate_every == "never" and (self.patience or not self.average):
-            raise ValueError("training.patience and training.average=0 need validation")
-        for name in ("lr", "warmup", "max_tokens", "accumulation", "epochs", "keep"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"training.{name} is {getattr(self, name)}; it must be positive")
+            raise ValueError("patience and average=0 need validation; validate_every is 'never'")
+        if not self.average and not _falls_on(self.validate_every, self.save_every):
+            raise ValueError(
+                f"average=0 takes the best validation's checkpoint, but validate_every {self.validate_every} "
+                f"is no multiple of save_every {self.save_every}"
+            )
+
+
+def _falls_on(event: int | str, other: int | str) -> bool:
+    """Whether every step of an event is a step of the other, too."""
+    return event % other == 0 if isinstance(event, int) and isinstance(other, int) else event == other
 
 
 @dataclass(frozen=True)
@@ -192,6 +174,11 @@ class Decoding:
     length_penalty: float = 0.6
     max_ratio: float = 2.0
     max_tokens: int = 8192
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("max_ratio", "max_tokens"), beam=1)
+        if not math.isfinite(self.length_penalty):
+            raise ValueError(f"length_penalty is {self.length_penalty}; it must be finite")
 
 
 @dataclass(frozen=True)
@@ -213,3 +200,15 @@ class TranslationSettings:
     model: Model = field(default_factory=Model)
     training: Training = field(default_factory=Training)
     decoding: Decoding = field(default_factory=Decoding)
+
+    def __post_init__(self) -> None:
+        if "refresh_every" not in options(self.model.position):
+            return
+        refresh, update = self.model.position_options.get("refresh_every", 1), self.training.flow.update_every
+        save = self.training.save_every
+        steps = math.lcm(update, refresh // math.gcd(refresh, self.training.accumulation))
+        if max(refresh, update) > 1 and (save == "epoch" or save % steps):
+            raise ValueError(
+                f"training.save_every is {save}; with refresh_every {refresh} and flow.update_every {update} "
+                f"it must be a multiple of {steps} steps, or a resumed run would not equal a whole one"
+            )

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from floater.encodings import options
 from floater.tasks.text import DataError
+from floater.tasks.translation.run import fill
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration
 
 POSITION_PARTS = ("encoder.position.", "decoder.position.", "decoder.memory.")
+_ONLY_TRAINING = ("start", "solver", "gradient", "refresh_every")
 
 
 def is_position(name: str) -> bool:
-    """Whether a parameter of the encoder-decoder belongs to its position models."""
+    """Whether a parameter of the encoder-decoder belongs to its position models.
+
+    Example:
+        >>> is_position("decoder.memory.flows.0.start"), is_position("embedding.weight")
+        (True, False)
+    """
     return name.startswith(POSITION_PARTS)
 
 
@@ -29,29 +39,42 @@ def warm_started(
 
     Raises:
         DataError: if the position models do not continue each other, or the sizes differ.
+
+    Example:
+        >>> plain = FloaterConfig.preset("tiny", vocab_size=8, position="sinusoidal")
+        >>> stage1 = FloaterForConditionalGeneration(plain)
+        >>> flow = FloaterConfig.preset("tiny", vocab_size=8, position_options={"start": "zero"})
+        >>> stage2 = warm_started(flow, stage1, "stage 1")
+        >>> bool((stage1.embedding.weight == stage2.embedding.weight).all())
+        True
     """
-    _check_positions(config, trained.config, origin)
+    before = trained.config
+    assert isinstance(before, FloaterConfig)
+    _check_positions(config, before, origin)
     model = FloaterForConditionalGeneration(config)
-    known = model.state_dict()
-    weights = {name: value for name, value in trained.state_dict().items() if name in known or not is_position(name)}
-    for name, value in weights.items():
-        if name not in known or known[name].shape != value.shape:
-            here = tuple(known[name].shape) if name in known else "absent"
-            raise DataError(f"cannot start from {origin}: {name} is {tuple(value.shape)} there and {here} here")
-    missing = [name for name in known if name not in weights and not is_position(name)]
-    if missing:
-        raise DataError(f"cannot start from {origin}: it has no {missing[0]}")
-    model.load_state_dict(weights, strict=False)
+    fill(model, trained.state_dict(), origin, may_lack=is_position)
     return model
 
 
 def _check_positions(new: FloaterConfig, old: FloaterConfig, origin: str) -> None:
-    options, before = new.position_options or {}, old.position_options or {}
-    same = new.position == old.position and options.get("injection") == before.get("injection")
-    plain = old.position == "sinusoidal" and before.get("blocks", "input") == "input"
-    onto_plain = new.position == "floater" and options.get("injection", "qkv") == "qkv"
-    if not same and not (plain and onto_plain):
+    here, there = _meaning(new), _meaning(old)
+    if new.position == "floater" and here["injection"] == "qkv" and old.position == "sinusoidal":
+        if there["blocks"] != "input":
+            raise DataError(
+                f"{origin} has sinusoids at blocks {there['blocks']}, but 'floater' at the input only"
+            )
+        return
+    if new.position != old.position:
         raise DataError(
             f"{origin} has the position model '{old.position}', which '{new.position}' cannot continue; "
-            "valid: the same model, or 'sinusoidal' at the input followed by 'floater' with injection 'qkv'"
+            "valid: the same model, or 'sinusoidal' followed by 'floater' with injection 'qkv'"
         )
+    for name, value in here.items():
+        if value != there[name]:
+            raise DataError(f"{origin} has the position option {name} {there[name]!r}, not {value!r}")
+
+
+def _meaning(config: FloaterConfig) -> dict[str, Any]:
+    """The options that decide what a position model's parameters compute."""
+    given = options(config.position) | (config.position_options or {})
+    return {name: value for name, value in given.items() if name not in _ONLY_TRAINING}

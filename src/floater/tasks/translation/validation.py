@@ -1,0 +1,109 @@
+"""Validating a translation model: loss per token and BLEU of held-out pairs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import sacrebleu
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from torch.nn import functional as F
+from transformers import PreTrainedTokenizerFast
+
+from floater.tasks.text import Pairs
+from floater.tasks.translation.data import IGNORED, TokenPairs, collate
+from floater.tasks.translation.decode import translate_and_count
+from floater.tasks.translation.settings import Decoding
+from floater.training import TokenBatchSampler
+from floater.transformer import FloaterForConditionalGeneration
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What a validation found.
+
+    Args:
+        loss: nats per target token, not smoothed.
+        bleu: of the translations, sacrebleu's default settings.
+        translations: in the order of the pairs.
+        cut: how many of them reached the longest output before they ended.
+    """
+
+    loss: float
+    bleu: float
+    translations: list[str]
+    cut: int
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Loss, perplexity and BLEU, rounded for a log.
+
+        Example:
+            >>> Validation(loss=1.0, bleu=12.345, translations=[], cut=0).metrics
+            {'loss': 1.0, 'perplexity': 2.718, 'bleu': 12.35}
+        """
+        perplexity = math.exp(self.loss) if self.loss < 700 else math.inf
+        return {
+            "loss": round(self.loss, 4),
+            "perplexity": round(perplexity, 3),
+            "bleu": round(self.bleu, 2),
+        }
+
+
+def validate(
+    model: FloaterForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, pairs: Pairs, search: Decoding
+) -> Validation:
+    """Translate held-out pairs and measure the loss of their references.
+
+    The pairs are shared out among the processes, and every process gets the whole result. No random number
+    is drawn, so that training goes on as without a validation.
+
+    Args:
+        model: an encoder-decoder; it is left in the mode it is in.
+        tokenizer: its joint vocabulary.
+        pairs: the held-out pairs.
+        search: how translations are searched for.
+    """
+    state = PartialState()
+    rank, world = state.process_index, state.num_processes
+    mine = Pairs(pairs.source[rank::world], pairs.target[rank::world], 0)
+    nats, count = token_loss(model, tokenizer, mine)
+    texts, cut = translate_and_count(model, tokenizer, mine.source, search)
+    part = {"rank": rank, "nats": nats, "count": count, "texts": texts, "cut": cut}
+    parts = gather_object([part]) if world > 1 else [part]
+    translations = [""] * len(pairs.source)
+    for other in parts:
+        translations[other["rank"] :: world] = other["texts"]
+    total = {name: sum(other[name] for other in parts) for name in ("nats", "count", "cut")}
+    bleu = sacrebleu.corpus_bleu(translations, [pairs.target]).score
+    return Validation(total["nats"] / total["count"], bleu, translations, total["cut"])
+
+
+@torch.no_grad()
+def token_loss(
+    model: FloaterForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerFast,
+    pairs: Pairs,
+    max_tokens: int = 4096,
+) -> tuple[float, int]:
+    """Sum of the cross-entropy (nats, not smoothed) over the target tokens, and their number."""
+    if not pairs.source:
+        return 0.0, 0
+    training = model.training
+    model.train(False)
+    examples = TokenPairs(pairs, tokenizer)
+    budget = max(max_tokens, max(examples.lengths))
+    nats, count = 0.0, 0
+    # no DataLoader: even one that does not shuffle draws from torch's random numbers
+    for indices in TokenBatchSampler(examples.lengths, budget, seed=0, shuffle=False):
+        batch = collate([examples[i] for i in indices], pad=tokenizer.pad_token_id)
+        batch = {name: value.to(model.device) for name, value in batch.items()}
+        logits = model(**batch).logits.flatten(0, 1).float()
+        nats += float(
+            F.cross_entropy(logits, batch["labels"].flatten(), ignore_index=IGNORED, reduction="sum")
+        )
+        count += int((batch["labels"] != IGNORED).sum())
+    model.train(training)
+    return nats, count

@@ -1,0 +1,70 @@
+"""A run that takes seconds: a small corpus, a small Transformer, a few steps."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from floater.settings import load
+from floater.tasks import cldr
+from floater.tasks.text import Pairs
+from floater.tasks.translation import TranslationSettings
+
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+SIZES |= {"num_hidden_layers": 1, "decoder_layers": 2, "dropout": 0.2}
+
+
+def write_corpus(folder: Path) -> dict[str, tuple[Path, Path]]:
+    parts = cldr.split(train=120, valid=7, test=8, mean_tokens=10, longest=200)
+    return cldr.write(folder, parts, source="en", target="de")
+
+
+def write_config(
+    folder: Path, files: Mapping[str, tuple[Path, Path]], name: str = "run", **parts: Any
+) -> Path:
+    """Write a configuration; `parts` are changed keys by section, as in training={"seed": 2}."""
+    config: dict[str, Any] = {
+        "run": str(folder / name),
+        "data": {
+            "train_source": str(files["train"][0]),
+            "train_target": str(files["train"][1]),
+            "valid_source": str(files["valid"][0]),
+            "valid_target": str(files["valid"][1]),
+            "vocabulary_size": 300,
+        },
+        "model": {"preset": "tiny", "max_length": 128, "changes": SIZES},
+        "training": {
+            "lr": 3e-3,
+            "warmup": 3,
+            "max_tokens": 600,
+            "max_steps": 12,
+            "validate_every": "never",
+            "save_every": 4,
+            "log_every": 1,
+            "keep": 2,
+            "average": 2,
+        },
+        "decoding": {"beam": 2},
+    }
+    for section, changes in parts.items():
+        config[section] = config[section] | changes
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return path
+
+
+def settings(
+    folder: Path, files: Mapping[str, tuple[Path, Path]], name: str, **parts: Any
+) -> TranslationSettings:
+    return load(TranslationSettings, write_config(folder, files, name, **parts))
+
+
+def pairs(files: tuple[Path, Path]) -> Pairs:
+    source, target = (file.read_text(encoding="utf-8").splitlines() for file in files)
+    return Pairs(source, target, 0)
+
+
+def equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

@@ -1,0 +1,151 @@
+"""What a configuration may say, and the configurations that come with the library."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from floater.settings import SettingsError, dump, load, undocumented
+from floater.tasks.translation import TranslationSettings
+
+ROOT = Path(__file__).parents[3]
+CONFIGS = sorted((ROOT / "configs" / "translation").glob("*.yaml"))
+
+
+def test_configurations_come_with_the_library() -> None:
+    assert {path.stem for path in CONFIGS} >= {
+        "multi30k",
+        "wmt14_base_stage1",
+        "wmt14_base_stage2",
+        "wmt14_big",
+    }
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_the_first_line_of_a_configuration_is_its_command(path: Path) -> None:
+    first = path.read_text(encoding="utf-8").splitlines()[0]
+    hash_, program, command, named, *overrides = shlex.split(first)
+    assert (hash_, program, command, named) == ("#", "floater", "train", str(path.relative_to(ROOT)))
+    assert load(TranslationSettings, path, overrides) == load(TranslationSettings, path)
+
+
+def test_the_second_stage_has_half_the_rate_of_the_first_and_its_weights() -> None:
+    first, second = (
+        load(TranslationSettings, ROOT / "configs" / "translation" / f"wmt14_base_stage{stage}.yaml")
+        for stage in (1, 2)
+    )
+    assert second.training.lr == first.training.lr / 2 == 3.5e-4
+    assert second.training.warm_start == first.run
+    assert (first.model.position, second.model.position) == ("sinusoidal", "floater")
+    assert (first.training.epochs, second.training.epochs) == (30, 10)
+    assert (second.training.save_every, second.training.average) == (2000, 5)
+    assert first.model.preset == second.model.preset
+
+
+def test_every_setting_is_documented() -> None:
+    assert undocumented(TranslationSettings) == []
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_settings_survive_writing(path: Path, tmp_path: Path) -> None:
+    settings = load(TranslationSettings, path)
+    (tmp_path / "config.yaml").write_text(dump(settings), encoding="utf-8")
+    assert load(TranslationSettings, tmp_path / "config.yaml") == settings
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    path = tmp_path / "base.yaml"
+    path.write_text(yaml.safe_dump({"run": "r", "data": {"builtin": 9}, "model": {"preset": "tiny"}}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.changes.num_attention_heads=3", "128 is not a multiple of num_attention_heads 3"),
+        ("model.changes.num_attention_heads=0", "num_attention_heads is 0; it must be positive"),
+        ("model.changes={hidden_size: 33, num_attention_heads: 1}", "dim is 33"),
+        ("model.changes.hiden_size=32", "did you mean 'model.changes.hidden_size'?"),
+        ("model.changes.hidden_size=wide", "'model.changes.hidden_size' must be int | null, not 'wide'"),
+        ("model.changes.dropout=1.5", "dropout is 1.5"),
+        ("model.changes.activation_function=rleu", "'rleu'; there are: "),
+        ("model.position=floatr", "unknown position model 'floatr'; did you mean 'floater'?"),
+        ("model.position_options.dleta=1", "did you mean 'delta'?"),
+        ("model.position_options.delta=wide", "position_options {'delta': 'wide'}"),
+        ("model.position_options.blocks=[0, 2]", "there are blocks 0 to 1"),
+        ("model.preset=tny", "unknown preset 'tny'"),
+        ("modl.preset=tiny", "did you mean 'model.preset'?"),
+        ("data.vocabulary_size=258", "vocabulary_size is 258; it must be at least 259"),
+        ("data.train_source=a.en", "exactly one of"),
+        ("data.builtin=0", "exactly one of"),
+        ("data={builtin: 0, train_source: a.en}", "give all of train_source, train_target"),
+        ("training.lr=fast", "'training.lr' must be float, not 'fast'"),
+        ("training.lr=.nan", "lr is nan; it must be positive"),
+        ("training.lr=.inf", "lr is inf; it must be positive"),
+        ("training.max_steps=0", "max_steps is 0; it must be positive"),
+        ("training.seed=-1", "seed is -1; it must be at least 0"),
+        ("training.betas=[0.9, 1.0]", "betas"),
+        ("training.initial_lr=1", "initial_lr is 1.0, above the peak rate 0.0007"),
+        ("training.average=6", "average is 6, but only 5 checkpoints are kept"),
+        ("training={patience: 2, validate_every: never}", "need validation"),
+        ("training={average: 0, save_every: 4, validate_every: 6}", "validate_every 6 is no multiple"),
+        ("training={average: 0, save_every: 4}", "validate_every epoch is no multiple of save_every 4"),
+        ("training.flow.lr_multiplier=0", "lr_multiplier is 0.0; it must be positive"),
+        ("decoding.beam=0", "beam is 0; it must be at least 1"),
+        ("decoding.length_penalty=.nan", "length_penalty is nan"),
+    ],
+)
+def test_a_bad_setting_is_named_in_one_line(base: Path, override: str, message: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        load(TranslationSettings, base, [override])
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("refresh", "update", "accumulation", "save", "valid"),
+    [
+        (1, 1, 1, "epoch", True),
+        (2, 1, 1, "epoch", False),
+        (1, 2, 1, "epoch", False),
+        (2, 1, 1, 3, False),
+        (2, 1, 1, 4, True),
+        (2, 1, 2, 3, True),  # a step is two forward passes, so every step begins with a solve
+        (4, 1, 2, 3, False),
+        (4, 1, 2, 2, True),
+        (3, 1, 2, 2, False),
+        (3, 1, 2, 3, True),
+        (1, 3, 2, 4, False),
+        (2, 3, 1, 3, False),
+        (2, 3, 1, 6, True),
+    ],
+)
+def test_checkpoints_must_fall_where_the_flow_begins_anew(
+    base: Path, refresh: int, update: int, accumulation: int, save: int | str, valid: bool
+) -> None:
+    overrides = [
+        f"model.position_options.refresh_every={refresh}",
+        f"training={{save_every: {save}, accumulation: {accumulation}, flow: {{update_every: {update}}}}}",
+    ]
+    if valid:
+        load(TranslationSettings, base, overrides)
+        return
+    with pytest.raises(
+        SettingsError, match=f"training.save_every is {save}; with refresh_every {refresh} and"
+    ):
+        load(TranslationSettings, base, overrides)
+
+
+def test_a_model_without_a_flow_saves_whenever(base: Path) -> None:
+    overrides: list[Any] = ["model.position=sinusoidal", "training.flow.update_every=5"]
+    assert load(TranslationSettings, base, overrides).training.save_every == "epoch"
+
+
+def test_changes_are_made_to_the_preset(base: Path) -> None:
+    model = load(TranslationSettings, base, ["model.changes={dropout: 0.3, decoder_layers: 1}"]).model
+    config = model.config(vocab_size=300)
+    assert (config.dropout, config.decoder_layers, config.num_hidden_layers) == (0.3, 1, 2)
+    assert config.hidden_size == 128

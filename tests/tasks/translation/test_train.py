@@ -1,0 +1,137 @@
+"""A whole training: what is written, averaged, logged and stopped."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from floater.tasks.text import DataError
+from floater.tasks.translation import load_run, train
+from floater.tasks.translation.decode import translate_and_count
+from floater.tasks.translation.run import run_decoding, run_settings
+from floater.tasks.translation.validation import Validation, validate
+from floater.training import average, checkpoints
+
+from .conftest import Files
+from .small import equal, pairs, settings
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+def test_the_final_model_is_the_mean_of_the_last_checkpoints(trained: Path) -> None:
+    assert [path.name for path in checkpoints(trained)] == ["checkpoint-8", "checkpoint-12"]
+    assert equal(weights(trained), average(checkpoints(trained)))
+    assert not equal(weights(trained), average(checkpoints(trained)[-1:]))
+    assert read(trained / "result.json")["averaged"] == ["checkpoint-8", "checkpoint-12"]
+
+
+def test_the_log_has_every_step_and_validation(trained: Path) -> None:
+    log, result = read(trained / "log.json"), read(trained / "result.json")
+    losses = [entry["loss"] for entry in log if "loss" in entry]
+    assert [entry["step"] for entry in log if "loss" in entry] == list(range(1, 13))
+    assert losses[-1] < losses[0]
+    validations = [entry for entry in log if "eval_bleu" in entry]
+    assert [entry["step"] for entry in validations] == [2, 4, 6, 8, 10, 12]
+    assert result["best_valid_bleu"] == max(entry["eval_bleu"] for entry in validations)
+    assert (result["steps"], result["minutes"]) == (12, log[-1]["minutes"])
+    assert [entry["minutes"] for entry in log] == sorted(entry["minutes"] for entry in log)
+    assert log[-1]["minutes"] > 0
+
+
+def test_the_result_holds_the_validation_of_the_final_model(trained: Path, files: Files) -> None:
+    model, tokenizer = load_run(trained, "cpu")
+    found = validate(model, tokenizer, pairs(files["valid"]), run_decoding(trained))
+    assert read(trained / "result.json").items() >= found.metrics.items()
+    _, cut = translate_and_count(model, tokenizer, pairs(files["valid"]).source, run_decoding(trained))
+    assert read(trained / "result.json")["cut_translations"] == cut
+
+
+def test_tensorboard_has_the_losses(trained: Path) -> None:
+    events = EventAccumulator(str(trained / "tensorboard")).Reload()
+    found = [(scalar.step, scalar.value) for scalar in events.Scalars("train/loss")]
+    log = [(entry["step"], entry["loss"]) for entry in read(trained / "log.json") if "loss" in entry]
+    assert found == [(step, pytest.approx(loss)) for step, loss in log]  # float32 there
+    assert "eval/bleu" in events.Tags()["scalars"]
+
+
+def test_a_finished_run_is_not_touched(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
+    assert train(run_settings(trained)) == trained
+    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
+    assert "is finished" in capsys.readouterr().err
+
+
+def test_validation_does_not_change_the_training(tmp_path: Path, trained: Path, files: Files) -> None:
+    never = train(settings(tmp_path, files, "never"))
+    assert equal(weights(never), weights(trained))  # which was validated every second step
+    assert not any("eval_bleu" in entry for entry in read(never / "log.json"))
+    assert read(never / "result.json").keys().isdisjoint({"bleu", "loss"})
+
+
+def scored(monkeypatch: pytest.MonkeyPatch, *bleu: float) -> None:
+    """Let the validations of a training have these scores, in turn."""
+    found = (Validation(loss=1.0, bleu=score, translations=[""] * 7, cut=0) for score in bleu)
+    monkeypatch.setattr("floater.tasks.translation.trainer.validate", lambda *args: next(found))
+
+
+def test_patience_ends_a_training(tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    scored(monkeypatch, 1.0, 3.0, 2.0, 3.0, 9.0)
+    patient = {"validate_every": 2, "save_every": 2, "patience": 2, "average": 1}
+    run = train(settings(tmp_path, files, "run", training=patient))
+    result = read(run / "result.json")
+    assert (result["steps"], result["best_valid_bleu"], result["averaged"]) == (8, 3.0, ["checkpoint-8"])
+
+    # killed after its last checkpoint: the run is at its end, and trains no further
+    (run / "model").rename(tmp_path / "model")
+    assert train(settings(tmp_path, files, "run", training=patient)) == run
+    assert equal(weights(run), load_file(tmp_path / "model" / "model.safetensors"))
+    assert read(run / "result.json")["steps"] == 8
+
+
+def test_without_an_average_the_best_validation_is_the_final_model(
+    tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored(monkeypatch, 1.0, 3.0, 2.0, 2.5, 2.0, 1.0)
+    best = {"validate_every": 2, "save_every": 2, "average": 0, "keep": 2}
+    run = train(settings(tmp_path, files, "run", training=best))
+    assert [path.name for path in checkpoints(run)] == ["checkpoint-4", "checkpoint-12"]
+    assert read(run / "result.json")["averaged"] == ["checkpoint-4"]
+    assert equal(weights(run), average([run / "checkpoint-4"]))
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (
+            {"training": {"max_tokens": 9}},
+            r"a training pair has \d+ tokens, more than training.max_tokens, 9",
+        ),
+        (
+            {"model": {"position": "learned", "max_length": 9}},
+            r"a training pair has \d+ tokens, more than the learned positions of model.max_length, 9",
+        ),
+        (
+            {"model": {"position": "learned", "max_length": 9}, "data": {"max_tokens": 9}},
+            r"a validation pair has \d+ tokens, more than the learned positions",
+        ),
+        ({"training": {"warm_start": "nothing"}}, "nothing holds no trained model"),
+        ({"data": {"vocabulary": "nothing"}}, "nothing: no tokenizer can be read"),
+        ({"data": {"valid_source": "nothing"}}, "nothing: cannot be read"),
+    ],
+)
+def test_nothing_is_written_before_all_is_known_to_fit(
+    tmp_path: Path, files: Files, parts: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        train(settings(tmp_path, files, "run", **parts))
+    assert not (tmp_path / "run").exists()

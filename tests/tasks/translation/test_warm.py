@@ -1,0 +1,98 @@
+"""Stage 2 begins where stage 1 ended (Liu et al. 2020, B.2)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from floater.tasks.text import DataError
+from floater.tasks.translation import load_run, train
+from floater.tasks.translation.data import TokenPairs, collate
+from floater.tasks.translation.validation import token_loss
+from floater.tasks.translation.warm import warm_started
+from floater.training import TokenBatchSampler, smoothed_cross_entropy
+from floater.transformer import FloaterConfig
+
+from .conftest import Files
+from .small import SIZES, pairs, settings
+
+NO_DROPOUT = {"changes": SIZES | {"dropout": 0.0}}
+
+
+@pytest.fixture(scope="module")
+def stage1(tmp_path_factory: pytest.TempPathFactory, files: Files) -> Path:
+    folder = tmp_path_factory.mktemp("stage1")
+    model = NO_DROPOUT | {"position": "sinusoidal"}
+    return train(settings(folder, files, "stage1", model=model, training={"average": 1}))
+
+
+def config(stage1: Path, position: str, **options: Any) -> FloaterConfig:
+    trained = load_run(stage1, "cpu")[0].config
+    assert isinstance(trained, FloaterConfig)
+    changes = {"position": position, "position_options": options}
+    return FloaterConfig(**(trained.to_dict() | changes))
+
+
+def test_a_zero_flow_leaves_the_loss_of_stage_1_unchanged(stage1: Path, files: Files) -> None:
+    trained, tokenizer = load_run(stage1, "cpu")
+    started = warm_started(config(stage1, "floater", start="zero"), trained, "stage 1")
+    batch = collate([TokenPairs(pairs(files["valid"]), tokenizer)[i] for i in range(7)], pad=0)
+    for training in (False, True):
+        expected, found = (model.train(training)(**batch) for model in (trained, started))
+        assert torch.equal(found.logits, expected.logits)
+        assert torch.equal(found.loss, expected.loss)
+    small = warm_started(config(stage1, "floater", start="small"), trained, "stage 1").eval()
+    assert not torch.equal(small(**batch).loss, trained.eval()(**batch).loss)
+
+
+def test_the_first_step_of_stage_2_has_the_loss_of_the_last_model_of_stage_1(
+    tmp_path: Path, stage1: Path, files: Files
+) -> None:
+    stage2 = settings(
+        tmp_path,
+        files,
+        "stage2",
+        model=NO_DROPOUT | {"position_options": {"start": "zero"}},
+        training={"warm_start": str(stage1), "max_steps": 1, "average": 1},
+    )
+    run = train(stage2)
+    trained, tokenizer = load_run(stage1, "cpu")
+    assert load_run(run)[1].get_vocab() == tokenizer.get_vocab()
+
+    examples = TokenPairs(pairs(files["train"]), tokenizer)
+    sampler = TokenBatchSampler(examples.lengths, 600, seed=1, shuffle=True)
+    first = collate([examples[i] for i in next(iter(sampler))], pad=0)
+    with torch.no_grad():
+        loss = smoothed_cross_entropy(trained(**first).logits, first["labels"], 0.1)
+    log = (run / "log.json").read_text(encoding="utf-8")
+    assert f'"loss": {loss.item()!r},' in log
+
+    flow = [name for name in load_run(run)[0].state_dict() if ".flows." in name]
+    assert any(load_run(run)[0].state_dict()[name].any() for name in flow), "the flow has begun to learn"
+
+
+def test_the_same_model_goes_on(stage1: Path, files: Files) -> None:
+    trained, tokenizer = load_run(stage1, "cpu")
+    again = warm_started(config(stage1, "sinusoidal"), trained, "stage 1")
+    valid = pairs(files["valid"])
+    assert token_loss(again, tokenizer, valid) == token_loss(trained, tokenizer, valid)
+
+
+def test_models_that_do_not_continue_each_other_are_refused(stage1: Path, trained: Path) -> None:
+    plain, flow = load_run(stage1, "cpu")[0], load_run(trained, "cpu")[0]
+    for position in ("learned", "none", "rnn"):
+        with pytest.raises(DataError, match=f"'sinusoidal', which '{position}' cannot continue"):
+            warm_started(config(stage1, position), plain, "stage 1")
+    with pytest.raises(DataError, match="'sinusoidal', which 'floater' cannot continue"):
+        warm_started(config(stage1, "floater", injection="add"), plain, "stage 1")
+    with pytest.raises(DataError, match="'floater', which 'sinusoidal' cannot continue"):
+        warm_started(config(trained, "sinusoidal"), flow, "stage 1")
+    with pytest.raises(DataError, match=r"has the position option delta 0.1, not 0.2"):
+        warm_started(config(trained, "floater", delta=0.2), flow, "stage 1")
+    warm_started(config(trained, "floater", refresh_every=2, injection="qkv"), flow, "stage 1")
+    wide = FloaterConfig(**(config(stage1, "floater").to_dict() | {"intermediate_size": 65}))
+    with pytest.raises(
+        DataError, match=r"does not fit: encoder.blocks.0.feed_forward.inner.weight is \(64, 32\)"
+    ):
+        warm_started(wide, plain, "stage 1")

@@ -1,0 +1,340 @@
+"""The command line: what a person types, reads and gets wrong."""
+
+import gzip
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from floater.cli import main
+from floater.tasks import cldr
+
+PROGRAM = [sys.executable, "-m", "floater"]
+# shown, as they are to a person; elsewhere in the tests warnings of floater are errors
+pytestmark = pytest.mark.filterwarnings("default::floater.tasks.translation.CutTranslation")
+NOISE = re.compile(r"transformers\]|[Ww]arning|shards|Loading weights|Traceback")
+
+
+def typed(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(
+        [*PROGRAM, *arguments], input=stdin, capture_output=True, env=env, timeout=120, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a corpus, a configuration and, after `trained`, its run."""
+    folder = tmp_path_factory.mktemp("work")
+    parts = cldr.split(train=120, valid=5, test=6, mean_tokens=10, longest=200)
+    cldr.write(folder / "corpus", parts, source="en", target="de")
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1, "decoder_layers": 1}
+    config = {
+        "run": "run",
+        "data": {
+            "train_source": "corpus/train.en",
+            "train_target": "corpus/train.de",
+            "valid_source": "corpus/valid.en",
+            "valid_target": "corpus/valid.de",
+            "vocabulary_size": 300,
+        },
+        "model": {"preset": "tiny", "max_length": 80, "changes": sizes},
+        "training": {
+            "warmup": 3,
+            "max_steps": 6,
+            "save_every": 3,
+            "validate_every": 3,
+            "average": 2,
+            "patience": 5,
+        },
+        "decoding": {"beam": 2, "max_ratio": 0.2},
+    }
+    (folder / "mine.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(work)
+
+
+@pytest.fixture(scope="module")
+def trained(work: Path) -> subprocess.CompletedProcess[bytes]:
+    before = Path.cwd()
+    os.chdir(work)
+    try:
+        return typed("train", "mine.yaml")
+    finally:
+        os.chdir(before)
+
+
+Says = Callable[..., str]
+
+
+@pytest.fixture
+def fails(work: Path, capsys: pytest.CaptureFixture[str]) -> Says:
+    """Run a command that a person has got wrong: one line, exit code 2, nothing written."""
+
+    def run(*arguments: str) -> str:
+        before = {path: path.stat().st_mtime_ns for path in work.rglob("*")}
+        capsys.readouterr()
+        assert main(arguments) == 2
+        said = capsys.readouterr()
+        after = {path: path.stat().st_mtime_ns for path in work.rglob("*")}
+        assert after == before
+        assert said.out == ""
+        *told, last = said.err.splitlines()
+        assert all("pairs" in line for line in told), "only how much was read may come before"
+        assert last.startswith("floater: ")
+        return last.removeprefix("floater: ")
+
+    return run
+
+
+def test_training_says_what_it_does_and_nothing_else(trained: subprocess.CompletedProcess[bytes]) -> None:
+    said = trained.stderr.decode()
+    assert trained.returncode == 0, said
+    assert not NOISE.search(said)
+    assert "120 training pairs" in said
+    assert "parameters" in said
+    assert "tokens/s" in said or "step/s" in said
+    assert "run/model: steps 6" in said
+
+
+def test_a_finished_run_says_so(trained: object, work: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in work.rglob("*")}
+    again = typed("train", "mine.yaml")
+    assert (again.returncode, again.stdout) == (0, b"")
+    assert again.stderr.decode() == "run is finished; its model is in run/model\n"
+    assert {path: path.stat().st_mtime_ns for path in work.rglob("*")} == before
+
+
+def test_translating_standard_input(trained: object) -> None:
+    done = typed("translate", "run", stdin=b"Spain; Italy\n\n1 year ago\r\n")
+    assert done.returncode == 0
+    lines = done.stdout.decode().split("\n")
+    assert (len(lines), lines[1], lines[3]) == (4, "", "")
+    assert all(
+        re.fullmatch("floater: warning: .* before they ended", line)
+        for line in done.stderr.decode().splitlines()
+    )
+
+
+def test_standard_input_that_is_not_text(trained: object) -> None:
+    done = typed("translate", "run", stdin=b"Spain\n\xff\n")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == b"floater: standard input, line 2: not UTF-8 (invalid start byte)\n"
+
+
+def test_translating_files(trained: object, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = (work / "corpus" / "test.en").read_bytes()
+    with gzip.open(work / "test.en.gz", "wb") as file:
+        file.write(source)
+    assert main(["translate", "run", "--source", "corpus/test.en"]) == 0
+    expected = capsys.readouterr().out
+    assert expected.count("\n") == 6
+    assert main(["translate", "run", "--source", "test.en.gz", "--output", "out.de"]) == 0
+    assert capsys.readouterr().out == ""
+    assert (work / "out.de").read_text(encoding="utf-8") == expected
+
+
+def test_a_source_longer_than_the_training_length(trained: object, work: Path) -> None:
+    (work / "long.en").write_text("Spain " * 300 + "\n", encoding="utf-8")
+    assert main(["translate", "run", "--source", "long.en", "--output", "long.de"]) == 0
+    assert (work / "long.de").read_text(encoding="utf-8").count("\n") == 1
+
+
+def test_evaluating_prints_scores_with_signatures_and_bins(
+    trained: object, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["--source", "corpus/test.en", "--reference", "corpus/test.de"]
+    assert main(["evaluate", "run", *files, "--bins", "2,400", "--output", "scored.de"]) == 0
+    bleu, chrf, tokenised, *bins = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"BLEU \d+\.\d\d \(nrefs:1\|.*version:.*\)", bleu)
+    assert re.fullmatch(r"chrF \d+\.\d\d \(nrefs:1\|.*version:.*\)", chrf)
+    assert re.fullmatch(r"tokenised BLEU \d+\.\d\d \(.*moses-de.*\)", tokenised)
+    assert [line.split(" lines")[0].split() for line in bins] == [
+        ["0", "to", "1", "words", "0"],
+        ["2", "to", "399", "words", "6"],
+        ["400", "words", "and", "more", "0"],
+    ]
+    assert (work / "scored.de").read_text(encoding="utf-8").count("\n") == 6
+
+
+def test_help_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--help"])
+    assert stop.value.code == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^training.lr +float +0.0007\n +peak learning rate", said, re.MULTILINE)
+    assert re.search(r"^run +str +required\n", said, re.MULTILINE)
+    assert "model.changes.dropout" in said
+
+
+def test_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    said = capsys.readouterr().out
+    rows = {line.split()[0]: line.split()[1:3] for line in said.splitlines()[4:] if line.strip()}
+    assert (
+        rows.items()
+        >= {
+            "floater": ["526,336", "9,216"],  # Table 6: 526.3 K
+            "learned": ["262,144", "0"],
+            "none": ["0", "0"],
+            "rnn": ["263,168", "3,072"],  # Table 6: 263.2 K
+            "sinusoidal": ["0", "0"],
+        }.items()
+    )
+    assert "Table 6 of Liu et al. 2020 counts one flow" in said
+    assert "refresh_every=1" in said
+
+
+def test_bad_data_is_named(fails: Says, work: Path) -> None:
+    (work / "short.en").write_text("one\ntwo\n")
+    (work / "latin.en").write_bytes(b"one\ncaf\xe9\n")
+    (work / "empty.en").touch()
+
+    def said(*overrides: str) -> str:
+        return fails("train", "mine.yaml", "run=new", *overrides)
+
+    assert (
+        said("data.train_source=short.en") == "short.en and corpus/train.de are not aligned: 2 and 120 lines"
+    )
+    assert said("data.train_source=latin.en").startswith("latin.en, line 2: not UTF-8")
+    assert said("data.train_source=none.en") == "none.en: cannot be read (No such file or directory)"
+    empty = said("data.train_source=empty.en", "data.train_target=empty.en")
+    assert empty.startswith("empty corpus: no pair of sentences")
+    assert "more than training.max_tokens, 5" in said("training.max_tokens=5")
+    assert said("data.vocabulary_size=9") == "mine.yaml: data: vocabulary_size is 9; it must be at least 259"
+
+
+def test_an_empty_side_is_skipped_and_said(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    german = (work / "corpus" / "train.de").read_text(encoding="utf-8").splitlines()
+    (work / "gaps.de").write_text("\n".join(["", "  ", *german[2:]]) + "\n", encoding="utf-8")
+    assert main(["train", "mine.yaml", "run=gaps", "data.train_target=gaps.de", "training.max_tokens=5"]) == 2
+    assert "118 training pairs; 2 with an empty side skipped\n" in capsys.readouterr().err
+
+
+def test_bad_settings_are_named(fails: Says) -> None:
+    def said(*overrides: str) -> str:
+        return fails("train", "mine.yaml", "run=new", *overrides)
+
+    assert "did you mean 'floater'?" in said("model.position=floatr")
+    assert "did you mean 'model.preset'?" in said("modl.preset=tiny")
+    assert "'training.lr' must be float" in said("training.lr=fast")
+    assert "is not a multiple of num_attention_heads 3" in said("model.changes.num_attention_heads=3")
+    assert said("nonsense") == "override 'nonsense': expected key=value"
+    assert fails("train", "none.yaml") == "none.yaml: No such file or directory"
+
+
+def test_a_directory_that_is_no_run_is_left_alone(fails: Says, trained: object) -> None:
+    assert fails("train", "mine.yaml", "run=corpus").startswith("corpus is not empty and holds no run")
+    other = fails("train", "mine.yaml", "training.seed=2")
+    assert other == "run holds a run with other settings: training.seed is 1 there and 2 here"
+    assert fails("translate", "corpus").startswith("corpus holds no trained model")
+    assert fails("translate", "none").startswith("none holds no trained model")
+    warm = fails(
+        "train",
+        "mine.yaml",
+        "run=new",
+        "training.warm_start=run",
+        "model.position=learned",
+        "model.max_length=500",
+    )
+    assert "'floater', which 'learned' cannot continue" in warm
+
+
+def test_output_that_cannot_be_written_is_named_before_the_work(fails: Says, trained: object) -> None:
+    source = ["--source", "corpus/test.en"]
+    assert fails("translate", "run", *source, "--output", "none/out.de") == "none: no such directory"
+    assert fails("translate", "run", *source, "--output", "corpus") == "corpus: Is a directory"
+    scored = ["--reference", "corpus/test.de", "--output", "none/out.de"]
+    assert fails("evaluate", "run", *source, *scored) == "none: no such directory"
+
+
+def test_learned_positions_end(fails: Says, work: Path) -> None:
+    learned = ["model.position=learned", "model.max_length=400", "training.validate_every=never"]
+    assert (
+        main(["train", "mine.yaml", "run=learned", "training.max_steps=1", "training.patience=0", *learned])
+        == 0
+    )
+    (work / "endless.en").write_text("Spain\n" + "Spain " * 400 + "\n", encoding="utf-8")
+    said = fails("translate", "learned", "--source", "endless.en")
+    assert re.fullmatch(r"line 2 has \d+ tokens, but the model has 400 learned positions", said)
+
+
+@pytest.mark.parametrize("bins", ["3,2", "0,4", "a", "2,,3", ""])
+def test_bad_bins_are_named(bins: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", "run", "--source", "a", "--reference", "b", "--bins", bins])
+    assert stop.value.code == 2
+    assert f"'{bins}' is no list of growing numbers" in capsys.readouterr().err
+
+
+def test_bad_dimensions_of_models(fails: Says) -> None:
+    assert fails("models", "--dim", "7") == "dim is 7; sinusoids need an even one"
+    assert "layers is 0" in fails("models", "--layers", "0")
+
+
+WITHOUT = """
+import sys
+sys.modules.update(dict.fromkeys(sys.argv[1].split(",")))
+from floater.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT, packages, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("package", ["jsonargparse", "tensorboard"])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(package: str) -> None:
+    done = without(package, "train", "mine.yaml", "run=new")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert package in done.stderr
+    assert "pip install 'floater[train]'" in done.stderr
+
+
+def test_models_are_listed_without_the_packages_for_training() -> None:
+    extra = (
+        "accelerate,babel,datasets,docstring_parser,jsonargparse,matplotlib,sacrebleu,sacremoses,tensorboard"
+    )
+    done = without(extra, "models")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "floater" in done.stdout
+
+
+def test_a_reader_that_has_gone_is_no_error() -> None:
+    command = f"{sys.executable} -m floater models; echo exit code $? >&2"
+    done = subprocess.run(
+        ["bash", "-c", f"({command}) | true"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stderr == "exit code 0\n"
+
+
+def test_an_interrupted_command_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("floater.cli._models", interrupted)
+    assert main(["models"]) == 130
+    assert "goes on from its last checkpoint" in capsys.readouterr().err
+
+
+def test_a_mistake_of_the_program_is_not_called_one_of_the_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
+        raise ValueError("this is a bug")
+
+    monkeypatch.setattr("floater.cli._models", broken)
+    with pytest.raises(ValueError, match="this is a bug"):
+        main(["models"])
