@@ -87,6 +87,11 @@ class PositionModel(nn.Module):
         super().__init__()
         self.frame = frame
 
+    @property
+    def bound(self) -> int | None:
+        """How many positions the model has; None if it serves any length."""
+        return None
+
     def reset_parameters(self) -> None:
         """Draw the model's own parameters anew."""
 

@@ -46,7 +46,7 @@ class Row:
 
 
 def demo(
-    folder: Path, *, train: int = 20_000, valid: int = 200, test: int = 100, steps: int = 900
+    folder: Path, *, train: int = 20_000, valid: int = 200, test: int = 80, steps: int = 900
 ) -> list[Row]:
     """Train FLOATER, sinusoids and a learned table on the built-in corpus, and compare them by length.
 
@@ -107,7 +107,7 @@ def demo_settings(
             save_every=max(1, steps // 9),
             average=3,
         ),
-        decoding=Decoding(beam=1, max_tokens=16384),
+        decoding=Decoding(beam=1, max_ratio=1.2, max_tokens=16384),
     )
 
 
@@ -140,7 +140,7 @@ def _steps_done(run: Path) -> int:
 def _row(settings: TranslationSettings, files: Mapping[str, tuple[Path, Path]]) -> Row:
     folder = Path(settings.run)
     log = folder.with_suffix(".log").open("a", encoding="utf-8")
-    with log, contextlib.redirect_stderr(log):
+    with log, contextlib.redirect_stderr(log), contextlib.redirect_stdout(log):
         run = train(settings)
         minutes = json.loads((run / RESULT).read_text(encoding="utf-8"))["minutes"]
         trained, tokenizer = load_run(run)

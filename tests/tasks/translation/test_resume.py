@@ -3,8 +3,6 @@
 import multiprocessing
 import os
 import signal
-import time
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -12,40 +10,33 @@ import pytest
 from safetensors.torch import load_file
 
 from floater.cli import main
+from floater.tasks.translation.trainer import TranslationTrainer
 from floater.training import checkpoints
 
 from .conftest import Files
 from .small import equal, write_config
 
 
-def command(config: Path) -> None:
-    """What `floater train CONFIG` does, in a process without a GPU."""
+def command(config: Path, killed_in_step: int | None) -> None:
+    """What `floater train CONFIG` does, in a process without a GPU that may be killed in a step."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    whole = TranslationTrainer.training_step
+
+    def training_step(self: TranslationTrainer, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step + 1 == killed_in_step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return whole(self, *args, **kwargs)
+
+    TranslationTrainer.training_step = training_step
     raise SystemExit(main(["train", str(config)]))
 
 
-def started(config: Path) -> BaseProcess:
+def exit_code(config: Path, *, killed_in_step: int | None = None) -> int | None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["floater.tasks.translation"])
-    process = context.Process(target=command, args=(config,))
+    process = context.Process(target=command, args=(config, killed_in_step))
     process.start()
-    return process
-
-
-def killed_when_there_is(path: Path, config: Path) -> int | None:
-    process = started(config)
-    until = time.monotonic() + 120
-    while not path.exists() and process.is_alive() and time.monotonic() < until:
-        time.sleep(0.002)
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.join(timeout=120)
-    return process.exitcode
-
-
-def finished(config: Path) -> int | None:
-    process = started(config)
-    process.join(timeout=120)
+    process.join(timeout=600)
     return process.exitcode
 
 
@@ -61,16 +52,16 @@ def finished(config: Path) -> int | None:
     ids=["plain", "flow-schedule"],
 )
 def test_a_killed_run_ends_as_a_whole_one(tmp_path: Path, files: Files, parts: dict[str, Any]) -> None:
-    whole = write_config(tmp_path, files, "whole", **parts)
-    assert finished(whole) == 0
+    assert exit_code(write_config(tmp_path, files, "whole", **parts)) == 0
 
     config, run = write_config(tmp_path, files, "killed", **parts), tmp_path / "killed"
-    assert killed_when_there_is(run / "config.yaml", config) == -signal.SIGKILL
-    assert killed_when_there_is(run / "checkpoint-4", config) == -signal.SIGKILL
-    assert [path.name for path in checkpoints(run)][-1] in ("checkpoint-4", "checkpoint-6")
+    assert exit_code(config, killed_in_step=1) == -signal.SIGKILL
+    assert (checkpoints(run), (run / "config.yaml").is_file()) == ([], True)
+    assert exit_code(config, killed_in_step=6) == -signal.SIGKILL
+    assert checkpoints(run)[-1].name == "checkpoint-4"
     assert not (run / "model").exists()
-    assert finished(config) == 0
+    assert exit_code(config) == 0
 
-    for file in ("model", "checkpoint-12"):
-        expected, found = (load_file(run / file / "model.safetensors") for run in (tmp_path / "whole", run))
-        assert equal(expected, found)
+    for name in ("model", "checkpoint-12"):
+        weights = (tmp_path / ended / name / "model.safetensors" for ended in ("whole", "killed"))
+        assert equal(*map(load_file, weights))

@@ -32,6 +32,11 @@ class Learned(AddedVectors):
         self.tables = nn.ModuleDict({str(n): nn.Embedding(frame.max_length, frame.dim) for n in self.blocks})
         self.reset_parameters()
 
+    @property
+    def bound(self) -> int:
+        """The size of the table."""
+        return self.frame.max_length
+
     def reset_parameters(self) -> None:
         for layer in self.blocks:
             nn.init.normal_(self.table(layer).weight, std=self.frame.dim**-0.5)

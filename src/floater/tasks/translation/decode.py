@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast, StoppingCriteria, StoppingCriteriaList
 
-from floater.encodings import Learned, PositionError
+from floater.encodings import PositionError
 from floater.tasks.translation.data import encode, source_batch
 from floater.tasks.translation.settings import Decoding
 from floater.training import TokenBatchSampler
@@ -61,7 +61,7 @@ def translate(
     decoding = decoding or Decoding()
     translations, cut = translate_and_count(model, tokenizer, lines, decoding)
     if cut:
-        table = table_size(model)
+        table = model.encoder.position.bound
         bound = "" if table is None else f", at most {table}"
         warnings.warn(
             f"{cut} of {sum(bool(line.strip()) for line in lines)} translations reached the longest output "
@@ -86,7 +86,7 @@ def translate_and_count(
         return out, 0
     ids = encode(tokenizer, [lines[i] for i in order])
     lengths = [len(row) for row in ids]
-    table = table_size(model)
+    table = model.encoder.position.bound
     for line, length in zip(order, lengths, strict=True):
         if table is not None and length > table:
             raise PositionError(
@@ -107,12 +107,6 @@ def translate_and_count(
             out[order[i]] = text.strip().replace("\n", " ")
     model.train(training)
     return out, cut
-
-
-def table_size(model: FloaterForConditionalGeneration) -> int | None:
-    """How many positions the model has learned, the longest source and output; None if it has no such end."""
-    position = model.encoder.position
-    return position.frame.max_length if isinstance(position, Learned) else None
 
 
 def _search(

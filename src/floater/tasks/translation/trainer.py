@@ -22,7 +22,6 @@ from transformers.integrations.integration_utils import TensorBoardCallback
 from floater.flow import FlowEncoder
 from floater.tasks.text import DataError, Pairs
 from floater.tasks.translation.data import Example, TokenPairs, collate
-from floater.tasks.translation.decode import table_size
 from floater.tasks.translation.run import LOG, write_json
 from floater.tasks.translation.settings import Decoding, Training
 from floater.tasks.translation.validation import validate
@@ -182,7 +181,7 @@ def check_lengths(
     Raises:
         DataError: if a pair does not fit.
     """
-    table = table_size(model)
+    table = model.encoder.position.bound
     for name, pairs, bound, what in (
         ("training", examples, max_tokens, "training.max_tokens"),
         ("training", examples, table, "the learned positions of model.max_length"),
