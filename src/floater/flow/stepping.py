@@ -66,6 +66,10 @@ class Dynamics:
     def __call__(self, t: Tensor, p: Tensor, perturb: object = None) -> Tensor:
         """The velocity (rows, dim) in the dtype of the state p; `perturb` is torchdiffeq's, not needed."""
         self.time = t.detach()
+        return self.velocity(t, p)
+
+    def velocity(self, t: Tensor, p: Tensor) -> Tensor:
+        """The velocity (rows, dim) in the dtype of the state p."""
         arguments = (t.to(self.dtype), p.to(self.dtype))
         with torch.autocast(p.device.type, enabled=False):
             h = (
@@ -73,8 +77,7 @@ class Dynamics:
                 if self._converted
                 else self.field(*arguments)
             )
-        velocity: Tensor = h.to(p.dtype)
-        return velocity
+        return h.to(p.dtype)
 
     def callback_step(self, *_: object) -> None:
         """Called by torchdiffeq before each step; nothing to do."""

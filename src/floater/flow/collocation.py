@@ -1,0 +1,279 @@
+"""Solutions by Gauss-Legendre collocation, parallel in time: piecewise polynomials of exact gradient."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from floater.flow.coordinates import Coordinates, coordinates
+from floater.flow.legendre import gauss
+from floater.flow.plan import kept_plans, plan_windows, truncation
+from floater.flow.stepping import FlowDiverged, wide_dtype
+from floater.flow.sweeps import NoConvergence, backward_sweeps, forward_sweeps
+from floater.flow.windows import NODES, Windows
+
+WINDOWS_IN_FLIGHT = {"cpu": 2, "cuda": 8}
+
+_MARGIN = 0.3
+"""The part of the tolerance that plans and sweeps aim at, so that a plan survives a training step."""
+
+_STRICTER = (1.0, 0.1, 0.01)
+
+
+class FlowInaccurate(RuntimeError):
+    """No plan of a collocation solve met its tolerance.
+
+    Args:
+        time: Where the estimated error was largest.
+        error: That error, relative to the tolerance.
+    """
+
+    def __init__(self, time: float, error: float) -> None:
+        super().__init__(time, error)
+        self.time, self.error = time, error
+
+    def __str__(self) -> str:
+        """One line: where, by how much, and what to try."""
+        return (
+            f"collocation missed its tolerance {self.error:.3g} times over near t = {self.time:.6g}; "
+            "try a larger rtol or atol, a float64 start, or method='dopri5'"
+        )
+
+
+class Dense:
+    """A solution p(t) as a polynomial in each window, readable at any time of its span.
+
+    Args:
+        windows: The windows.
+        start: p at the first edge (rows, dim), wide.
+        velocities: dp/dt at the nodes (n, N, rows, dim).
+        dtype: The dtype to return.
+    """
+
+    def __init__(self, windows: Windows, start: Tensor, velocities: Tensor, dtype: torch.dtype) -> None:
+        self.begin, self.end = windows.edges[0], windows.edges[-1]
+        self._windows, self._start, self._velocities, self._dtype = windows, start, velocities, dtype
+
+    def at(self, times: Tensor) -> Tensor:
+        """p at any times of the span, in any order; gradients flow to theta, start and times.
+
+        Args:
+            times: Times (length,) from `begin` to `end`.
+
+        Returns:
+            Vectors (length, rows, dim).
+
+        Raises:
+            ValueError: if the times are not one-dimensional or one lies outside the span.
+        """
+        if times.dim() != 1 or len(times) == 0:
+            raise ValueError(f"times must be (length,) and not empty, got shape {tuple(times.shape)}")
+        wide = times.to(self._start.device, self._start.dtype)
+        low, high = torch.stack(wide.detach().aminmax()).tolist()
+        if not (self.begin <= low and high <= self.end):
+            outside = high if self.begin <= low else low
+            raise ValueError(
+                f"times must lie from t = {self.begin:g} to {self.end:g}, which the solution spans, "
+                f"got {outside:g}"
+            )
+        if bool((wide.detach().diff() >= 0).all()):
+            return self._sorted(wide)
+        ascending, order = wide.sort()
+        return self._sorted(ascending)[order.argsort()]
+
+    def _sorted(self, times: Tensor) -> Tensor:
+        p: Tensor = _Read.apply(self._windows, self._dtype, self._start, self._velocities, times)
+        return p
+
+
+def dense(
+    field: nn.Module,
+    start: Tensor,
+    end: float,
+    *,
+    begin: float = 0.0,
+    rtol: float = 1e-6,
+    atol: float = 1e-6,
+) -> Dense:
+    """Solve dp/dt = h(t, p) over a span by collocation, parallel in time.
+
+    Source: Gauss-Legendre collocation (Hairer, Norsett, Wanner, "Solving Ordinary Differential
+    Equations I", 1993, section II.7) of eight nodes in windows, whose equations are solved by
+    fixed-point sweeps over two windows at once (eight on CUDA). An `MLPField` is solved in its
+    preactivations, where one product of an evaluation replaces two. The gradient is that of the
+    discrete solution, by sweeps over the transposed system; it cannot be differentiated again.
+
+    The windows' lengths follow from the decay of their Legendre coefficients. The field keeps them
+    for the next solve. Every solve estimates its error, of the sweeps and of the polynomials, and
+    plans anew if the estimate fails. The arithmetic is float64 where float32 cannot hold `rtol`.
+
+    Args:
+        field: Any module with `forward(t, p)`: scalar t, p (rows, dim), returns (rows, dim). One
+            that cannot be evaluated under `torch.vmap` is evaluated node by node.
+        start: p at time `begin` (rows, dim).
+        end: The last time, after `begin`.
+        begin: The first time.
+        rtol: Tolerance of the Euclidean norm of the error of a row, relative to that of the row.
+        atol: The least tolerance.
+
+    Returns:
+        The solution.
+
+    Raises:
+        ValueError: if `end` is not after `begin`.
+        FlowDiverged: if p becomes infinite or NaN, or windows vanish.
+        FlowInaccurate: if no plan meets the tolerance.
+
+    Example:
+        >>> from floater.flow import SinusoidField
+        >>> field = SinusoidField(2)
+        >>> circle = dense(field, field.start()[None], 7.0)
+        >>> circle.at(torch.tensor([math.pi, 0.0])).round(decimals=4).flatten().abs()
+        tensor([0., 1., 0., 1.])
+    """
+    if not begin < end < math.inf:
+        raise ValueError(f"end must be a finite time after begin = {begin:g}, got {end:g}")
+    with torch.autocast(start.device.type, enabled=False):
+        y = coordinates(field, start, begin, rtol)
+        wide = start.to(wide_dtype(start.device))
+        flight = WINDOWS_IN_FLIGHT.get(start.device.type, 2)
+        plans, key = kept_plans(field), (type(field), type(y), y.dtype, begin, rtol, atol)
+        worst = (math.inf, begin)
+        for strict in (None, *_STRICTER):
+            if strict is None:
+                if key not in plans or plans[key][-1] < end:
+                    continue
+                inside = [edge for edge in plans[key] if edge < end - 1e-9 * (end - begin)]
+                edges = [*inside, end]
+            else:
+                edges = plan_windows(y, begin, end, _MARGIN * strict * rtol, _MARGIN * strict * atol)
+            windows = Windows(edges, flight, y.dtype, start.device)
+            # What the sweeps leave adds up over the windows, what the polynomials leave does not.
+            part = _MARGIN * (strict or 1.0)
+            try:
+                with torch.no_grad():
+                    states, _ = forward_sweeps(y, windows, part * rtol, part * atol)
+            except NoConvergence:
+                continue
+            states = _Collocation.apply(y, windows, states, rtol, y.start, *y.tensors)
+            velocities = _by_nodes(y.read, windows, states)
+            worst = _error(y, windows, wide.detach(), velocities.detach(), rtol, atol)
+            if worst[0] <= 1:
+                if strict is not None:
+                    plans[key] = edges
+                plans.move_to_end(key)
+                out = torch.promote_types(torch.float32, start.dtype)
+                return Dense(windows, wide, velocities, out)
+    if not math.isfinite(worst[0]):
+        raise FlowDiverged(worst[1], "NaN or infinity in p")
+    raise FlowInaccurate(worst[1], worst[0])
+
+
+def _by_nodes(function: Any, windows: Windows, states: Tensor) -> Tensor:
+    """A function of times (m,) and states (m, rows, width) at all nodes (n, N, rows, width)."""
+    result: Tensor = function(windows.times.flatten(), states.flatten(0, 1))
+    return result.view(len(windows), NODES, *result.shape[1:])
+
+
+@torch.no_grad()
+def _error(
+    y: Coordinates, windows: Windows, start: Tensor, velocities: Tensor, rtol: float, atol: float
+) -> tuple[float, float]:
+    """The largest estimated error relative to the tolerance, and the time at which it is.
+
+    The field itself is evaluated once more, at the last node of every window, on the polynomial's
+    value there: what is missing at the velocity is what the sweeps left.
+    """
+    lefts = _lefts(windows, start, velocities)
+    last = torch.einsum("k,nkrd->nrd", gauss(NODES).quadrature[-1].to(velocities), velocities)
+    p = lefts[:-1].to(velocities.dtype) + windows.lengths.view(-1, 1, 1) * last
+    missing = (y.field(windows.times[:, -1], p) - velocities[:, -1]).norm(dim=-1)
+    error = windows.lengths.unsqueeze(1) * missing + truncation(windows.lengths, velocities)
+    relative = (error / (rtol * p.norm(dim=-1)).clamp(min=atol)).amax(1).nan_to_num(nan=math.inf)
+    worst = int(relative.argmax())
+    return float(relative[worst]), windows.edges[worst]
+
+
+def _lefts(windows: Windows, start: Tensor, velocities: Tensor) -> Tensor:
+    """p at all edges (n + 1, rows, dim), wide."""
+    steps = torch.einsum("nk,nkrd->nrd", windows.weights, velocities).to(start.dtype)
+    return torch.cat((start.unsqueeze(0), start + steps.cumsum(0)))
+
+
+class _Collocation(torch.autograd.Function):
+    """The states at the nodes, with the derivative that the collocation equations imply."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, y: Coordinates, windows: Windows, states: Tensor, rtol: float, *tensors: Tensor
+    ) -> Tensor:
+        ctx.y, ctx.windows, ctx.rtol = y, windows, rtol
+        ctx.save_for_backward(states, *tensors)
+        return states.view_as(states)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+        states, *_ = ctx.saved_tensors
+        with torch.autocast(states.device.type, enabled=False):
+            try:
+                start, tensors = backward_sweeps(
+                    ctx.y, ctx.windows, states, cotangents[0], _MARGIN * ctx.rtol
+                )
+            except NoConvergence as error:
+                raise FlowDiverged(ctx.windows.edges[-1], f"in the backward pass: {error}") from error
+        return None, None, None, None, start, *tensors
+
+
+class _Read(torch.autograd.Function):
+    """p at sorted times: the integrals of the windows' polynomials, one product per window."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, windows: Windows, dtype: torch.dtype, start: Tensor, velocities: Tensor, times: Tensor
+    ) -> Tensor:
+        ctx.windows = windows
+        bounds, x = windows.locate(times)
+        ctx.bounds, ctx.x = bounds, x
+        ctx.save_for_backward(velocities)
+        lefts = _lefts(windows, start, velocities).to(velocities.dtype)
+        integrals = _integration(windows, bounds, x, velocities)
+        p = velocities.new_empty(len(times), *start.shape)
+        for w, (a, b) in enumerate(zip(bounds, bounds[1:], strict=False)):
+            if a < b:
+                out = p[a:b].view(b - a, -1)
+                torch.addmm(lefts[w].view(1, -1), integrals[a:b], velocities[w].flatten(1), out=out)
+        return p.to(dtype)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+        windows, bounds, x = ctx.windows, ctx.bounds, ctx.x
+        (velocities,) = ctx.saved_tensors
+        g = cotangents[0].to(velocities.dtype).contiguous()
+        integrals = _integration(windows, bounds, x, velocities)
+        values = gauss(NODES).evaluation(x).to(velocities) if ctx.needs_input_grad[4] else None
+        result = torch.empty_like(velocities)
+        times = x.new_zeros(len(x)) if values is not None else None
+        right = x.new_zeros(velocities.shape[2:])
+        for w in reversed(range(len(windows))):
+            a, b = bounds[w], bounds[w + 1]
+            own = g[a:b].view(b - a, right.numel())
+            base = torch.mm(windows.weights[w].unsqueeze(1), right.to(g.dtype).view(1, -1))
+            torch.addmm(base, integrals[a:b].T, own, out=result[w].view(NODES, -1))
+            right = right + own.sum(0).view_as(right)
+            if values is not None and times is not None:
+                rates = torch.mm(values[a:b], velocities[w].flatten(1))
+                times[a:b] = (rates * own).sum(1)
+        return None, None, right, result, times
+
+
+def _integration(windows: Windows, bounds: list[int], x: Tensor, like: Tensor) -> Tensor:
+    """From velocities at the nodes of each time's window to its displacement from the left edge."""
+    counts = torch.tensor(bounds).diff().to(x.device)
+    lengths = windows.lengths.to(x).repeat_interleave(counts)
+    return (lengths.unsqueeze(1) * gauss(NODES).integration(x)).to(like)

@@ -1,0 +1,248 @@
+"""The coordinates y in which a field is solved by collocation, y' = f(t, y), and the way back to p."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from floater.flow.field import ACTIVATIONS, MLPField, ScaledField
+from floater.flow.stepping import Dynamics, wide_dtype
+
+Pullback = Callable[[slice, Tensor], Tensor]
+
+
+class Coordinates(Protocol):
+    """What a collocation solve asks of the coordinates; m is any number of nodes.
+
+    Attributes:
+        start: y at the beginning (rows, width), wide, a function of p(0) and the parameters.
+        tensors: What f depends on and gradients shall reach.
+        dtype: The dtype of the arithmetic.
+    """
+
+    start: Tensor
+    tensors: tuple[Tensor, ...]
+    dtype: torch.dtype
+
+    def velocity(self, times: Tensor, states: Tensor) -> Tensor:
+        """f at m times (m,) and states (m, rows, width)."""
+
+    def transposed(self, times: Tensor, states: Tensor) -> tuple[Pullback, Callable[[Tensor], Any]]:
+        """The transposed derivative of f at all nodes: times (n, N), states (n, N, rows, width).
+
+        Returns:
+            A function of a slice of windows and cotangents of f there (k, N, rows, width), which
+            gives those of y; and a function of the cotangents of f at all nodes, which gives those
+            of `tensors`.
+        """
+
+    def read(self, times: Tensor, states: Tensor) -> Tensor:
+        """dp/dt (m, rows, dim) at m times and states; autograd follows."""
+
+    def field(self, times: Tensor, p: Tensor) -> Tensor:
+        """h(t, p) itself at m times and vectors p (m, rows, dim)."""
+
+
+def coordinates(field: nn.Module, start: Tensor, begin: float, rtol: float) -> Coordinates:
+    """The best coordinates for a field: preactivations for a plain `MLPField`, else p.
+
+    Args:
+        field: The field.
+        start: p at time `begin` (rows, dim).
+        begin: The time of the start.
+        rtol: The relative tolerance; float32 arithmetic holds no less than eight roundings.
+
+    Example:
+        >>> type(coordinates(MLPField(2), torch.zeros(1, 2), 0.0, 1e-6)).__name__
+        'Preactivations'
+    """
+    dtype = Dynamics(field, start).dtype
+    if rtol < 8 * torch.finfo(dtype).eps:
+        dtype = torch.promote_types(dtype, wide_dtype(start.device))
+    start = start.to(dtype)
+    if (mlp := plain_mlp(field)) is not None:
+        return Preactivations(mlp.activation, _layers(field, dtype), start, begin)
+    return Plain(Dynamics(field, start), start)
+
+
+def plain_mlp(field: nn.Module) -> MLPField | None:
+    """The `MLPField` that a field is, perhaps in another unit of time, if nothing hooks into it."""
+    inner = field.field if type(field) is ScaledField else field
+    if type(inner) is not MLPField or type(inner.inner) is not nn.Linear or type(inner.outer) is not nn.Linear:
+        return None
+    hooked = any(m._forward_hooks or m._forward_pre_hooks for m in field.modules())
+    return None if hooked else inner
+
+
+def _layers(field: nn.Module, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """[W1 u1], b1, [W2 u2] and b2 of the equivalent `MLPField`."""
+    if isinstance(field, ScaledField):
+        weight1, bias1, weight2, bias2 = _layers(field.field, dtype)
+        # dp/du = s h(s u, p): each layer's time is scaled, then the velocity.
+        scale = field.log_scale.exp().to(dtype)
+        time1, time2 = (torch.cat((torch.ones_like(w[0, :-1]), scale.view(1))) for w in (weight1, weight2))
+        return weight1 * time1, bias1, scale * weight2 * time2, scale * bias2
+    assert isinstance(field, MLPField)
+    inner, outer = field.inner, field.outer
+    return (
+        inner.weight.to(dtype),
+        inner.bias.to(dtype),
+        outer.weight.to(dtype),
+        outer.bias.to(dtype),
+    )
+
+
+class Preactivations:
+    """z = W1 p + u1 t + b1 of an `MLPField`: z' = M s(z) + c1 + c2 t with M = W1 W2 formed once.
+
+    One product of an evaluation instead of two, and dp/dt = W2 s(z) + u2 t + b2 at the end. Runge-Kutta
+    and collocation methods do not notice an affine change of coordinates, so the solution is the same.
+
+    Args:
+        activation: A name from `ACTIVATIONS`.
+        layers: [W1 u1], b1, [W2 u2] and b2.
+        start: p at time `begin` (rows, dim), in the dtype of the arithmetic.
+        begin: The time of the start.
+    """
+
+    def __init__(
+        self, activation: str, layers: tuple[Tensor, Tensor, Tensor, Tensor], start: Tensor, begin: float
+    ) -> None:
+        weight1, bias1, self.outer, self.outer_bias = layers
+        self.activate, self.dtype = ACTIVATIONS[activation], weight1.dtype
+        self.inner, self.inner_bias = weight1, bias1
+        wide = wide_dtype(start.device)
+        time = torch.full((1,), begin, dtype=wide, device=start.device)
+        self.start = self._inner(time, start.unsqueeze(0))[0].to(wide)
+        # The columns of [W2 u2 b2] go through W1 together.
+        product: Tensor = _WideProduct.apply(
+            weight1[:, :-1], torch.cat((self.outer, self.outer_bias.unsqueeze(1)), dim=1)
+        )
+        matrix, slope, constant = product.split((self.outer.shape[1] - 1, 1, 1), dim=1)
+        self.tensors = (matrix, torch.cat((constant.T + weight1[:, -1], slope.T)))
+        self._matrix, self._drift = (x.detach() for x in self.tensors)
+
+    def velocity(self, times: Tensor, states: Tensor) -> Tensor:
+        """See `Coordinates`."""
+        s = self.activate(states)
+        f = torch.mm(s.flatten(0, 1), self._matrix.T).view_as(states)
+        return f.add_(_affine(times, self._drift, self.dtype))
+
+    def transposed(self, times: Tensor, states: Tensor) -> tuple[Pullback, Callable[[Tensor], Any]]:
+        """See `Coordinates`."""
+        with torch.enable_grad():
+            z = states.detach().requires_grad_()
+            s = self.activate(z)
+            (slope,) = torch.autograd.grad(s.sum(), z)
+        s = s.detach()
+
+        def pullback(windows: slice, f: Tensor) -> Tensor:
+            return torch.mm(f.flatten(0, 2), self._matrix).view_as(f).mul_(slope[windows])
+
+        def parameters(f: Tensor) -> Any:
+            matrix = torch.mm(f.flatten(0, 2).T, s.flatten(0, 2))
+            nodes = f.sum(2, dtype=times.dtype).flatten(0, 1)
+            powers = torch.stack((torch.ones_like(times), times)).flatten(1)
+            return matrix, (powers @ nodes).to(self.dtype)
+
+        return pullback, parameters
+
+    def read(self, times: Tensor, states: Tensor) -> Tensor:
+        """See `Coordinates`."""
+        return self._outer(times, self.activate(states))
+
+    def field(self, times: Tensor, p: Tensor) -> Tensor:
+        """See `Coordinates`."""
+        return self._outer(times, self.activate(self._inner(times, p)))
+
+    def _inner(self, times: Tensor, p: Tensor) -> Tensor:
+        product = F.linear(p, self.inner[:, :-1])
+        return product + _affine(times, torch.stack((self.inner_bias, self.inner[:, -1])), self.dtype)
+
+    def _outer(self, times: Tensor, s: Tensor) -> Tensor:
+        product = F.linear(s, self.outer[:, :-1])
+        return product + _affine(times, torch.stack((self.outer_bias, self.outer[:, -1])), self.dtype)
+
+
+def _affine(times: Tensor, coefficients: Tensor, dtype: torch.dtype) -> Tensor:
+    """a + b t for the rows a, b of the coefficients (2, width), at m times: (m, 1, width)."""
+    return torch.addcmul(coefficients[:1], coefficients[1:], times.to(dtype).unsqueeze(1)).unsqueeze(1)
+
+
+class _WideProduct(torch.autograd.Function):
+    """A B, formed in the wide dtype and then rounded, since many sweeps go through the result."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        wide = torch.promote_types(a.dtype, wide_dtype(a.device))
+        return (a.to(wide) @ b.to(wide)).to(a.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        (gradient,) = gradients
+        return gradient @ b.T, a.T @ gradient
+
+
+class Plain:
+    """p itself, for any field: it is evaluated at every node, its derivative taken by autograd.
+
+    Args:
+        dynamics: The field.
+        start: p at the beginning (rows, dim), in the dtype of the arithmetic.
+    """
+
+    def __init__(self, dynamics: Dynamics, start: Tensor) -> None:
+        self.start, self.dtype = start.to(wide_dtype(start.device)), start.dtype
+        self.tensors = tuple(t for t in dynamics.tensors.values() if t.requires_grad)
+        self._velocity = dynamics.velocity
+        self._batched = _takes_vmap(dynamics, start.detach())
+
+    def velocity(self, times: Tensor, states: Tensor) -> Tensor:
+        """See `Coordinates`."""
+        if self._batched:
+            return torch.vmap(self._velocity)(times, states)
+        return torch.stack([self._velocity(t, p) for t, p in zip(times, states, strict=True)])
+
+    read = field = velocity
+
+    def transposed(self, times: Tensor, states: Tensor) -> tuple[Pullback, Callable[[Tensor], Any]]:
+        """See `Coordinates`."""
+        graphs: list[tuple[Tensor, Tensor]] = []
+        with torch.enable_grad():
+            for t, y in zip(times, states, strict=True):
+                leaf = y.detach().requires_grad_()
+                graphs.append((leaf, self.velocity(t, leaf)))
+
+        def pullback(windows: slice, f: Tensor) -> Tensor:
+            pairs = zip(graphs[windows], f, strict=True)
+            return torch.stack([_vjp(value, (y,), cotangent)[0] for (y, value), cotangent in pairs])
+
+        def parameters(f: Tensor) -> Any:
+            found = [_vjp(value, self.tensors, c) for (_, value), c in zip(graphs, f, strict=True)]
+            return tuple(torch.stack(parts).sum(0) for parts in zip(*found, strict=True))
+
+        return pullback, parameters
+
+
+def _vjp(value: Tensor, inputs: Sequence[Tensor], cotangent: Tensor) -> tuple[Tensor, ...]:
+    """Vector-Jacobian products, zero for inputs that the value does not depend on."""
+    if not value.requires_grad or not inputs:
+        return tuple(torch.zeros_like(x) for x in inputs)
+    found = torch.autograd.grad(value, inputs, cotangent, retain_graph=True, allow_unused=True)
+    return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, inputs, strict=True))
+
+
+def _takes_vmap(dynamics: Dynamics, start: Tensor) -> bool:
+    """Whether the field can be evaluated at many times at once; a field that reads its time cannot."""
+    try:
+        with torch.no_grad():
+            torch.vmap(dynamics.velocity)(start.new_zeros(2), start.expand(2, *start.shape))
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,148 @@
+"""How long the windows of a collocation solve are, and the plans that fields keep between solves."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from floater.flow.coordinates import Coordinates
+from floater.flow.field import ScaledField
+from floater.flow.legendre import gauss
+from floater.flow.stepping import MAX_STEPS, FlowDiverged
+from floater.flow.windows import NODES
+
+SWEEPS = 9
+"""Sweeps of one window alone that the planner aims at: longer windows converge more slowly."""
+
+_KEPT = 8
+_SHRINK, _GROW = 0.3, 1.5
+_plans: WeakKeyDictionary[nn.Module, OrderedDict[tuple[object, ...], list[float]]] = WeakKeyDictionary()
+
+
+def kept_plans(field: nn.Module) -> OrderedDict[tuple[object, ...], list[float]]:
+    """The edges of the windows that a field was last solved with, by what else they depend on.
+
+    They live as long as the field and are no part of its state. A field under another time unit is
+    made anew for every solve, so its plans are kept with the field beneath.
+
+    Example:
+        >>> field = nn.Identity()
+        >>> kept_plans(field)["key"] = [0.0, 1.0]
+        >>> kept_plans(field)
+        OrderedDict([('key', [0.0, 1.0])])
+    """
+    owner = field.field if isinstance(field, ScaledField) else field
+    plans = _plans.setdefault(owner, OrderedDict())
+    while len(plans) > _KEPT:
+        plans.popitem(last=False)
+    return plans
+
+
+def legendre_tail(f: Tensor) -> Tensor:
+    """Size of the first Legendre coefficient that N nodes do not see, from the decay of the last three.
+
+    Args:
+        f: Velocities at the nodes of windows (..., N, rows, width).
+
+    Returns:
+        Its Euclidean norm (..., rows).
+
+    Example:
+        >>> x = gauss(NODES).nodes
+        >>> bool(legendre_tail((0.1 * x).exp().view(-1, 1, 1)) < 1e-13)
+        True
+    """
+    last = gauss(NODES).projection[-3:].to(f.device, f.dtype)
+    a, b, c = torch.matmul(last, f.flatten(-2)).view(*f.shape[:-3], 3, *f.shape[-2:]).norm(dim=-1).unbind(-2)
+    tiny = torch.finfo(f.dtype).tiny
+    # Of even and odd fields every other coefficient vanishes.
+    decay = torch.maximum(c / b.clamp(min=tiny), (c / a.clamp(min=tiny)).sqrt())
+    return torch.maximum(b, c) * decay.clamp(max=1.0)
+
+
+def truncation(lengths: Tensor, f: Tensor) -> Tensor:
+    """Estimate of the largest error of the displacement within windows (n,) from their velocities.
+
+    The integral of the neglected polynomial P_N over a part of a window of length h is at most
+    h / (2 N + 1) times half the difference of its two neighbours.
+    """
+    return lengths.unsqueeze(-1) / (2 * NODES + 1) * legendre_tail(f)
+
+
+@torch.no_grad()
+def plan_windows(y: Coordinates, begin: float, end: float, rtol: float, atol: float) -> list[float]:
+    """Choose the edges of windows by solving one window after the other.
+
+    Source: the length of a window follows from the decay of its Legendre coefficients, like a step
+    size, and from how many sweeps it takes.
+
+    Args:
+        y: The coordinates.
+        begin, end: The span of time.
+        rtol: Tolerance of a row of y, relative to the row.
+        atol: The least tolerance.
+
+    Returns:
+        The edges, from begin to end.
+
+    Raises:
+        FlowDiverged: if windows vanish or are too many.
+    """
+    rule = gauss(NODES)
+    quadrature = rule.quadrature.to(y.start.device, y.dtype)
+    left, t, length = y.start, begin, min(1.0, end - begin)
+    edges, f, before = [begin], None, length
+    for _ in range(MAX_STEPS):
+        rest = end - t
+        step = rest / max(1, round(rest / length)) if rest < 2.5 * length else length
+        if step <= 1e-9 * max(abs(t), end - begin, 1e-300):
+            raise FlowDiverged(t, "a collocation window vanished")
+        times = t + step * rule.nodes.to(left)
+        if f is None:
+            guess = y.velocity(times[:1], left.to(y.dtype)[None]).expand(NODES, *left.shape)
+        else:
+            ratio = rule.evaluation(1 + step / before * rule.nodes, 5).to(f)
+            guess = torch.mm(ratio, f.flatten(1)).view_as(f)
+        found, sweeps = _one_window(y, left, times, step, quadrature, guess, rtol, atol)
+        if found is None:
+            length = _SHRINK * step
+            continue
+        state = left + step * (rule.weights.to(found) @ found.flatten(1)).view_as(left)
+        scale = (rtol * state.norm(dim=1)).clamp(min=atol)
+        error = float((truncation(torch.tensor(step).to(found), found) / scale).max())
+        factor = min(_GROW, max(_SHRINK, 0.9 * max(error, 1e-12) ** (-1 / (NODES + 1))))
+        if error > 1:
+            length = factor * step
+            continue
+        left, f, before, t = state, found, step, t + step
+        edges.append(t)
+        if rest - step <= 1e-9 * (end - begin):
+            edges[-1] = end
+            return edges
+        length = step * min(factor, (SWEEPS + 1) / sweeps)
+    raise FlowDiverged(t, f"{MAX_STEPS} windows were not enough")
+
+
+def _one_window(
+    y: Coordinates,
+    left: Tensor,
+    times: Tensor,
+    length: float,
+    quadrature: Tensor,
+    guess: Tensor,
+    rtol: float,
+    atol: float,
+) -> tuple[Tensor | None, int]:
+    """Velocities (N, rows, width) at the nodes of one window, if it settles, and the sweeps taken."""
+    f, base = guess, left.to(y.dtype)
+    for sweep in range(1, 2 * SWEEPS + 1):
+        state = base + length * torch.mm(quadrature, f.flatten(1)).view_as(f)
+        after = y.velocity(times, state)
+        change = length * (after - f)[-1].norm(dim=1)
+        f = after
+        if bool((change <= (rtol * state[-1].norm(dim=1)).clamp(min=atol)).all()):
+            return f, sweep
+    return None, sweep
