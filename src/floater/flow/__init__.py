@@ -1,5 +1,6 @@
 """Position vectors from a continuous dynamical model (FLOATER, sections 3.1, 3.2 and appendix A)."""
 
+from floater.flow.collocation import Dense, FlowInaccurate, dense
 from floater.flow.encoder import FlowEncoder
 from floater.flow.field import MLPField, SinusoidField, SumField, ZeroField, sinusoid, small_, zero_
 from floater.flow.reference import flow_error, gradient_error, reference_solve
@@ -9,13 +10,16 @@ from floater.flow.vectors import FlowVectors
 
 __all__ = [
     "METHODS",
+    "Dense",
     "FlowDiverged",
     "FlowEncoder",
+    "FlowInaccurate",
     "FlowVectors",
     "MLPField",
     "SinusoidField",
     "SumField",
     "ZeroField",
+    "dense",
     "flow_error",
     "gradient_error",
     "reference_solve",

@@ -86,7 +86,8 @@ class Dense:
         return self._sorted(ascending)[order.argsort()]
 
     def _sorted(self, times: Tensor) -> Tensor:
-        p: Tensor = _Read.apply(self._windows, self._dtype, self._start, self._velocities, times)
+        with torch.autocast(times.device.type, enabled=False):
+            p: Tensor = _Read.apply(self._windows, self._dtype, self._start, self._velocities, times)
         return p
 
 
@@ -159,7 +160,9 @@ def dense(
                     states, _ = forward_sweeps(y, windows, part * rtol, part * atol)
             except NoConvergence:
                 continue
-            states = _Collocation.apply(y, windows, states, rtol, y.start, *y.tensors)
+            if torch.is_grad_enabled():
+                f = _by_nodes(y.parametric, windows, states)
+                states = _Collocation.apply(y, windows, states, rtol, y.start, f)
             velocities = _by_nodes(y.read, windows, states)
             worst = _error(y, windows, wide.detach(), velocities.detach(), rtol, atol)
             if worst[0] <= 1:
@@ -205,28 +208,29 @@ def _lefts(windows: Windows, start: Tensor, velocities: Tensor) -> Tensor:
 
 
 class _Collocation(torch.autograd.Function):
-    """The states at the nodes, with the derivative that the collocation equations imply."""
+    """The states at the nodes as the function of y(0) and f that the collocation equations imply.
+
+    The value of f is not looked at: the states solve the equations already.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, y: Coordinates, windows: Windows, states: Tensor, rtol: float, *tensors: Tensor
+        ctx: Any, y: Coordinates, windows: Windows, states: Tensor, rtol: float, start: Tensor, f: Tensor
     ) -> Tensor:
         ctx.y, ctx.windows, ctx.rtol = y, windows, rtol
-        ctx.save_for_backward(states, *tensors)
+        ctx.save_for_backward(states)
         return states.view_as(states)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
-        states, *_ = ctx.saved_tensors
+        (states,) = ctx.saved_tensors
         with torch.autocast(states.device.type, enabled=False):
             try:
-                start, tensors = backward_sweeps(
-                    ctx.y, ctx.windows, states, cotangents[0], _MARGIN * ctx.rtol
-                )
+                start, f = backward_sweeps(ctx.y, ctx.windows, states, cotangents[0], _MARGIN * ctx.rtol)
             except NoConvergence as error:
                 raise FlowDiverged(ctx.windows.edges[-1], f"in the backward pass: {error}") from error
-        return None, None, None, None, start, *tensors
+        return None, None, None, None, start, f
 
 
 class _Read(torch.autograd.Function):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from floater.flow.field import ACTIVATIONS, MLPField, ScaledField
@@ -20,25 +21,25 @@ class Coordinates(Protocol):
 
     Attributes:
         start: y at the beginning (rows, width), wide, a function of p(0) and the parameters.
-        tensors: What f depends on and gradients shall reach.
         dtype: The dtype of the arithmetic.
     """
 
     start: Tensor
-    tensors: tuple[Tensor, ...]
     dtype: torch.dtype
 
     def velocity(self, times: Tensor, states: Tensor) -> Tensor:
         """f at m times (m,) and states (m, rows, width)."""
 
-    def transposed(self, times: Tensor, states: Tensor) -> tuple[Pullback, Callable[[Tensor], Any]]:
-        """The transposed derivative of f at all nodes: times (n, N), states (n, N, rows, width).
+    def transposed(self, times: Tensor, states: Tensor) -> Pullback:
+        """The transposed derivative of f in y at all nodes: times (n, N), states (n, N, rows, width).
 
         Returns:
             A function of a slice of windows and cotangents of f there (k, N, rows, width), which
-            gives those of y; and a function of the cotangents of f at all nodes, which gives those
-            of `tensors`.
+            gives those of y.
         """
+
+    def parametric(self, times: Tensor, states: Tensor) -> Tensor:
+        """A tensor (m, rows, width) with the derivative of f in the parameters, its value left open."""
 
     def read(self, times: Tensor, states: Tensor) -> Tensor:
         """dp/dt (m, rows, dim) at m times and states; autograd follows."""
@@ -123,8 +124,7 @@ class Preactivations:
             weight1[:, :-1], torch.cat((self.outer, self.outer_bias.unsqueeze(1)), dim=1)
         )
         matrix, slope, constant = product.split((self.outer.shape[1] - 1, 1, 1), dim=1)
-        self.tensors = (matrix, torch.cat((constant.T + weight1[:, -1], slope.T)))
-        self._matrix, self._drift = (x.detach() for x in self.tensors)
+        self._matrix, self._drift = matrix, torch.cat((constant.T + weight1[:, -1], slope.T))
 
     def velocity(self, times: Tensor, states: Tensor) -> Tensor:
         """See `Coordinates`."""
@@ -132,24 +132,18 @@ class Preactivations:
         f = torch.mm(s.flatten(0, 1), self._matrix.T).view_as(states)
         return f.add_(_affine(times, self._drift, self.dtype))
 
-    def transposed(self, times: Tensor, states: Tensor) -> tuple[Pullback, Callable[[Tensor], Any]]:
+    def transposed(self, times: Tensor, states: Tensor) -> Pullback:
         """See `Coordinates`."""
         with torch.enable_grad():
             z = states.detach().requires_grad_()
-            s = self.activate(z)
-            (slope,) = torch.autograd.grad(s.sum(), z)
-        s = s.detach()
+            (slope,) = torch.autograd.grad(self.activate(z).sum(), z)
+        matrix = self._matrix.detach()
+        return lambda windows, f: torch.mm(f.flatten(0, 2), matrix).view_as(f).mul_(slope[windows])
 
-        def pullback(windows: slice, f: Tensor) -> Tensor:
-            return torch.mm(f.flatten(0, 2), self._matrix).view_as(f).mul_(slope[windows])
-
-        def parameters(f: Tensor) -> Any:
-            matrix = torch.mm(f.flatten(0, 2).T, s.flatten(0, 2))
-            nodes = f.sum(2, dtype=times.dtype).flatten(0, 1)
-            powers = torch.stack((torch.ones_like(times), times)).flatten(1)
-            return matrix, (powers @ nodes).to(self.dtype)
-
-        return pullback, parameters
+    def parametric(self, times: Tensor, states: Tensor) -> Tensor:
+        """See `Coordinates`."""
+        f: Tensor = _Parametric.apply(times, self.activate(states.detach()), self._matrix, self._drift)
+        return f
 
     def read(self, times: Tensor, states: Tensor) -> Tensor:
         """See `Coordinates`."""
@@ -189,6 +183,24 @@ class _WideProduct(torch.autograd.Function):
         return gradient @ b.T, a.T @ gradient
 
 
+class _Parametric(torch.autograd.Function):
+    """s M^T + c1 + c2 t without its value: backwards, one product over all nodes."""
+
+    @staticmethod
+    def forward(ctx: Any, times: Tensor, s: Tensor, matrix: Tensor, drift: Tensor) -> Tensor:
+        ctx.save_for_backward(times, s, matrix)
+        return s.new_zeros(()).expand_as(s)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[None, None, Tensor, Tensor]:
+        times, s, _ = ctx.saved_tensors
+        (f,) = cotangents
+        powers = torch.stack((torch.ones_like(times), times))
+        drift = powers @ f.sum(1, dtype=times.dtype)
+        return None, None, torch.mm(f.flatten(0, 1).T, s.flatten(0, 1)), drift.to(s.dtype)
+
+
 class Plain:
     """p itself, for any field: it is evaluated at every node, its derivative taken by autograd.
 
@@ -199,7 +211,6 @@ class Plain:
 
     def __init__(self, dynamics: Dynamics, start: Tensor) -> None:
         self.start, self.dtype = start.to(wide_dtype(start.device)), start.dtype
-        self.tensors = tuple(t for t in dynamics.tensors.values() if t.requires_grad)
         self._velocity = dynamics.velocity
         self._batched = _takes_vmap(dynamics, start.detach())
 
@@ -211,7 +222,11 @@ class Plain:
 
     read = field = velocity
 
-    def transposed(self, times: Tensor, states: Tensor) -> tuple[Pullback, Callable[[Tensor], Any]]:
+    def parametric(self, times: Tensor, states: Tensor) -> Tensor:
+        """See `Coordinates`."""
+        return self.velocity(times, states.detach())
+
+    def transposed(self, times: Tensor, states: Tensor) -> Pullback:
         """See `Coordinates`."""
         graphs: list[tuple[Tensor, Tensor]] = []
         with torch.enable_grad():
@@ -221,21 +236,17 @@ class Plain:
 
         def pullback(windows: slice, f: Tensor) -> Tensor:
             pairs = zip(graphs[windows], f, strict=True)
-            return torch.stack([_vjp(value, (y,), cotangent)[0] for (y, value), cotangent in pairs])
+            return torch.stack([_vjp(value, leaf, cotangent) for (leaf, value), cotangent in pairs])
 
-        def parameters(f: Tensor) -> Any:
-            found = [_vjp(value, self.tensors, c) for (_, value), c in zip(graphs, f, strict=True)]
-            return tuple(torch.stack(parts).sum(0) for parts in zip(*found, strict=True))
-
-        return pullback, parameters
+        return pullback
 
 
-def _vjp(value: Tensor, inputs: Sequence[Tensor], cotangent: Tensor) -> tuple[Tensor, ...]:
-    """Vector-Jacobian products, zero for inputs that the value does not depend on."""
-    if not value.requires_grad or not inputs:
-        return tuple(torch.zeros_like(x) for x in inputs)
-    found = torch.autograd.grad(value, inputs, cotangent, retain_graph=True, allow_unused=True)
-    return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, inputs, strict=True))
+def _vjp(value: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
+    """The vector-Jacobian product, zero if the value does not depend on the leaf."""
+    if not value.requires_grad:
+        return torch.zeros_like(leaf)
+    (found,) = torch.autograd.grad(value, leaf, cotangent, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(leaf) if found is None else found
 
 
 def _takes_vmap(dynamics: Dynamics, start: Tensor) -> bool:

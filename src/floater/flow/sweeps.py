@@ -74,7 +74,7 @@ def forward_sweeps(y: Coordinates, windows: Windows, rtol: float, atol: float) -
 
 def backward_sweeps(
     y: Coordinates, windows: Windows, states: Tensor, cotangent: Tensor, rtol: float
-) -> tuple[Tensor, tuple[Tensor, ...]]:
+) -> tuple[Tensor, Tensor]:
     """Solve the transposed system, from the last window to the first.
 
     With g the cotangents of y at the nodes from outside and J the derivative of f there, the total
@@ -88,13 +88,13 @@ def backward_sweeps(
         rtol: Tolerance of the change, relative to the cotangent of the state.
 
     Returns:
-        The cotangents of the start (rows, width), wide, and of `y.tensors`.
+        The cotangents of the start (rows, width), wide, and of f at the nodes (n, N, rows, width).
 
     Raises:
         NoConvergence: if a window does not settle in `MAX_SWEEPS` sweeps.
     """
     count, nodes, rows, width = states.shape
-    pullback, parameters = y.transposed(windows.times, states)
+    pullback = y.transposed(windows.times, states)
     right = y.start.new_zeros(rows, width)
     f = torch.empty_like(states)
     gamma = torch.zeros_like(states[count - windows.flight :])
@@ -121,4 +121,4 @@ def backward_sweeps(
         if low > 0:
             ahead = (right + e[:-1].sum((0, 1))).to(y.dtype)
             gamma = torch.cat((windows.weights[low - 1].view(1, -1, 1, 1) * ahead, gamma))
-    return right, parameters(f)
+    return right, f
