@@ -18,8 +18,9 @@ from floater.flow.windows import NODES, Windows
 
 WINDOWS_IN_FLIGHT = {"cpu": 2, "cuda": 8}
 
-_MARGIN = 0.3
-"""The part of the tolerance that plans and sweeps aim at, so that a plan survives a training step."""
+# Plans aim at a part of the tolerance, so that they survive a training step. Sweeps stop when their change
+# is a few times the tolerance: what is left then is smaller by the contraction, which is 0.1 to 0.2.
+_PLANNED, _SWEPT_FORWARD, _SWEPT_BACKWARD = 0.3, 5.0, 3.0
 
 _STRICTER = (1.0, 0.1, 0.01)
 
@@ -151,10 +152,9 @@ def dense(
                 inside = [edge for edge in plans[key] if edge < end - 1e-9 * (end - begin)]
                 edges = [*inside, end]
             else:
-                edges = plan_windows(y, begin, end, _MARGIN * strict * rtol, _MARGIN * strict * atol)
+                edges = plan_windows(y, begin, end, _PLANNED * strict * rtol, _PLANNED * strict * atol)
             windows = Windows(edges, flight, y.dtype, start.device)
-            # What the sweeps leave adds up over the windows, what the polynomials leave does not.
-            part = _MARGIN * (strict or 1.0)
+            part = _SWEPT_FORWARD * (strict or 1.0)
             try:
                 with torch.no_grad():
                     states, _ = forward_sweeps(y, windows, part * rtol, part * atol)
@@ -227,7 +227,7 @@ class _Collocation(torch.autograd.Function):
         (states,) = ctx.saved_tensors
         with torch.autocast(states.device.type, enabled=False):
             try:
-                start, f = backward_sweeps(ctx.y, ctx.windows, states, cotangents[0], _MARGIN * ctx.rtol)
+                start, f = backward_sweeps(ctx.y, ctx.windows, states, cotangents[0], _SWEPT_BACKWARD * ctx.rtol)
             except NoConvergence as error:
                 raise FlowDiverged(ctx.windows.edges[-1], f"in the backward pass: {error}") from error
         return None, None, None, None, start, f
