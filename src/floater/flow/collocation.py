@@ -11,12 +11,10 @@ from torch.autograd.function import once_differentiable
 
 from floater.flow.coordinates import Coordinates, coordinates
 from floater.flow.legendre import gauss
-from floater.flow.plan import kept_plans, plan_windows, truncation
+from floater.flow.plan import keep_plan, kept_edges, plan_windows, truncation
 from floater.flow.stepping import FlowDiverged, wide_dtype
 from floater.flow.sweeps import NoConvergence, backward_sweeps, forward_sweeps
 from floater.flow.windows import NODES, Windows
-
-WINDOWS_IN_FLIGHT = {"cpu": 2, "cuda": 8}
 
 # Plans aim at a part of the tolerance, so that they survive a training step. Sweeps stop when their change
 # is a few times the tolerance: what is left then is smaller by the contraction, which is 0.1 to 0.2.
@@ -105,7 +103,7 @@ def dense(
 
     Source: Gauss-Legendre collocation (Hairer, Norsett, Wanner, "Solving Ordinary Differential
     Equations I", 1993, section II.7) of eight nodes in windows, whose equations are solved by
-    fixed-point sweeps over two windows at once (eight on CUDA). An `MLPField` is solved in its
+    fixed-point sweeps, over several windows at once where that pays. An `MLPField` is solved in its
     preactivations, where one product of an evaluation replaces two. The gradient is that of the
     discrete solution, by sweeps over the transposed system; it cannot be differentiated again.
 
@@ -142,17 +140,16 @@ def dense(
     with torch.autocast(start.device.type, enabled=False):
         y = coordinates(field, start, begin, rtol)
         wide = start.to(wide_dtype(start.device))
-        flight = WINDOWS_IN_FLIGHT.get(start.device.type, 2)
-        plans, key = kept_plans(field), (type(field), type(y), y.dtype, begin, rtol, atol)
+        flight = windows_in_flight(start.device, y.start.shape[1])
+        key = (type(field), type(y), y.dtype, begin, rtol, atol)
         worst = (math.inf, begin)
         for strict in (None, *_STRICTER):
             if strict is None:
-                if key not in plans or plans[key][-1] < end:
-                    continue
-                inside = [edge for edge in plans[key] if edge < end - 1e-9 * (end - begin)]
-                edges = [*inside, end]
+                edges = kept_edges(field, key, end)
             else:
                 edges = plan_windows(y, begin, end, _PLANNED * strict * rtol, _PLANNED * strict * atol)
+            if edges is None:
+                continue
             windows = Windows(edges, flight, y.dtype, start.device)
             part = _SWEPT_FORWARD * (strict or 1.0)
             try:
@@ -167,13 +164,27 @@ def dense(
             worst = _error(y, windows, wide.detach(), velocities.detach(), rtol, atol)
             if worst[0] <= 1:
                 if strict is not None:
-                    plans[key] = edges
-                plans.move_to_end(key)
+                    keep_plan(field, key, edges)
                 out = torch.promote_types(torch.float32, start.dtype)
                 return Dense(windows, wide, velocities, out)
     if not math.isfinite(worst[0]):
         raise FlowDiverged(worst[1], "NaN or infinity in p")
     raise FlowInaccurate(worst[1], worst[0])
+
+
+def windows_in_flight(device: torch.device, width: int) -> int:
+    """How many windows are swept together.
+
+    A window that runs ahead takes a fourth more sweeps, but a larger product is done at a higher rate,
+    which pays for small states and for devices with many cores.
+
+    Example:
+        >>> windows_in_flight(torch.device("cpu"), 128)
+        2
+    """
+    if device.type != "cpu":
+        return 8
+    return 2 if width <= 256 else 1
 
 
 def _by_nodes(function: Any, windows: Windows, states: Tensor) -> Tensor:

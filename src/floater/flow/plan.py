@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,28 +20,62 @@ from floater.flow.windows import NODES
 SWEEPS = 9
 """Sweeps of one window alone that the planner aims at: longer windows converge more slowly."""
 
-_KEPT = 8
 _SHRINK, _GROW = 0.3, 1.5
-_plans: WeakKeyDictionary[nn.Module, OrderedDict[tuple[object, ...], list[float]]] = WeakKeyDictionary()
+_KEPT, _LIFE = 8, 1000
 
 
-def kept_plans(field: nn.Module) -> OrderedDict[tuple[object, ...], list[float]]:
-    """The edges of the windows that a field was last solved with, by what else they depend on.
+@dataclass
+class Plan:
+    """Edges of windows, and how many solves may still use them before they are chosen anew.
 
-    They live as long as the field and are no part of its state. A field under another time unit is
+    The error estimate notices windows that have become too long, but not ones that could be longer.
+    """
+
+    edges: list[float]
+    life: int = _LIFE
+
+
+_plans: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, Plan]] = WeakKeyDictionary()
+
+
+def keep_plan(field: nn.Module, key: Hashable, edges: list[float]) -> None:
+    """Keep the edges that a field was solved with.
+
+    Plans live as long as the field and are no part of its state. A field under another time unit is
     made anew for every solve, so its plans are kept with the field beneath.
+
+    Args:
+        field: The field.
+        key: What else the plan depends on.
+        edges: The windows' edges.
+    """
+    plans = _plans.setdefault(_owner(field), OrderedDict())
+    plans[key] = Plan(edges)
+    while len(plans) > _KEPT:
+        plans.popitem(last=False)
+
+
+def kept_edges(field: nn.Module, key: Hashable, end: float) -> list[float] | None:
+    """The edges of a kept plan, cut off at `end`, if there is one that reaches as far.
 
     Example:
         >>> field = nn.Identity()
-        >>> kept_plans(field)["key"] = [0.0, 1.0]
-        >>> kept_plans(field)
-        OrderedDict([('key', [0.0, 1.0])])
+        >>> keep_plan(field, "key", [0.0, 1.0, 2.0, 3.0])
+        >>> kept_edges(field, "key", 1.5), kept_edges(field, "key", 4.0)
+        ([0.0, 1.0, 1.5], None)
     """
-    owner = field.field if isinstance(field, ScaledField) else field
-    plans = _plans.setdefault(owner, OrderedDict())
-    while len(plans) > _KEPT:
-        plans.popitem(last=False)
-    return plans
+    plans = _plans.get(_owner(field), OrderedDict())
+    plan = plans.get(key)
+    if plan is None or plan.edges[-1] < end or plan.life == 0:
+        return None
+    plan.life -= 1
+    plans.move_to_end(key)
+    least = 1e-9 * (end - plan.edges[0])
+    return [*(edge for edge in plan.edges if edge < end - least), end]
+
+
+def _owner(field: nn.Module) -> nn.Module:
+    return field.field if isinstance(field, ScaledField) else field
 
 
 def legendre_tail(f: Tensor) -> Tensor:
@@ -145,13 +181,16 @@ def _one_window(
     rtol: float,
     atol: float,
 ) -> tuple[Tensor | None, int]:
-    """Velocities (N, rows, width) at the nodes of one window, if it settles, and the sweeps taken."""
+    """Velocities (N, rows, width) at the nodes of one window, if it settles, and the sweeps taken.
+
+    A sweep shrinks the change five times and more, so a few times the tolerance is close enough.
+    """
     f, base = guess, left.to(y.dtype)
     for sweep in range(1, 2 * SWEEPS + 1):
         state = base + length * torch.mm(quadrature, f.flatten(1)).view_as(f)
         after = y.velocity(times, state)
         change = length * (after - f)[-1].norm(dim=1)
         f = after
-        if bool((change <= (rtol * state[-1].norm(dim=1)).clamp(min=atol)).all()):
+        if bool((change <= 3 * (rtol * state[-1].norm(dim=1)).clamp(min=atol)).all()):
             return f, sweep
     return None, sweep
