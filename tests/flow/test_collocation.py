@@ -47,7 +47,7 @@ class ReadsItsTime(Wrapped):
     """A field that cannot be evaluated at many times at once."""
 
     def forward(self, t, p):
-        return self.field(t, p) * (1.0 if float(t) < 100 else 0.0)
+        return self.field(t, p) * (1.0 if float(t.detach()) < 100 else 0.0)
 
 
 FORMS = {"preactivations": nn.Identity, "p": Wrapped, "node by node": ReadsItsTime}
@@ -134,14 +134,16 @@ def test_a_second_derivative_is_refused():
         gradient.sum().backward()
 
 
-def test_a_parameter_changed_before_the_backward_pass_is_noticed():
-    for form in ("preactivations", "p"):
-        field, start, times = problem(length=3)
-        p = solve(in_form(form, field), start, times, method="collocation")
-        with torch.no_grad():
-            field.outer.weight.mul_(2)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            p.sum().backward()
+def test_a_parameter_changed_before_the_backward_pass_does_not_change_the_gradient_silently():
+    field, start, times = problem(length=3)
+    expected = torch.autograd.grad(solve(field, start, times).sum(), list(field.parameters()))
+    ours, general = solve(field, start, times), solve(Wrapped(field), start, times)
+    with torch.no_grad():
+        field.outer.weight.mul_(2)
+    # The products of the weights are kept, the weights of a field in general are not.
+    assert gradient_error(torch.autograd.grad(ours.sum(), list(field.parameters())), expected) < 1e-12
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        general.sum().backward()
 
 
 def test_a_field_in_another_unit_of_time():
@@ -172,11 +174,11 @@ def test_the_sum_of_a_sinusoid_and_a_learned_field():
     assert flow_error(p[:, 0], sinusoid(places, 8)) < 1e-5
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=25)
 @given(
     scale=st.floats(0.02, 3.0),
     activation=st.sampled_from(["tanh", "silu", "gelu", "relu"]),
-    length=st.integers(1, 200),
+    length=st.integers(1, 120),
     rows=st.integers(1, 5),
     spacing=st.floats(0.01, 0.3),
     seed=st.integers(0, 3),
@@ -189,7 +191,7 @@ def test_the_error_is_within_the_tolerance_or_raised(scale, activation, length, 
             parameter *= scale
     times = spacing * torch.arange(1, length + 1, dtype=torch.float64)
     # A kink costs the eighth-order reference too many steps.
-    kinked = {"method": "rk4", "step": 0.002} if activation == "relu" else {"method": "dopri8"}
+    kinked = {"method": "rk4", "step": 0.004} if activation == "relu" else {"method": "dopri8"}
     wide = copy.deepcopy(field).double()
     try:
         with torch.no_grad():

@@ -229,7 +229,7 @@ class Plain:
     def velocity(self, times: Tensor, states: Tensor) -> Tensor:
         """See `Coordinates`."""
         if self._batched:
-            return torch.vmap(self._velocity)(times, states)
+            return torch.vmap(self._velocity)(times, states).contiguous()
         return torch.stack([self._velocity(t, p) for t, p in zip(times, states, strict=True)])
 
     read = field = velocity

@@ -11,10 +11,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from floater.flow import stepping
 from floater.flow.coordinates import Coordinates
 from floater.flow.field import ScaledField
 from floater.flow.legendre import gauss
-from floater.flow.stepping import MAX_STEPS, FlowDiverged
+from floater.flow.stepping import FlowDiverged
 from floater.flow.windows import NODES
 
 SWEEPS = 9
@@ -139,7 +140,7 @@ def plan_windows(y: Coordinates, begin: float, end: float, rtol: float, atol: fl
     quadrature = rule.quadrature.to(y.start.device, y.dtype)
     left, t, length = y.start, begin, min(1.0, end - begin)
     edges, f, before = [begin], None, length
-    for _ in range(MAX_STEPS):
+    for _ in range(stepping.MAX_STEPS):
         rest = end - t
         # The last windows share what is left, a little longer than planned rather than one more.
         step = rest / max(1, math.ceil(rest / length - 0.05)) if rest < 3 * length else length
@@ -158,6 +159,9 @@ def plan_windows(y: Coordinates, begin: float, end: float, rtol: float, atol: fl
         state = left + step * (rule.weights.to(found) @ found.flatten(1)).view_as(left)
         scale = (rtol * state.norm(dim=1)).clamp(min=atol)
         error = float((truncation(found.new_tensor([step]), found.unsqueeze(0)) / scale).max())
+        if not math.isfinite(error):
+            length = _SHRINK * step
+            continue
         factor = min(_GROW, max(_SHRINK, 0.9 * max(error, 1e-12) ** (-1 / (NODES + 1))))
         if error > 1:
             length = factor * step
@@ -168,7 +172,7 @@ def plan_windows(y: Coordinates, begin: float, end: float, rtol: float, atol: fl
             edges[-1] = end
             return edges
         length = step * min(factor, (SWEEPS + 1) / sweeps)
-    raise FlowDiverged(t, f"{MAX_STEPS} windows were not enough")
+    raise FlowDiverged(t, f"{stepping.MAX_STEPS} windows were not enough")
 
 
 def _one_window(
@@ -191,6 +195,6 @@ def _one_window(
         after = y.velocity(times, state)
         change = length * (after - f)[-1].norm(dim=1)
         f = after
-        if bool((change <= 3 * (rtol * state[-1].norm(dim=1)).clamp(min=atol)).all()):
+        if bool((change < 3 * (rtol * state[-1].norm(dim=1)).clamp(min=atol)).all()):
             return f, sweep
     return None, sweep

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from floater.flow.choices import check_choice
 from floater.flow.collocation import dense
-from floater.flow.coordinates import plain_mlp
 from floater.flow.field import is_smooth
 from floater.flow.stepping import (
     ADAPTIVE_METHODS,
@@ -54,9 +53,8 @@ def solve(
         start: The state at time `begin`: (rows, dim). All rows share the field and are one batch.
         times: Wanted times (length,), strictly increasing, none before `begin`.
         begin: The time at which `start` holds.
-        method: A name from `METHODS`. "auto" is "collocation" for a smooth `MLPField`, "dopri5" for
-            other smooth fields (and for the adjoint), and "rk4" with step 0.1 for a field with kinks,
-            which cost a method of high order many small steps for nothing.
+        method: A name from `METHODS`. "auto" is "collocation" ("dopri5" for the adjoint), or "rk4" with
+            step 0.1 for a field with kinks, which cost a method of high order many small steps.
         rtol: Relative tolerance of adaptive methods.
         atol: Absolute tolerance of adaptive methods. A step's error is the root mean square over
             dim of the worst row (in "collocation" the norm), so that no row is diluted by the others.
@@ -148,8 +146,7 @@ def _automatic(field: nn.Module, gradient: str) -> tuple[str, float]:
     """The method that "auto" stands for, and its longest step."""
     if not is_smooth(field):
         return "rk4", KINKED_STEP
-    parallel = plain_mlp(field) is not None and gradient == "discrete"
-    return COLLOCATION if parallel else "dopri5", PAPER_STEP
+    return COLLOCATION if gradient == "discrete" else "dopri5", PAPER_STEP
 
 
 def _check_start(start: Tensor) -> None:

@@ -59,7 +59,8 @@ def forward_sweeps(y: Coordinates, windows: Windows, rtol: float, atol: float) -
             # The neighbours took about as many, so the first changes need no look.
             if sweep >= last:
                 change = (windows.lengths[w] * (f[NODES - 1] - before)).view(rows, width).norm(dim=1)
-                if bool((change <= (rtol * state[NODES - 1].norm(dim=1)).clamp(min=atol)).all()):
+                # Infinity is not less than infinity.
+                if bool((change < (rtol * state[NODES - 1].norm(dim=1)).clamp(min=atol)).all()):
                     break
         else:
             raise NoConvergence(f"no convergence in {MAX_SWEEPS} sweeps near t = {windows.edges[w]:g}")
