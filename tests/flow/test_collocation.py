@@ -1,8 +1,6 @@
 """Collocation against closed forms, float64 references, autograd and its own promises."""
 
 import copy
-import gc
-import weakref
 
 import pytest
 import torch
@@ -17,7 +15,6 @@ from floater.flow import (
     MLPField,
     SinusoidField,
     SumField,
-    dense,
     flow_error,
     gradient_error,
     reference_solve,
@@ -27,7 +24,6 @@ from floater.flow import (
 )
 from floater.flow import collocation as module
 from floater.flow.field import ScaledField
-from floater.flow.plan import _plans
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -206,91 +202,12 @@ def test_the_error_is_within_the_tolerance_or_raised(scale, activation, length, 
     assert flow_error(p, exact) < 1e-5 + 20 * flow_error(moved, exact)
 
 
-@pytest.mark.parametrize("factor", [0.1, 1.25, 10.0])
-def test_a_plan_made_for_other_weights_is_not_trusted(factor):
-    field, start, _ = problem(dim=24, dtype=torch.float32)
-    times = 0.1 * torch.arange(256, dtype=torch.float64)
-    solve(small_(field, 25.6), start, times, method="collocation")
-    with torch.no_grad():
-        for parameter in field.parameters():
-            parameter *= factor
-    p = solve(field, start, times, method="collocation")
-    assert flow_error(p, reference_solve(field, start, times)) < 1e-5
-
-
-def test_a_plan_is_made_once_kept_and_remade_when_it_fails(monkeypatch):
-    plans = []
-
-    def plan(*arguments):
-        plans.append(arguments)
-        return original(*arguments)
-
-    original = module.plan_windows
-    monkeypatch.setattr(module, "plan_windows", plan)
-    field, start, _ = problem(dtype=torch.float32)
-    times = 0.1 * torch.arange(100, dtype=torch.float64)
-    for length in (100, 100, 60, 1, 99):
-        solve(field, start, times[-length:] if length == 1 else times[:length], method="collocation")
-    assert len(plans) == 1
-    with torch.no_grad():
-        field.inner.weight.mul_(10)
-    for _ in range(2):
-        solve(field, start, times, method="collocation")
-    assert len(plans) == 2
-
-
-def test_a_plan_dies_with_its_field():
-    field, start, times = problem()
-    solve(field, start, times, method="collocation")
-    alive = weakref.ref(field)
-    assert field in _plans
-    del field
-    gc.collect()
-    assert alive() is None
-
-
-def test_an_unreachable_tolerance_is_an_error(monkeypatch):
-    # Windows planned for nothing: their true error is what the estimate must see.
-    monkeypatch.setattr(module, "plan_windows", lambda y, begin, end, *_: [begin, end])
-    field, start, _ = problem(dim=12, dtype=torch.float32)
-    with pytest.raises((FlowInaccurate, FlowDiverged), match=r"t = 0"):
-        solve(field, start, torch.tensor([12.0]), method="collocation")
-
-
 def test_a_tolerance_below_float32_is_met_in_float64():
     field, start, times = problem(dtype=torch.float32)
     p = solve(field, start, times, method="collocation", rtol=1e-9, atol=1e-9)
     assert p.dtype == torch.float32
     exact = reference_solve(field, start, times)
     assert torch.equal(p, exact.float()) or flow_error(p, exact) < 1e-7  # one rounding to float32
-
-
-def test_a_dense_solution_is_read_anywhere_and_in_any_order():
-    field, start, times = problem()
-    solution = dense(field, start, 4.0, **TIGHT)
-    shuffled = times[torch.randperm(len(times))].repeat(2).requires_grad_()
-    p = solution.at(shuffled)
-    for vector, t in zip(p, shuffled, strict=True):
-        expected = reference_solve(field, start, t.detach()[None])[0]
-        torch.testing.assert_close(vector, expected, rtol=1e-9, atol=1e-9)
-    (gradient,) = torch.autograd.grad(p[3].sum(), shuffled)
-    assert gradient.nonzero().flatten().tolist() == [3]
-    assert torch.equal(solution.at(torch.zeros(1))[0], start)
-
-
-def test_what_a_dense_solution_refuses():
-    field, start, _ = problem()
-    solution = dense(field, start, 4.0, begin=1.0)
-    for times, message in (
-        (torch.tensor([0.5]), r"from t = 1 to 4, which the solution spans, got 0.5"),
-        (torch.tensor([4.5, 2.0]), "got 4.5"),
-        (torch.tensor([torch.nan]), "got nan"),
-        (torch.tensor(2.0), r"\(length,\) and not empty, got shape \(\)"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            solution.at(times)
-    with pytest.raises(ValueError, match="end must be a finite time after begin = 1, got 1"):
-        dense(field, start, 1.0, begin=1.0)
 
 
 @pytest.mark.parametrize("flight", [1, 2, 5])

@@ -282,7 +282,7 @@ def test_divergence_of_the_adjoint(gradient):
 
     start = torch.ones(1, 2, requires_grad=True)
     p = solve(Field(), start, torch.tensor([1.0]), gradient=gradient)
-    with pytest.raises(FlowDiverged, match="in the (adjoint|backward pass)"):
+    with pytest.raises(FlowDiverged, match=r"in the (adjoint|backward pass)"):
         p.sum().backward()
 
 
@@ -290,5 +290,5 @@ def test_divergence_of_the_adjoint(gradient):
 def test_a_solve_cannot_hang(method, monkeypatch):
     monkeypatch.setattr("floater.flow.stepping.MAX_STEPS", 20)
     field = SinusoidField(4, delta=1e-3)
-    with pytest.raises(FlowDiverged, match="20 (steps|windows) were not enough"):
+    with pytest.raises(FlowDiverged, match=r"20 (steps|windows) were not enough"):
         solve(field, field.start()[None], torch.tensor([100.0]), method=method)

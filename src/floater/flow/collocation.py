@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from floater.flow.coordinates import Coordinates, coordinates
 from floater.flow.legendre import gauss
+from floater.flow.piecewise import Dense, edge_values
 from floater.flow.plan import keep_plan, kept_edges, plan_windows, truncation
 from floater.flow.stepping import FlowDiverged, wide_dtype
 from floater.flow.sweeps import NoConvergence, backward_sweeps, forward_sweeps
@@ -19,8 +21,6 @@ from floater.flow.windows import NODES, Windows
 # Plans aim at a part of the tolerance, so that they survive a training step. Sweeps stop when their change
 # is a few times the tolerance: what is left then is smaller by the contraction, which is 0.1 to 0.2.
 _PLANNED, _SWEPT_FORWARD, _SWEPT_BACKWARD = 0.3, 5.0, 3.0
-
-_STRICTER = (1.0, 0.1, 0.01)
 
 
 class FlowInaccurate(RuntimeError):
@@ -41,53 +41,6 @@ class FlowInaccurate(RuntimeError):
             f"collocation missed its tolerance {self.error:.3g} times over near t = {self.time:.6g}; "
             "try a larger rtol or atol, a float64 start, or method='dopri5'"
         )
-
-
-class Dense:
-    """A solution p(t) as a polynomial in each window, readable at any time of its span.
-
-    Args:
-        windows: The windows.
-        start: p at the first edge (rows, dim), wide.
-        velocities: dp/dt at the nodes (n, N, rows, dim).
-        dtype: The dtype to return.
-    """
-
-    def __init__(self, windows: Windows, start: Tensor, velocities: Tensor, dtype: torch.dtype) -> None:
-        self.begin, self.end = windows.edges[0], windows.edges[-1]
-        self._windows, self._start, self._velocities, self._dtype = windows, start, velocities, dtype
-
-    def at(self, times: Tensor) -> Tensor:
-        """p at any times of the span, in any order; gradients flow to theta, start and times.
-
-        Args:
-            times: Times (length,) from `begin` to `end`.
-
-        Returns:
-            Vectors (length, rows, dim).
-
-        Raises:
-            ValueError: if the times are not one-dimensional or one lies outside the span.
-        """
-        if times.dim() != 1 or len(times) == 0:
-            raise ValueError(f"times must be (length,) and not empty, got shape {tuple(times.shape)}")
-        wide = times.to(self._start.device, self._start.dtype)
-        low, high = torch.stack(wide.detach().aminmax()).tolist()
-        if not (self.begin <= low and high <= self.end):
-            outside = high if self.begin <= low else low
-            raise ValueError(
-                f"times must lie from t = {self.begin:g} to {self.end:g}, which the solution spans, "
-                f"got {outside:g}"
-            )
-        if bool((wide.detach().diff() >= 0).all()):
-            return self._sorted(wide)
-        ascending, order = wide.sort()
-        return self._sorted(ascending)[order.argsort()]
-
-    def _sorted(self, times: Tensor) -> Tensor:
-        with torch.autocast(times.device.type, enabled=False):
-            p: Tensor = _Read.apply(self._windows, self._dtype, self._start, self._velocities, times)
-        return p
 
 
 def dense(
@@ -141,35 +94,38 @@ def dense(
         y = coordinates(field, start, begin, rtol)
         wide = start.to(wide_dtype(start.device))
         flight = windows_in_flight(start.device, y.start.shape[1])
-        key = (type(field), type(y), y.dtype, begin, rtol, atol)
         worst = (math.inf, begin)
-        for strict in (None, *_STRICTER):
-            if strict is None:
-                edges = kept_edges(field, key, end)
-            else:
-                edges = plan_windows(y, begin, end, _PLANNED * strict * rtol, _PLANNED * strict * atol)
-            if edges is None:
-                continue
-            windows = Windows(edges, flight, y.dtype, start.device)
-            part = _SWEPT_FORWARD * (strict or 1.0)
+        for edges, strict in _plans(field, y, begin, end, rtol, atol):
+            windows, part = Windows(edges, flight, y.dtype, start.device), _SWEPT_FORWARD * strict
             try:
                 with torch.no_grad():
                     states, _ = forward_sweeps(y, windows, part * rtol, part * atol)
             except NoConvergence:
                 continue
             if torch.is_grad_enabled():
-                f = _by_nodes(y.parametric, windows, states)
-                states = _Collocation.apply(y, windows, states, rtol, y.start, f)
+                arguments = (y, windows, states, rtol, y.start, _by_nodes(y.parametric, windows, states))
+                states = _Collocation.apply(*arguments)  # type: ignore[no-untyped-call]
             velocities = _by_nodes(y.read, windows, states)
             worst = _error(y, windows, wide.detach(), velocities.detach(), rtol, atol)
             if worst[0] <= 1:
-                if strict is not None:
-                    keep_plan(field, key, edges)
-                out = torch.promote_types(torch.float32, start.dtype)
-                return Dense(windows, wide, velocities, out)
+                return Dense(windows, wide, velocities, torch.promote_types(torch.float32, start.dtype))
     if not math.isfinite(worst[0]):
         raise FlowDiverged(worst[1], "NaN or infinity in p")
     raise FlowInaccurate(worst[1], worst[0])
+
+
+def _plans(
+    field: nn.Module, y: Coordinates, begin: float, end: float, rtol: float, atol: float
+) -> Iterator[tuple[list[float], float]]:
+    """Edges of windows to try, and the part of the tolerance they are made for: the kept ones first."""
+    key = (type(field), type(y), y.dtype, begin, rtol, atol)
+    kept = kept_edges(field, key, end)
+    if kept is not None:
+        yield kept, 1.0
+    for strict in (1.0, 0.1, 0.01):
+        edges = plan_windows(y, begin, end, _PLANNED * strict * rtol, _PLANNED * strict * atol)
+        keep_plan(field, key, edges)
+        yield edges, strict
 
 
 def windows_in_flight(device: torch.device, width: int) -> int:
@@ -202,7 +158,7 @@ def _error(
     The field itself is evaluated once more, at the last node of every window, on the polynomial's
     value there: what is missing at the velocity is what the sweeps left.
     """
-    lefts = _lefts(windows, start, velocities)
+    lefts = edge_values(windows, start, velocities)
     last = torch.einsum("k,nkrd->nrd", gauss(NODES).quadrature[-1].to(velocities), velocities)
     p = lefts[:-1].to(velocities.dtype) + windows.lengths.view(-1, 1, 1) * last
     missing = (y.field(windows.times[:, -1], p) - velocities[:, -1]).norm(dim=-1)
@@ -210,12 +166,6 @@ def _error(
     relative = (error / (rtol * p.norm(dim=-1)).clamp(min=atol)).amax(1).nan_to_num(nan=math.inf)
     worst = int(relative.argmax())
     return float(relative[worst]), windows.edges[worst]
-
-
-def _lefts(windows: Windows, start: Tensor, velocities: Tensor) -> Tensor:
-    """p at all edges (n + 1, rows, dim), wide."""
-    steps = torch.einsum("nk,nkrd->nrd", windows.weights, velocities).to(start.dtype)
-    return torch.cat((start.unsqueeze(0), start + steps.cumsum(0)))
 
 
 class _Collocation(torch.autograd.Function):
@@ -233,62 +183,14 @@ class _Collocation(torch.autograd.Function):
         return states.view_as(states)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         (states,) = ctx.saved_tensors
         with torch.autocast(states.device.type, enabled=False):
             try:
-                start, f = backward_sweeps(ctx.y, ctx.windows, states, cotangents[0], _SWEPT_BACKWARD * ctx.rtol)
+                start, f = backward_sweeps(
+                    ctx.y, ctx.windows, states, cotangents[0], _SWEPT_BACKWARD * ctx.rtol
+                )
             except NoConvergence as error:
                 raise FlowDiverged(ctx.windows.edges[-1], f"in the backward pass: {error}") from error
         return None, None, None, None, start, f
-
-
-class _Read(torch.autograd.Function):
-    """p at sorted times: the integrals of the windows' polynomials, one product per window."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, windows: Windows, dtype: torch.dtype, start: Tensor, velocities: Tensor, times: Tensor
-    ) -> Tensor:
-        ctx.windows = windows
-        bounds, x = windows.locate(times)
-        ctx.bounds, ctx.x = bounds, x
-        ctx.save_for_backward(velocities)
-        lefts = _lefts(windows, start, velocities).to(velocities.dtype)
-        integrals = _integration(windows, bounds, x, velocities)
-        p = velocities.new_empty(len(times), *start.shape)
-        for w, (a, b) in enumerate(zip(bounds, bounds[1:], strict=False)):
-            if a < b:
-                out = p[a:b].view(b - a, -1)
-                torch.addmm(lefts[w].view(1, -1), integrals[a:b], velocities[w].flatten(1), out=out)
-        return p.to(dtype)
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
-        windows, bounds, x = ctx.windows, ctx.bounds, ctx.x
-        (velocities,) = ctx.saved_tensors
-        g = cotangents[0].to(velocities.dtype).contiguous()
-        integrals = _integration(windows, bounds, x, velocities)
-        values = gauss(NODES).evaluation(x).to(velocities) if ctx.needs_input_grad[4] else None
-        result = torch.empty_like(velocities)
-        times = x.new_zeros(len(x)) if values is not None else None
-        right = x.new_zeros(velocities.shape[2:])
-        for w in reversed(range(len(windows))):
-            a, b = bounds[w], bounds[w + 1]
-            own = g[a:b].view(b - a, right.numel())
-            base = torch.mm(windows.weights[w].unsqueeze(1), right.to(g.dtype).view(1, -1))
-            torch.addmm(base, integrals[a:b].T, own, out=result[w].view(NODES, -1))
-            right = right + own.sum(0).view_as(right)
-            if values is not None and times is not None:
-                rates = torch.mm(values[a:b], velocities[w].flatten(1))
-                times[a:b] = (rates * own).sum(1)
-        return None, None, right, result, times
-
-
-def _integration(windows: Windows, bounds: list[int], x: Tensor, like: Tensor) -> Tensor:
-    """From velocities at the nodes of each time's window to its displacement from the left edge."""
-    counts = torch.tensor(bounds).diff().to(x.device)
-    lengths = windows.lengths.to(x).repeat_interleave(counts)
-    return (lengths.unsqueeze(1) * gauss(NODES).integration(x)).to(like)

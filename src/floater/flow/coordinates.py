@@ -73,7 +73,7 @@ def coordinates(field: nn.Module, start: Tensor, begin: float, rtol: float) -> C
 def plain_mlp(field: nn.Module) -> MLPField | None:
     """The `MLPField` that a field is, perhaps in another unit of time, if nothing hooks into it."""
     inner = field.field if type(field) is ScaledField else field
-    if type(inner) is not MLPField or type(inner.inner) is not nn.Linear or type(inner.outer) is not nn.Linear:
+    if type(inner) is not MLPField or any(type(x) is not nn.Linear for x in (inner.inner, inner.outer)):
         return None
     hooked = any(m._forward_hooks or m._forward_pre_hooks for m in field.modules())
     return None if hooked else inner
@@ -130,11 +130,12 @@ class Preactivations:
         time = torch.full((1,), begin, dtype=wide, device=start.device)
         self.start = self._inner(time, start.unsqueeze(0))[0].to(wide)
         # The columns of [W2 u2 b2] go through W1 together.
-        product: Tensor = _WideProduct.apply(
+        product: Tensor = _WideProduct.apply(  # type: ignore[no-untyped-call]
             layers.inner[:, :-1], torch.cat((layers.outer, layers.outer_bias.unsqueeze(1)), dim=1)
         )
-        matrix, slope, constant = product.split((layers.outer.shape[1] - 1, 1, 1), dim=1)
-        self._matrix, self._drift = matrix, torch.cat((constant.T + layers.inner[:, -1], slope.T))
+        slope, constant = product[:, -2], product[:, -1]
+        self._matrix = product[:, :-2].contiguous()
+        self._drift = torch.stack((constant + layers.inner[:, -1], slope))
 
     def velocity(self, times: Tensor, states: Tensor) -> Tensor:
         """See `Coordinates`."""
@@ -152,7 +153,8 @@ class Preactivations:
 
     def parametric(self, times: Tensor, states: Tensor) -> Tensor:
         """See `Coordinates`."""
-        f: Tensor = _Parametric.apply(times, self._layers.activate(states.detach()), self._matrix, self._drift)
+        s = self._layers.activate(states.detach())
+        f: Tensor = _Parametric.apply(times, s, self._matrix, self._drift)  # type: ignore[no-untyped-call]
         return f
 
     def read(self, times: Tensor, states: Tensor) -> Tensor:
@@ -204,7 +206,7 @@ class _Parametric(torch.autograd.Function):
         return s.new_zeros(()).expand_as(s)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[None, None, Tensor, Tensor]:
         times, s, _ = ctx.saved_tensors
         (f,) = cotangents

@@ -77,7 +77,8 @@ class Dynamics:
                 if self._converted
                 else self.field(*arguments)
             )
-        return h.to(p.dtype)
+        velocity: Tensor = h.to(p.dtype)
+        return velocity
 
     def callback_step(self, *_: object) -> None:
         """Called by torchdiffeq before each step; nothing to do."""

@@ -38,8 +38,9 @@ def forward_sweeps(y: Coordinates, windows: Windows, rtol: float, atol: float) -
         >>> from floater.flow import ZeroField
         >>> from floater.flow.coordinates import coordinates
         >>> windows = Windows([0.0, 1.0], 1, torch.float32, torch.device("cpu"))
-        >>> y, sweeps = forward_sweeps(coordinates(ZeroField(), torch.ones(1, 2), 0.0, 1e-6), windows, 1e-6, 1e-6)
-        >>> y.shape, sweeps
+        >>> y = coordinates(ZeroField(), torch.ones(1, 2), 0.0, 1e-6)
+        >>> states, sweeps = forward_sweeps(y, windows, 1e-6, 1e-6)
+        >>> states.shape, sweeps
         (torch.Size([1, 8, 1, 2]), 2)
     """
     left = y.start.detach()
@@ -114,7 +115,7 @@ def backward_sweeps(
                 if bool((after - before).norm() <= rtol * after.norm()):
                     break
         else:
-            raise NoConvergence(f"no convergence in {MAX_SWEEPS} sweeps backwards near t = {windows.edges[w]:g}")
+            raise NoConvergence(f"no convergence in {MAX_SWEEPS} sweeps near t = {windows.edges[w]:g}")
         last = max(2, sweep - 1)
         f[w] = gamma[-1]
         right = right + e[-1].sum(0)

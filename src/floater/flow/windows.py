@@ -36,9 +36,7 @@ class Windows:
         (torch.Size([2, 8]), torch.Size([2, 16, 16]), 2)
     """
 
-    def __init__(
-        self, edges: Sequence[float], flight: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, edges: Sequence[float], flight: int, dtype: torch.dtype, device: torch.device) -> None:
         rule = gauss(NODES)
         exact = torch.tensor(edges, dtype=torch.float64)
         lengths = exact.diff()
