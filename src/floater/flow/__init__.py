@@ -1,7 +1,9 @@
 """Position vectors from a continuous dynamical model (FLOATER, sections 3.1, 3.2 and appendix A)."""
 
+from floater.flow.collocation import FlowInaccurate, dense
 from floater.flow.encoder import FlowEncoder
 from floater.flow.field import MLPField, SinusoidField, SumField, ZeroField, sinusoid, small_, zero_
+from floater.flow.piecewise import Dense
 from floater.flow.reference import flow_error, gradient_error, reference_solve
 from floater.flow.solver import METHODS, solve
 from floater.flow.stepping import FlowDiverged
@@ -9,13 +11,16 @@ from floater.flow.vectors import FlowVectors
 
 __all__ = [
     "METHODS",
+    "Dense",
     "FlowDiverged",
     "FlowEncoder",
+    "FlowInaccurate",
     "FlowVectors",
     "MLPField",
     "SinusoidField",
     "SumField",
     "ZeroField",
+    "dense",
     "flow_error",
     "gradient_error",
     "reference_solve",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.flow.choices import check_choice
+from floater.flow.collocation import dense
 from floater.flow.field import is_smooth
 from floater.flow.stepping import (
     ADAPTIVE_METHODS,
@@ -19,7 +20,8 @@ from floater.flow.stepping import (
     wide_dtype,
 )
 
-METHODS = ("auto", *ADAPTIVE_METHODS, *FIXED_STEP_METHODS)
+COLLOCATION = "collocation"
+METHODS = ("auto", COLLOCATION, *ADAPTIVE_METHODS, *FIXED_STEP_METHODS)
 GRADIENTS = ("discrete", "adjoint")
 
 PAPER_STEP = 0.02
@@ -41,24 +43,25 @@ def solve(
     """Solve dp/dt = h(t, p) from a start and return p at the wanted times.
 
     Source: equations 8 and 15 of the FLOATER paper; the adjoint gradient is equations 16 and 17
-    (Chen et al., "Neural Ordinary Differential Equations", 2018). The methods are torchdiffeq's. The
-    running state is kept in float64 and the field is evaluated in the widest of float32, the start's
-    and the parameters' dtypes, with autocast off, so half-precision models solve in float32.
+    (Chen et al., "Neural Ordinary Differential Equations", 2018). "collocation" is `floater.flow.dense`,
+    the other methods are torchdiffeq's. The running state is kept in float64 and the field is evaluated
+    in the widest of float32, the start's and the parameters' dtypes, with autocast off, so
+    half-precision models solve in float32.
 
     Args:
         field: Any module with `forward(t, p)`: scalar t, p (rows, dim), returns (rows, dim).
         start: The state at time `begin`: (rows, dim). All rows share the field and are one batch.
         times: Wanted times (length,), strictly increasing, none before `begin`.
         begin: The time at which `start` holds.
-        method: A name from `METHODS`. "auto" is "dopri5", or "rk4" with step 0.1 for a field that is
-            not smooth, since a kink makes an adaptive method take many small steps for nothing.
+        method: A name from `METHODS`. "auto" is "collocation" ("dopri5" for the adjoint), or "rk4" with
+            step 0.1 for a field with kinks, which cost a method of high order many small steps.
         rtol: Relative tolerance of adaptive methods.
         atol: Absolute tolerance of adaptive methods. A step's error is the root mean square over
-            dim of the worst row, so that no row is diluted by the others.
+            dim of the worst row (in "collocation" the norm), so that no row is diluted by the others.
         step: Longest step of a fixed-step method; 0.02 (the paper's, appendix B.1) if not given. The
             grid always contains the wanted times.
         gradient: "discrete" differentiates the solver's steps; "adjoint" solves backwards in time:
-            slower, with memory that does not grow with the number of steps.
+            slower, with memory that does not grow with the number of steps; not for "collocation".
 
     Returns:
         p at the wanted times (length, rows, dim): float64 for a float64 start, else float32.
@@ -66,6 +69,7 @@ def solve(
     Raises:
         ValueError: if an argument is not as described above.
         FlowDiverged: if p becomes infinite or NaN, a step vanishes, or 100,000 steps are not enough.
+        FlowInaccurate: if "collocation" cannot meet the tolerance.
 
     Example:
         >>> from floater.flow import SinusoidField
@@ -84,6 +88,8 @@ def solve(
     grid = times if begins else torch.cat((times.new_full((1,), begin), times))
     if len(grid) == 1:
         return state.unsqueeze(0).to(dynamics.out_dtype)
+    if method == COLLOCATION:
+        return dense(field, start, float(times[-1].detach()), begin=begin, rtol=rtol, atol=atol).at(times)
     run = discrete_solve if gradient == "discrete" else adjoint_solve
     solution = run(dynamics, state, grid, method, rtol, atol, step)
     _check_finite(solution, grid)
@@ -118,10 +124,15 @@ def check_options(
             raise ValueError(f"{name} must be a positive number, got {tolerance}")
     longest = PAPER_STEP
     if method == "auto":
-        method, longest = ("dopri5", PAPER_STEP) if is_smooth(field) else ("rk4", KINKED_STEP)
+        method, longest = _automatic(field, gradient)
+    if method == COLLOCATION and gradient == "adjoint":
+        raise ValueError(
+            "gradient='adjoint' does not apply to the method 'collocation', which has the gradient of its "
+            f"discrete solution; methods that have it: {', '.join((*ADAPTIVE_METHODS, *FIXED_STEP_METHODS))}"
+        )
     if step is None:
         return method, longest
-    if method in ADAPTIVE_METHODS:
+    if method in (COLLOCATION, *ADAPTIVE_METHODS):
         raise ValueError(
             f"step={step} does not apply to the adaptive method {method!r}, which takes rtol and atol; "
             f"fixed-step methods: {', '.join(FIXED_STEP_METHODS)}"
@@ -129,6 +140,13 @@ def check_options(
     if not 0 < step < math.inf:
         raise ValueError(f"step must be a positive number, got {step}")
     return method, step
+
+
+def _automatic(field: nn.Module, gradient: str) -> tuple[str, float]:
+    """The method that "auto" stands for, and its longest step."""
+    if not is_smooth(field):
+        return "rk4", KINKED_STEP
+    return COLLOCATION if gradient == "discrete" else "dopri5", PAPER_STEP
 
 
 def _check_start(start: Tensor) -> None:

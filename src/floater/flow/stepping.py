@@ -66,6 +66,10 @@ class Dynamics:
     def __call__(self, t: Tensor, p: Tensor, perturb: object = None) -> Tensor:
         """The velocity (rows, dim) in the dtype of the state p; `perturb` is torchdiffeq's, not needed."""
         self.time = t.detach()
+        return self.velocity(t, p)
+
+    def velocity(self, t: Tensor, p: Tensor) -> Tensor:
+        """The velocity (rows, dim) in the dtype of the state p."""
         arguments = (t.to(self.dtype), p.to(self.dtype))
         with torch.autocast(p.device.type, enabled=False):
             h = (

@@ -1,0 +1,82 @@
+"""Windows of collocation nodes that tile a span of time, and the matrices that couple them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from floater.flow.legendre import Rule, gauss
+from floater.flow.stepping import wide_dtype
+
+NODES = 8
+_GUESS_DEGREE = 5
+
+
+class Windows:
+    """Neighbouring windows of N Gauss-Legendre nodes each.
+
+    Args:
+        edges: Where the windows meet, increasing (n + 1 times).
+        flight: How many windows W are swept together.
+        dtype: The dtype of the sweeps.
+        device: Where they run.
+
+    Attributes:
+        times: The nodes' times (n, N), wide.
+        weights: The windows' quadrature weights h b (n, N).
+        quadrature: For the windows w, ..., w + W - 1 the block-lower-triangular matrix (W N, W N) from
+            velocities at their nodes to displacements from the left edge of the first: (n, W N, W N).
+        guesses: From velocities at the nodes of window w - 1 to a first guess in window w (n, N, N).
+
+    Example:
+        >>> windows = Windows([0.0, 1.0, 3.0], flight=2, dtype=torch.float64, device=torch.device("cpu"))
+        >>> windows.times.shape, windows.quadrature.shape, len(windows)
+        (torch.Size([2, 8]), torch.Size([2, 16, 16]), 2)
+    """
+
+    def __init__(self, edges: Sequence[float], flight: int, dtype: torch.dtype, device: torch.device) -> None:
+        rule = gauss(NODES)
+        exact = torch.tensor(edges, dtype=torch.float64)
+        lengths = exact.diff()
+        self.edges, self.flight = list(edges), min(flight, len(lengths))
+        wide = wide_dtype(device)
+        times = exact[:-1, None] + lengths[:, None] * rule.nodes
+        ratio = torch.ones_like(lengths)
+        ratio[1:] = lengths[1:] / lengths[:-1]
+        self.times = times.to(device, wide)
+        self.weights = (lengths[:, None] * rule.weights).to(device, dtype)
+        self.quadrature = _coupling(rule, lengths, self.flight).to(device, dtype)
+        self.guesses = rule.evaluation(1 + ratio[:, None] * rule.nodes, _GUESS_DEGREE).to(device, dtype)
+        self.lengths = lengths.to(device, dtype)
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def locate(self, times: Tensor) -> tuple[list[int], Tensor]:
+        """Which of the sorted times lie in which window.
+
+        Args:
+            times: Sorted times (L,) from the first to the last edge, wide.
+
+        Returns:
+            Bounds b (n + 1): window w holds times[b[w] : b[w + 1]]; and each time's place x in its
+            window, in [0, 1] (L,).
+        """
+        edges = torch.tensor(self.edges, dtype=times.dtype, device=times.device)
+        window = torch.searchsorted(edges[1:-1].contiguous(), times.detach())
+        counts = torch.bincount(window, minlength=len(self))
+        bounds = [0, *counts.cumsum(0).tolist()]
+        return bounds, (times.detach() - edges[window]) / edges.diff()[window]
+
+
+def _coupling(rule: Rule, lengths: Tensor, flight: int) -> Tensor:
+    """The matrices `Windows.quadrature`; windows past the last count as empty."""
+    count = len(rule.nodes)
+    block = torch.zeros(flight, count, flight, count, dtype=torch.float64)
+    for row in range(flight):
+        block[row, :, row] = rule.quadrature
+        block[row, :, :row] = rule.weights
+    padded = torch.cat((lengths, lengths.new_zeros(flight - 1))).unfold(0, flight, 1)
+    return (block * padded[:, None, None, :, None]).flatten(3, 4).flatten(1, 2)

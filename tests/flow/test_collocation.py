@@ -1,0 +1,236 @@
+"""Collocation against closed forms, float64 references, autograd and its own promises."""
+
+import copy
+
+import pytest
+import torch
+from flow_cases import DIM, encoder, exact, positions
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from floater.flow import (
+    FlowDiverged,
+    FlowInaccurate,
+    MLPField,
+    SinusoidField,
+    SumField,
+    flow_error,
+    gradient_error,
+    reference_solve,
+    sinusoid,
+    small_,
+    solve,
+)
+from floater.flow import collocation as module
+from floater.flow.field import ScaledField
+
+TIGHT = {"rtol": 1e-12, "atol": 1e-12}
+
+
+class Wrapped(nn.Module):
+    """A field that hides that it is an MLP, and so is solved in p itself."""
+
+    def __init__(self, field):
+        super().__init__()
+        self.field = field
+
+    def forward(self, t, p):
+        return self.field(t, p)
+
+
+class ReadsItsTime(Wrapped):
+    """A field that cannot be evaluated at many times at once."""
+
+    def forward(self, t, p):
+        return self.field(t, p) * (1.0 if float(t.detach()) < 100 else 0.0)
+
+
+FORMS = {"preactivations": nn.Identity, "p": Wrapped, "node by node": ReadsItsTime}
+
+
+def problem(dim=6, rows=3, length=20, span=4.0, dtype=torch.float64, **kwargs):
+    torch.manual_seed(0)
+    field = MLPField(dim, **kwargs).to(dtype)
+    times = torch.rand(length, dtype=torch.float64).sort().values * span
+    return field, torch.randn(rows, dim, dtype=dtype), times
+
+
+def in_form(form, field):
+    return field if form == "preactivations" else FORMS[form](field)
+
+
+def gradients(field, start, times, solver):
+    start, times = start.clone().requires_grad_(), times.clone().requires_grad_()
+    p = solver(field, start, times)
+    torch.manual_seed(1)
+    weight = torch.randn(p.shape, dtype=torch.float64).to(p.dtype)
+    return torch.autograd.grad((weight * p).sum(), [start, times, *field.parameters()])
+
+
+def rk4(step):
+    return lambda h, p, t: solve(h, p, t, method="rk4", step=step)
+
+
+def collocation(**options):
+    return lambda h, p, t: solve(h, p, t, method="collocation", **options)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("activation", ["tanh", "silu", "gelu"])
+def test_values_and_gradients_are_those_of_a_fine_rk4(activation, form):
+    field, start, times = problem(hidden=9, length=6, span=2.0, activation=activation)
+    field = in_form(form, field)
+    fine = rk4(0.005)
+    assert flow_error(collocation(**TIGHT)(field, start, times), fine(field, start, times)) < 1e-10
+    ours, theirs = (gradients(field, start, times, s) for s in (collocation(**TIGHT), fine))
+    assert gradient_error(ours, theirs) < 1e-9  # the error of rk4: 0.005^4 = 6e-10
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_in_float32_are_accurate_to_the_tolerance(form):
+    field, start, times = problem(dim=16, span=8.0)
+    exact = gradients(field, start, times, collocation(**TIGHT))
+    ours = gradients(in_form(form, field.float()), start.float(), times, collocation())
+    assert gradient_error(ours, exact) < 3e-6
+
+
+@pytest.mark.parametrize("form", ["preactivations", "p"])
+def test_gradcheck_at_loose_tolerance_differentiates_the_same_windows(form):
+    field, start, times = problem(dim=2, rows=2, length=2, span=1.0)
+    parameters = [p.detach().clone().requires_grad_() for p in field.parameters()]
+
+    def run(start, times, *values):
+        with torch.no_grad():
+            own = copy.deepcopy(field)
+        for name, value in zip([n for n, _ in field.named_parameters()], values, strict=True):
+            layer, kind = name.split(".")
+            del getattr(own, layer)._parameters[kind]
+            setattr(getattr(own, layer), kind, value)
+        return solve(in_form(form, own), start, times, method="collocation", **TIGHT)
+
+    inputs = [start.requires_grad_(), times.requires_grad_(), *parameters]
+    assert torch.autograd.gradcheck(run, inputs, eps=1e-5, atol=1e-7, rtol=1e-6)
+
+
+def test_times_and_starts_get_the_gradient_that_calculus_gives():
+    field, start, times = problem()
+    times.requires_grad_()
+    p = solve(field, start, times, method="collocation", **TIGHT)
+    (gradient,) = torch.autograd.grad(p.sum(), times)
+    velocities = torch.stack([field(t, v).sum() for t, v in zip(times, p, strict=True)]).detach()
+    torch.testing.assert_close(gradient, velocities, rtol=1e-9, atol=1e-9)
+
+
+def test_a_second_derivative_is_refused():
+    field, start, times = problem(length=3)
+    p = solve(field, start.requires_grad_(), times, method="collocation")
+    (gradient,) = torch.autograd.grad(p.square().sum(), start, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_a_parameter_changed_before_the_backward_pass_does_not_change_the_gradient_silently():
+    field, start, times = problem(length=3)
+    expected = torch.autograd.grad(solve(field, start, times).sum(), list(field.parameters()))
+    ours, general = solve(field, start, times), solve(Wrapped(field), start, times)
+    with torch.no_grad():
+        field.outer.weight.mul_(2)
+    # The products of the weights are kept, the weights of a field in general are not.
+    assert gradient_error(torch.autograd.grad(ours.sum(), list(field.parameters())), expected) < 1e-12
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        general.sum().backward()
+
+
+def test_a_field_in_another_unit_of_time():
+    field, start, times = problem()
+    scale = nn.Parameter(torch.tensor(1.7, dtype=torch.float64).log())
+    scaled, general = ScaledField(field, scale), Wrapped(ScaledField(field, scale))
+    ours, theirs = (gradients(h, start, times, collocation(**TIGHT)) for h in (scaled, general))
+    # The parameters stand in the same order in both.
+    assert gradient_error(ours, theirs) < 1e-11
+    plain = solve(field, start, 1.7 * times, method="collocation", **TIGHT)
+    torch.testing.assert_close(solve(scaled, start, times, method="collocation", **TIGHT), plain)
+
+
+def test_hooks_on_a_layer_are_honoured():
+    field, start, times = problem()
+    field.inner.register_forward_hook(lambda module, arguments, output: 0.5 * output)
+    expected = solve(field, start, times, method="dopri8", rtol=1e-11, atol=1e-11)
+    assert flow_error(solve(field, start, times, method="collocation", **TIGHT), expected) < 1e-9
+
+
+def test_the_sum_of_a_sinusoid_and_a_learned_field():
+    torch.manual_seed(0)
+    field, places = SumField(SinusoidField(8), small_(MLPField(8), 60.0)), torch.arange(60.0)
+    start = field.a.start()[None]
+    exact = reference_solve(field, start, places)
+    assert flow_error(solve(field, start, places, method="collocation"), exact) < 1e-5
+    p = solve(field.a, start, places, method="collocation")
+    assert flow_error(p[:, 0], sinusoid(places, 8)) < 1e-5
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    scale=st.floats(0.02, 3.0),
+    activation=st.sampled_from(["tanh", "silu", "gelu", "relu"]),
+    length=st.integers(1, 120),
+    rows=st.integers(1, 5),
+    spacing=st.floats(0.01, 0.3),
+    seed=st.integers(0, 3),
+)
+def test_the_error_is_within_the_tolerance_or_raised(scale, activation, length, rows, spacing, seed):
+    torch.manual_seed(seed)
+    field, start = MLPField(12, activation=activation), torch.randn(rows, 12)
+    with torch.no_grad():
+        for parameter in field.parameters():
+            parameter *= scale
+    times = spacing * torch.arange(1, length + 1, dtype=torch.float64)
+    # A kink costs the eighth-order reference too many steps.
+    kinked = {"method": "rk4", "step": 0.004} if activation == "relu" else {"method": "dopri8"}
+    wide = copy.deepcopy(field).double()
+    try:
+        with torch.no_grad():
+            p = solve(field, start, times, method="collocation")
+    except (FlowDiverged, FlowInaccurate):
+        return
+    with torch.no_grad():
+        exact, moved = (
+            solve(wide, s, times, rtol=1e-11, atol=1e-11, **kinked)
+            for s in (start.double(), start.double() * (1 + 2**-23))
+        )
+    assert flow_error(p, exact) < 1e-5 + 20 * flow_error(moved, exact)
+
+
+def test_a_tolerance_below_float32_is_met_in_float64():
+    field, start, times = problem(dtype=torch.float32)
+    p = solve(field, start, times, method="collocation", rtol=1e-9, atol=1e-9)
+    assert p.dtype == torch.float32
+    exact = reference_solve(field, start, times)
+    assert torch.equal(p, exact.float()) or flow_error(p, exact) < 1e-7  # one rounding to float32
+
+
+@pytest.mark.parametrize("flight", [1, 2, 5])
+def test_how_many_windows_are_swept_together_does_not_matter(flight, monkeypatch):
+    field, start, times = problem(span=20.0)
+    expected = gradients(field, start, times, collocation(**TIGHT))
+    monkeypatch.setattr(module, "windows_in_flight", lambda *_: flight)
+    found = gradients(field, start, times, collocation(**TIGHT))
+    assert gradient_error(found, expected) < 1e-10
+
+
+@pytest.mark.parametrize("mode", ["train", "refresh", "bake", "extend", "learn"])
+def test_the_encoder_solves_by_collocation(mode):
+    model = encoder(
+        method="collocation", refresh_every=3 if mode == "refresh" else 1, learn_time_scale=mode == "learn"
+    )
+    at = positions([0, 3, 3, 90])
+    if mode in ("bake", "extend"):
+        model.eval().bake(100 if mode == "bake" else 5)
+    for _ in range(3):
+        vectors = model(at).at(2, "k")
+        torch.testing.assert_close(vectors, exact(model, 2, "k", at), rtol=1e-5, atol=1e-5)
+    if mode in ("train", "learn"):
+        vectors.sum().backward()
+        assert all(bool(p.grad.isfinite().all()) for p in model.parameters())
+    assert vectors.shape == (1, 4, DIM)

@@ -1,0 +1,75 @@
+"""Plans of windows: kept, checked at every solve, remade when they fail."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from floater.flow import FlowDiverged, FlowInaccurate, MLPField, flow_error, reference_solve, small_, solve
+from floater.flow import collocation as module
+from floater.flow.plan import _plans, keep_plan, kept_edges
+
+
+def problem(dim=6):
+    torch.manual_seed(0)
+    return MLPField(dim), torch.randn(3, dim), 0.1 * torch.arange(100, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("factor", [0.1, 1.25, 10.0])
+def test_a_plan_made_for_other_weights_is_not_trusted(factor):
+    field, start, _ = problem(dim=24)
+    times = 0.1 * torch.arange(256, dtype=torch.float64)
+    solve(small_(field, 25.6), start, times, method="collocation")
+    with torch.no_grad():
+        for parameter in field.parameters():
+            parameter *= factor
+    p = solve(field, start, times, method="collocation")
+    assert flow_error(p, reference_solve(field, start, times)) < 1e-5
+
+
+def test_a_plan_is_made_once_kept_and_remade_when_it_fails(monkeypatch):
+    plans = []
+
+    def plan(*arguments):
+        plans.append(arguments)
+        return original(*arguments)
+
+    original = module.plan_windows
+    monkeypatch.setattr(module, "plan_windows", plan)
+    field, start, times = problem()
+    for length in (100, 100, 60, 1, 99):
+        solve(field, start, times[-length:] if length == 1 else times[:length], method="collocation")
+    assert len(plans) == 1
+    with torch.no_grad():
+        field.inner.weight.mul_(10)
+    for _ in range(2):
+        solve(field, start, times, method="collocation")
+    assert len(plans) == 2
+
+
+def test_a_plan_dies_with_its_field():
+    field, start, times = problem()
+    solve(field, start, times, method="collocation")
+    alive = weakref.ref(field)
+    assert field in _plans
+    del field
+    gc.collect()
+    assert alive() is None
+
+
+def test_an_unreachable_tolerance_is_an_error(monkeypatch):
+    # Windows planned for nothing: their true error is what the estimate must see.
+    monkeypatch.setattr(module, "plan_windows", lambda y, begin, end, *_: [begin, end])
+    field, start, _ = problem(dim=12)
+    with pytest.raises((FlowInaccurate, FlowDiverged), match=r"t = 0"):
+        solve(field, start, torch.tensor([12.0]), method="collocation")
+
+
+def test_a_plan_is_used_a_thousand_times_and_eight_are_kept():
+    field, _, _ = problem()
+    for begin in range(9):
+        keep_plan(field, begin, [float(begin), 10.0])
+    assert [kept_edges(field, begin, 9.5) is None for begin in range(9)] == [True] + 8 * [False]
+    lives = sum(kept_edges(field, 8, 9.5) is not None for _ in range(2000))
+    assert lives == 999  # one was used above
