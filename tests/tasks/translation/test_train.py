@@ -78,6 +78,24 @@ def test_validation_does_not_change_the_training(tmp_path: Path, trained: Path, 
     assert read(never / "result.json").keys().isdisjoint({"bleu", "loss"})
 
 
+def test_epochs_count_validations_and_checkpoints(tmp_path: Path, files: Files) -> None:
+    by_epoch = {"max_steps": None, "epochs": 2, "validate_every": "epoch", "save_every": "epoch"}
+    run = train(settings(tmp_path, files, "run", training=by_epoch))
+    log, steps = read(run / "log.json"), read(run / "result.json")["steps"]
+    validations = [entry for entry in log if "eval_bleu" in entry]
+    assert [(entry["epoch"], entry["step"]) for entry in validations] == [(1, steps // 2), (2, steps)]
+    assert [path.name for path in checkpoints(run)] == [f"checkpoint-{steps // 2}", f"checkpoint-{steps}"]
+
+
+def test_bfloat16_has_nearly_the_losses_of_float32(tmp_path: Path, trained: Path, files: Files) -> None:
+    run = train(settings(tmp_path, files, "run", training={"bf16": True, "max_steps": 3, "average": 1}))
+    expected, found = (
+        [entry.get("loss") for entry in read(path / "log.json")][:3] for path in (trained, run)
+    )
+    assert found != expected[:3]
+    assert found[0] == pytest.approx(expected[0], rel=2**-7)  # its eight digits
+
+
 def scored(monkeypatch: pytest.MonkeyPatch, *bleu: float) -> None:
     """Let the validations of a training have these scores, in turn."""
     found = (Validation(loss=1.0, bleu=score, translations=[""] * 7, cut=0) for score in bleu)

@@ -114,8 +114,8 @@ def load_run(
         fill(model, average([folder]), str(folder))
     except (OSError, SafetensorError, json.JSONDecodeError) as error:
         raise DataError(f"{folder} holds no model that can be loaded: {error}") from error
-    place = device or torch.accelerator.current_accelerator(check_available=True) or "cpu"
-    model.to(torch.device(place))  # type: ignore[arg-type] # transformers hides torch's signature
+    own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+    model.to(torch.device(device or own or "cpu"))  # type: ignore[arg-type] # transformers hides torch's signature
     return model.train(False), tokenizer
 
 

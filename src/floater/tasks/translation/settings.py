@@ -84,8 +84,8 @@ class Training:
         initial_lr: learning rate at the first step.
         max_tokens: tokens in a batch: padded length of the longer side times sentences.
         accumulation: batches in a step of one process; its gradient is the mean over all their tokens.
-        epochs: most passes over the data.
-        max_steps: most steps; by default the epochs decide.
+        epochs: passes over the data, where max_steps is null.
+        max_steps: steps of the training, instead of epochs.
         label_smoothing: share of the probability spread over the vocabulary.
         betas: of Adam.
         eps: of Adam.
