@@ -15,6 +15,7 @@ from floater.tasks.translation.decode import translate_and_count
 from floater.tasks.translation.run import run_decoding, run_settings
 from floater.tasks.translation.validation import Validation, validate
 from floater.training import average, checkpoints
+from floater.transformer.blocks import Decoder
 
 from .conftest import Files
 from .small import equal, pairs, settings
@@ -33,6 +34,21 @@ def test_the_final_model_is_the_mean_of_the_last_checkpoints(trained: Path) -> N
     assert equal(weights(trained), average(checkpoints(trained)))
     assert not equal(weights(trained), average(checkpoints(trained)[-1:]))
     assert read(trained / "result.json")["averaged"] == ["checkpoint-8", "checkpoint-12"]
+
+
+def test_the_final_model_translates_with_a_cache(
+    trained: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = load_run(trained, "cpu")
+    lengths: list[int] = []
+    forward = Decoder.forward
+    monkeypatch.setattr(
+        Decoder, "forward", lambda self, x, *args: (lengths.append(x.shape[1]), forward(self, x, *args))[1]
+    )
+    translate_and_count(model, tokenizer, pairs(files["valid"]).source, run_decoding(trained))
+    assert len(lengths) > 1
+    assert set(lengths) == {1}
+    assert model.config.use_cache
 
 
 def test_the_log_has_every_step_and_validation(trained: Path) -> None:

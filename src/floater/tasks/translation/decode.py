@@ -124,6 +124,7 @@ def _search(
         length_penalty=decoding.length_penalty if several else None,
         early_stopping=several or None,
         do_sample=False,
+        use_cache=True,
         max_new_tokens=int(limits.max()),
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,

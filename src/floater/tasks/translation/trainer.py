@@ -102,6 +102,7 @@ def make_trainer(
     average_only = training.average > 0
     args = TrainingArguments(
         output_dir=str(run),
+        use_cache=True,  # else the Trainer turns the key/value cache off in the model's configuration
         num_train_epochs=training.epochs,
         max_steps=training.max_steps or -1,
         learning_rate=training.lr,
