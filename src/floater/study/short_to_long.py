@@ -46,7 +46,7 @@ class Row:
 
 
 def demo(
-    folder: Path, *, train: int = 20_000, valid: int = 200, test: int = 80, steps: int = 1100
+    folder: Path, *, train: int = 20_000, valid: int = 200, test: int = 80, steps: int = 1500
 ) -> list[Row]:
     """Train FLOATER, sinusoids and a learned table on the built-in corpus, and compare them by length.
 
@@ -83,7 +83,7 @@ def demo(
 def demo_settings(
     name: str, model: Model, folder: Path, files: Mapping[str, tuple[Path, Path]], steps: int
 ) -> TranslationSettings:
-    """The run of one position model of the demo: about four minutes on one core for 1,100 steps."""
+    """The run of one position model of the demo: about four minutes on one core for 1,500 steps."""
     return TranslationSettings(
         run=str(folder / name),
         data=Data(
