@@ -8,10 +8,10 @@ from typing import Any
 
 from transformers.activations import ACT2FN
 
-from floater.encodings import build
 from floater.encodings.model import Site
 from floater.tasks.bpe import BYTES, SPECIALS
 from floater.transformer import FloaterConfig
+from floater.transformer.blocks import position_model
 
 
 def check_numbers(section: Any, *, positive: tuple[str, ...] = (), **least: float) -> None:
@@ -117,15 +117,7 @@ class Model:
         }
         for site, layers in sites.items():
             try:
-                build(
-                    self.position,
-                    dim=config.hidden_size,
-                    heads=config.num_attention_heads,
-                    layers=layers,
-                    max_length=self.max_length,
-                    site=site,
-                    **self.position_options,
-                )
+                position_model(config, layers, site)
             except (TypeError, ZeroDivisionError) as error:
                 raise ValueError(f"position_options {self.position_options}: {error}") from error
 
