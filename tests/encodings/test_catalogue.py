@@ -12,9 +12,8 @@ HOOKS = (
     "embed",
     "block",
     "inputs",
+    "projection",
     "qkv",
-    "cross_query",
-    "cross_key_value",
     "bias",
     "logits",
     "mask",
@@ -51,8 +50,7 @@ def test_the_interface_defaults_to_the_identity():
     assert model.block(x, state, 0) is x
     assert model.inputs(x, state, 0) == (x, x, x)
     assert model.qkv(q, k, v, state, 0) == (q, k, v)
-    assert model.cross_query(q, state, 0) is q
-    assert model.cross_key_value(k, v, state, 0) == (k, v)
+    assert model.projection("query", state, 0) is None
     assert model.bias(q, k, state, 0) is None
     assert model.logits(q, q, k, state, 0) is q
     assert model.mask(state, 0) is None
@@ -68,7 +66,7 @@ def test_the_interface_defaults_to_the_identity():
         ("sinusoidal", {"embed", "block"}),
         ("learned", {"embed", "block"}),
         ("rnn", {"embed", "block"}),
-        ("floater", {"embed", "block", "qkv", "cross_query", "cross_key_value"}),
+        ("floater", {"embed", "block", "projection"}),
     ],
 )
 def test_a_model_overrides_what_its_paper_changes(name, hooks):

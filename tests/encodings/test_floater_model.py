@@ -54,8 +54,7 @@ def test_sharing_counts_the_fields(share, count):
 def test_unshared_fields_are_trained_by_their_own_blocks_only():
     built = model(share="none")
     state = built.prepare(Positions.arange(5))
-    q = torch.zeros(1, 5, 2, 4)
-    built.qkv(q, q, q, state, 1)[0].square().sum().backward()
+    built.projection("query", state, 1).square().sum().backward()
     assert [flow.field.outer.weight.grad is not None for flow in built.flows] == [False, True, False]
 
 
@@ -66,25 +65,27 @@ def test_only_the_chosen_blocks_are_touched(blocks, share, injection):
     built = model(blocks=blocks, share=share, injection=injection)
     chosen = {"input": [0], "all": [0, 1, 2]}[blocks] if isinstance(blocks, str) else blocks
     state = built.prepare(Positions.arange(5))
-    x, q = torch.randn(2, 5, 8), torch.randn(2, 5, 2, 4)
+    x = torch.randn(2, 5, 8)
     if injection == "qkv":
         torch.testing.assert_close(built.embed(x, state), x + sinusoid(torch.arange(5), 8))
-        touched = [not torch.equal(built.qkv(q, q, q, state, n)[0], q) for n in range(3)]
+        touched = [built.projection("query", state, n) is not None for n in range(3)]
         assert not any(not torch.equal(built.block(x, state, n), x) for n in range(3))
     else:
         enter = built.embed(x, state)
         touched = [not torch.equal(enter, x)] + [not torch.equal(built.block(x, state, n), x) for n in (1, 2)]
         assert torch.equal(built.block(x, state, 0), x)  # once, at the input
-        assert all(torch.equal(out, q) for n in range(3) for out in built.qkv(q, q, q, state, n))
+        assert all(built.projection(use, state, n) is None for use in USES["self"] for n in range(3))
     assert [n for n in range(3) if touched[n]] == chosen
 
 
-def test_biases_go_head_by_head_in_the_order_of_dimensions():
-    built = model()
+@pytest.mark.parametrize(("site", "uses"), USES.items())
+def test_every_projection_has_vectors_of_its_own(site, uses):
+    built = build("floater", **SIZES, site=site)
     state = built.prepare(Positions.arange(5))
-    q = torch.zeros(2, 5, 2, 4)
-    for use, out in zip(USES["self"], built.qkv(q, q, q, state, 1), strict=True):
-        assert torch.equal(out.flatten(2), state.vectors[1].at(1, use).expand(2, -1, -1))
+    vectors = [built.projection(use, state, layer) for layer in range(3) for use in uses]
+    starts = torch.cat([flow.start.flatten(0, 1) for flow in built.flows])
+    assert torch.equal(torch.stack([p[0, 0] for p in vectors]), starts)
+    assert len(starts.unique(dim=0)) == 3 * len(uses)
 
 
 @pytest.mark.parametrize("blocks", ["all", "input"])

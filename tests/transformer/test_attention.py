@@ -33,6 +33,23 @@ class Inputs(Hooked):
         return x + self.w[0], x + (layer + 1) * self.w[1], x
 
 
+class Projected(Hooked):
+    """A bias for each projection, growing along the sequence (as in FLOATER)."""
+
+    def projection(self, name, state, layer):
+        if name == "value" and layer == 1:
+            return None
+        return (layer + 1) * self.w[len(name) % HEADS] * state[:, :, :1]
+
+
+class ProjectedEach(Projected):
+    """The same, other in each sample."""
+
+    def projection(self, name, state, layer):
+        bias = super().projection(name, state, layer)
+        return None if bias is None else bias * torch.arange(BATCH)[:, None, None]
+
+
 class QKV(Hooked):
     def qkv(self, q, k, v, state, layer):
         w = self.w.view(HEADS, HEADS, -1)
@@ -83,11 +100,25 @@ class Values(Hooked):
         return torch.einsum("bhts,xtsd->bhtd", weights, vectors.expand(1, -1, -1, -1))
 
 
-class Everything(Inputs, QKV, Scale, MaskAndBias, Logits, Values):
+class Everything(Inputs, Projected, QKV, Scale, MaskAndBias, Logits, Values):
     pass
 
 
-MODELS = (PositionModel, Inputs, QKV, Scale, Bias, ContentBias, Mask, MaskAndBias, Logits, Values, Everything)
+MODELS = (
+    PositionModel,
+    Inputs,
+    Projected,
+    ProjectedEach,
+    QKV,
+    Scale,
+    Bias,
+    ContentBias,
+    Mask,
+    MaskAndBias,
+    Logits,
+    Values,
+    Everything,
+)
 
 
 def make(cls, layer, causal=False, implementation="sdpa"):
@@ -111,10 +142,12 @@ def may_attend(allowed, key_valid, causal, b, h, t):
 def reference(attention, position, x, state, key_valid, causal):
     """In the order of the design: scale x q.k + bias, logits, mask, softmax, weights @ v + values."""
     layer, head_dim, shape = attention.layer, DIM // HEADS, (BATCH, HEADS, LENGTH, LENGTH)
-    projections = zip(
-        (attention.query, attention.key, attention.value), position.inputs(x, state, layer), strict=True
+    projections = zip(("query", "key", "value"), position.inputs(x, state, layer), strict=True)
+    q, k, v = (
+        (getattr(attention, name)(y) + (0 if bias is None else bias)).view(BATCH, LENGTH, HEADS, head_dim)
+        for name, y in projections
+        for bias in (position.projection(name, state, layer),)
     )
-    q, k, v = (project(y).view(BATCH, LENGTH, HEADS, head_dim) for project, y in projections)
     q, k, v = (y.transpose(1, 2) for y in position.qkv(q, k, v, state, layer))
     dots = [(q[..., t, :] * k[..., s, :]).sum(-1) for t in range(LENGTH) for s in range(LENGTH)]
     logits = torch.stack(dots, -1).view(shape) * position.scale(head_dim)

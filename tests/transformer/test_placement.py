@@ -33,10 +33,10 @@ class Shift(PositionModel):
     """One vector for each use, added to queries, keys and values after projection."""
 
     def prepare(self, positions):
-        return self.q, self.k, self.v
+        return self.vectors
 
-    def qkv(self, q, k, v, state, layer):
-        return tuple(x + bias.view(x.shape[-3:]) for x, bias in zip((q, k, v), state, strict=True))
+    def projection(self, name, state, layer):
+        return state[name][None]
 
 
 def test_biases_on_projections_are_positions_at_the_input_equation_12():
@@ -47,9 +47,9 @@ def test_biases_on_projections_are_positions_at_the_input_equation_12():
     shift, plain = Shift(frame), PositionModel(frame)
     x, p = torch.randn(3, length, dim).double(), torch.randn(length, dim).double()
     wave = sinusoid(torch.arange(length).double(), dim)
-    shift.q, shift.k, shift.v = (
-        (p - wave) @ m.weight.T for m in (attention.query, attention.key, attention.value)
-    )
+    shift.vectors = {
+        name: (p - wave) @ getattr(attention, name).weight.T for name in ("query", "key", "value")
+    }
     biased, _ = attention(x + wave, shift, shift.prepare(None), None, None)
     moved, _ = attention(x + p, plain, None, None, None)
     torch.testing.assert_close(biased, moved)
@@ -156,11 +156,10 @@ class Marks(PositionModel):
     def block(self, x, state, layer):
         return x * (layer + 2)
 
-    def cross_query(self, q, state, layer):
-        return q + state[..., None, None]
-
-    def cross_key_value(self, k, v, state, layer):
-        return k + 2 * state[..., None, None], v - state[..., None, None]
+    def projection(self, name, state, layer):
+        if name != "cross" and self.frame.site != "memory":
+            return None
+        return {"cross": 1, "key": 2, "value": -1}[name] * state[..., None].expand(-1, -1, 16)
 
 
 def test_embed_acts_at_the_input_and_block_at_each_block_residual_included():

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from floater.positions import Positions
 
 Site = Literal["self", "decoder", "memory"]
+Projection = Literal["query", "key", "value", "cross"]
 
 
 class PositionError(ValueError):
@@ -59,8 +60,8 @@ class PositionModel(nn.Module):
 
     A model overrides only what it changes. The Transformer calls `prepare` once per forward pass and the
     other hooks where they act; which of them are overridden decides the attention kernel. Shapes: x is
-    (batch, T, dim). In `qkv` and the cross hooks q, k and v are (batch, T or S, heads, head_dim). In `bias`
-    and `logits` q is (batch, heads, T, head_dim) and k (batch, heads, S, head_dim), cached keys included.
+    (batch, T, dim). In `qkv` q, k and v are (batch, T, heads, head_dim). In `bias` and `logits` q is
+    (batch, heads, T, head_dim) and k (batch, heads, S, head_dim), cached keys included.
     Logits and weights are (batch, heads, T, S). `state` is what `prepare` returned; `layer` counts blocks
     from 0.
 
@@ -111,17 +112,20 @@ class PositionModel(nn.Module):
         """What the query, key and value projections of self-attention read."""
         return x, x, x
 
+    def projection(self, name: Projection, state: Any, layer: int) -> Tensor | None:
+        """Vectors (batch or 1, T, dim) that a projection adds to its own bias, in the same product.
+
+        Args:
+            name: "query", "key" or "value" of self-attention; "cross" for the queries of cross-attention
+                (site "decoder"). At the site "memory" "key" and "value" are those of cross-attention.
+            state: what `prepare` returned.
+            layer: index of the block, from 0.
+        """
+        return None
+
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Change queries, keys and values of self-attention after projection."""
         return q, k, v
-
-    def cross_query(self, q: Tensor, state: Any, layer: int) -> Tensor:
-        """Change the queries of cross-attention (site "decoder", target positions)."""
-        return q
-
-    def cross_key_value(self, k: Tensor, v: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor]:
-        """Change keys and values of cross-attention (site "memory", source positions)."""
-        return k, v
 
     def scale(self, head_dim: int) -> float:
         """Factor of the dot products."""

@@ -10,7 +10,38 @@ from torch.nn import functional as F
 from transformers import Cache, EncoderDecoderCache
 
 from floater.encodings import Frame, PositionModel
+from floater.encodings.model import Projection
 from floater.transformer.config import FloaterConfig
+
+
+def project(linear: nn.Linear, x: Tensor, bias: Tensor | None) -> Tensor:
+    """x W + b + b(t), the positions' bias added by the product itself (Liu et al. 2020, equation 12).
+
+    Args:
+        linear: the projection, with a bias b.
+        x: (batch, T, dim).
+        bias: b(t), (batch or 1, T, width), or None.
+
+    Returns:
+        (batch, T, width); without b(t), or with one that is zero, exactly what the projection gives.
+
+    Example:
+        >>> linear = nn.Linear(2, 2)
+        >>> x, bias = torch.randn(3, 4, 2), torch.ones(1, 4, 2)
+        >>> torch.allclose(project(linear, x, bias), linear(x) + 1, atol=1e-6)
+        True
+    """
+    if bias is None:
+        out: Tensor = linear(x)
+        return out
+    rows = (bias.to(linear.bias.dtype) + linear.bias).flatten(0, -2)
+    if len(rows) < x[..., 0].numel():
+        rows = rows.repeat(x[..., 0].numel() // len(rows), 1)
+    # Added to the rows in place, it costs no more than the projection's own bias does; autocast knows only
+    # the product that copies them first.
+    product = torch.addmm if torch.is_autocast_enabled(x.device.type) else Tensor.addmm_
+    return product(rows, x.flatten(0, -2), linear.weight.T).view(*x.shape[:-1], -1)
+
 
 _IDENTITY = PositionModel(Frame(dim=1, heads=1, layers=1, max_length=1))
 
@@ -46,9 +77,12 @@ class Attention(nn.Module):
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
         self.output = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def split(self, x: Tensor) -> Tensor:
-        """(batch, length, dim) -> (batch, length, heads, head_dim)."""
-        return x.view(*x.shape[:-1], self.heads, -1)
+    def project(
+        self, name: Projection, linear: nn.Linear, x: Tensor, position: PositionModel, state: Any
+    ) -> Tensor:
+        """(batch, T, dim) -> (batch, T, heads, head_dim), with the positions' bias."""
+        y = project(linear, x, position.projection(name, state, self.layer))
+        return y.view(*x.shape[:-1], self.heads, -1)
 
     def forward(
         self, x: Tensor, position: PositionModel, state: Any, key_valid: Tensor | None, cache: Cache | None
@@ -66,7 +100,9 @@ class Attention(nn.Module):
             (batch, T, dim), and the weights (batch, heads, T, S) on the plain path.
         """
         xq, xk, xv = position.inputs(x, state, self.layer)
-        q, k, v = self.split(self.query(xq)), self.split(self.key(xk)), self.split(self.value(xv))
+        q = self.project("query", self.query, xq, position, state)
+        k = self.project("key", self.key, xk, position, state)
+        v = self.project("value", self.value, xv, position, state)
         q, k, v = position.qkv(q, k, v, state, self.layer)
         k, v = k.transpose(1, 2), v.transpose(1, 2)
         if cache is not None:
@@ -172,15 +208,14 @@ class CrossAttention(Attention):
         Returns:
             (batch, T, dim), and the weights (batch, heads, T, S) on the plain path.
         """
-        q = position.cross_query(self.split(self.query(x)), state, self.layer).transpose(1, 2)
+        q = self.project("cross", self.query, x, position, state).transpose(1, 2)
         known = isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(self.layer, False)
         if isinstance(cache, EncoderDecoderCache) and known:
             held: Any = cache.cross_attention_cache.layers[self.layer]
             k, v = held.keys, held.values
         else:
-            k, v = self.split(self.key(source)), self.split(self.value(source))
-            k, v = memory.cross_key_value(k, v, memory_state, self.layer)
-            k, v = k.transpose(1, 2), v.transpose(1, 2)
+            k = self.project("key", self.key, source, memory, memory_state).transpose(1, 2)
+            v = self.project("value", self.value, source, memory, memory_state).transpose(1, 2)
             if isinstance(cache, EncoderDecoderCache):
                 k, v = cache.cross_attention_cache.update(k, v, self.layer)
                 cache.is_updated[self.layer] = True

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from floater.encodings.model import Frame, PositionError, PositionModel, chosen_blocks, one_of, register
+from floater.encodings.model import (
+    Frame,
+    PositionError,
+    PositionModel,
+    Projection,
+    chosen_blocks,
+    one_of,
+    register,
+)
 from floater.flow import FlowEncoder, FlowVectors, MLPField, SinusoidField, SumField, sinusoid, small_, zero_
 from floater.positions import Positions
 
@@ -163,23 +171,7 @@ class Floater(PositionModel):
             return x
         return x + state.vectors[layer].at(layer, "p").to(x.dtype)
 
-    def qkv(
-        self, q: Tensor, k: Tensor, v: Tensor, state: FloaterState, layer: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return (
-            self._biased(q, "query", state, layer),
-            self._biased(k, "key", state, layer),
-            self._biased(v, "value", state, layer),
-        )
-
-    def cross_query(self, q: Tensor, state: FloaterState, layer: int) -> Tensor:
-        return self._biased(q, "cross", state, layer)
-
-    def cross_key_value(self, k: Tensor, v: Tensor, state: FloaterState, layer: int) -> tuple[Tensor, Tensor]:
-        return self._biased(k, "key", state, layer), self._biased(v, "value", state, layer)
-
-    def _biased(self, x: Tensor, name: str, state: Any, layer: int) -> Tensor:
+    def projection(self, name: Projection, state: FloaterState, layer: int) -> Tensor | None:
         if self.injection == "add" or layer not in self.blocks:
-            return x
-        bias: Tensor = state.vectors[layer].at(layer, name).to(x.dtype)
-        return x + bias.view(*bias.shape[:-1], *x.shape[-2:])
+            return None
+        return state.vectors[layer].at(layer, name)
