@@ -172,7 +172,7 @@ def _models(arguments: argparse.Namespace) -> None:
         starts = sum(count for parameter, count in counts.items() if parameter.endswith("start"))
         rest = sum(counts.values()) - starts
         given = ", ".join(f"{option}={value}" for option, value in options(name).items())
-        lines.append(f"{name:<12} {rest:>11,} {starts:>8,}  {model.reference:<22} {given or '-'}")
+        lines.append(f"{name:<12} {rest:>11,} {starts:>8,}  {model.card.paper:<22} {given or '-'}")
     print(f"Parameters of one stack of {layers} blocks of width {width}, training length 512.")
     print("Start vectors are counted apart. An encoder-decoder has one model for each stack, and FLOATER")
     print("a third for the keys and values of cross-attention; Table 6 of Liu et al. 2020 counts one flow,")

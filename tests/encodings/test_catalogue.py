@@ -29,7 +29,7 @@ def test_the_models_of_the_paper_are_there():
 def test_every_model_can_be_built_from_its_own_defaults_and_names_its_source(name):
     model = build(name, **SIZES, **options(name))
     assert type(model) is catalogue()[name]
-    assert model.reference
+    assert model.card.paper
     assert set(model.sites) <= {"self", "decoder", "memory"}
 
 
@@ -139,3 +139,13 @@ def test_frames_that_cannot_be(change, message):
 
 def test_blocks_are_sorted_and_distinct():
     assert chosen_blocks([2, 0, 2], 3) == (0, 2)
+
+
+@pytest.mark.parametrize("name", catalogue())
+@pytest.mark.parametrize("sizes", [(8, 2, 3, 16), (16, 4, 2, 12), (24, 3, 1, 40)])
+def test_the_number_of_parameters_is_the_formula_of_the_catalogue(name, sizes):
+    frame = dict(zip(("dim", "heads", "layers", "max_length"), sizes, strict=True))
+    model = build(name, **frame)
+    letters = dict(zip(("d", "h", "l", "t_max"), sizes, strict=True)) | options(name)
+    count = eval(type(model).card.parameters, {"__builtins__": {}}, letters)
+    assert sum(parameter.numel() for parameter in model.parameters()) == count

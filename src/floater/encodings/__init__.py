@@ -1,10 +1,9 @@
-"""The catalogue of position models."""
+"""The catalogue of position models: every file in the folders beneath enters its own."""
 
-from floater.encodings.absolute.floater import Floater
-from floater.encodings.absolute.learned import Learned
-from floater.encodings.absolute.none import NoPosition
-from floater.encodings.absolute.rnn import Recurrent
-from floater.encodings.absolute.sinusoidal import Sinusoidal
+import pkgutil
+from importlib import import_module
+
+from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import (
     Frame,
     PositionError,
@@ -16,16 +15,16 @@ from floater.encodings.model import (
 )
 
 __all__ = [
-    "Floater",
+    "Card",
     "Frame",
-    "Learned",
-    "NoPosition",
     "PositionError",
     "PositionModel",
-    "Recurrent",
-    "Sinusoidal",
+    "SurveyRow",
     "build",
     "catalogue",
     "options",
     "register",
 ]
+
+for _found in pkgutil.walk_packages(__path__, f"{__name__}."):
+    import_module(_found.name)

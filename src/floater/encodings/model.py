@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor, nn
 
+from floater.encodings.card import Card
 from floater.positions import Positions
 
 Site = Literal["self", "decoder", "memory"]
@@ -65,7 +66,7 @@ class PositionModel(nn.Module):
     Logits and weights are (batch, heads, T, S). `state` is what `prepare` returned; `layer` counts blocks
     from 0.
 
-    Class attributes: `reference` is the source of the model; `sites` are those of `Frame.site` where it acts.
+    Class attributes: `card` is the entry in the catalogue; `sites` are those of `Frame.site` where it acts.
 
     Args:
         frame: the stack of blocks it serves.
@@ -81,7 +82,7 @@ class PositionModel(nn.Module):
         (True, False)
     """
 
-    reference: ClassVar[str] = ""
+    card: ClassVar[Card]
     sites: ClassVar[tuple[Site, ...]] = ("self", "decoder")
 
     def __init__(self, frame: Frame) -> None:
@@ -164,8 +165,8 @@ def register(name: str) -> Callable[[_Model], _Model]:
         name: what `build` and `FloaterConfig.position` shall call it. A name that exists is taken over.
 
     Example:
-        >>> from floater.encodings import NoPosition
-        >>> register("none")(NoPosition) is catalogue()["none"]
+        >>> none = catalogue()["none"]
+        >>> register("none")(none) is none
         True
     """
 

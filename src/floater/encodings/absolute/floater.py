@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import (
     Frame,
     PositionError,
@@ -76,7 +77,25 @@ class Floater(PositionModel):
         526336
     """
 
-    reference = "Liu et al. 2020"
+    card = Card(
+        paper="Liu et al. 2020",
+        link="https://arxiv.org/abs/2003.09229",
+        point="absolute",
+        equation="W x_t + b + b(t); db/dt = W2 s(W1 b + u1 t + b1) + u2 t + b2",
+        parameters="2 * d * (d + 2) + 3 * l * d",
+        survey=SurveyRow(
+            "absolute",
+            "APE",
+            learnable=True,
+            recurring=True,
+            unbound=True,
+            parameters="0 or more",
+            differs={
+                "injection": "vectors join queries, keys and values (equation 12); injection='add' gives APE",
+                "parameters": "the survey leaves the flow open: this is the field of Table 6 and its starts",
+            },
+        ),
+    )
     sites = ("self", "decoder", "memory")
 
     def __init__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from floater.encodings.absolute.added import AddedVectors
+from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, PositionError, register
 from floater.positions import Positions
 
@@ -25,7 +26,16 @@ class Learned(AddedVectors):
         256
     """
 
-    reference = "Devlin et al. 2018"
+    card = Card(
+        paper="Devlin et al. 2019",
+        link="https://arxiv.org/abs/1810.04805",
+        point="absolute",
+        equation="x_t + P_t",
+        parameters="t_max * d",
+        survey=SurveyRow(
+            "absolute", "APE", learnable=True, recurring=False, unbound=False, parameters="t_max * d"
+        ),
+    )
 
     def __init__(self, frame: Frame, *, blocks: str | list[int] = "input") -> None:
         super().__init__(frame, blocks)

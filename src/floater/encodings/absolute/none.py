@@ -1,5 +1,6 @@
 """No position information."""
 
+from floater.encodings.card import Card
 from floater.encodings.model import PositionModel, register
 
 
@@ -7,4 +8,9 @@ from floater.encodings.model import PositionModel, register
 class NoPosition(PositionModel):
     """The plain Transformer: its encoder is permutation equivariant (Liu et al. 2020, section 2.1)."""
 
-    reference = "-"
+    card = Card(
+        paper="Vaswani et al. 2017",
+        link="https://arxiv.org/abs/1706.03762",
+        point="none",
+        equation="x",
+    )

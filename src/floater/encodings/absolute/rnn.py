@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.absolute.added import AddedVectors
+from floater.encodings.card import Card
 from floater.encodings.model import Frame, PositionError, one_of, register
 from floater.flow import sinusoid
 from floater.positions import Positions
@@ -38,7 +39,13 @@ class Recurrent(AddedVectors):
         263168
     """
 
-    reference = "Liu et al. 2020"
+    card = Card(
+        paper="Liu et al. 2020",
+        link="https://arxiv.org/abs/2003.09229",
+        point="absolute",
+        equation="x_t + p_t; p_{t+1} = tanh(W1 p_t + u1 z_t + b1)",
+        parameters="d * d + 2 * d + l * d",
+    )
 
     start: nn.Parameter
 

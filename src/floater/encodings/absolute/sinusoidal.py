@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from floater.encodings.absolute.added import AddedVectors
+from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, PositionError, register
 from floater.flow import sinusoid
 from floater.positions import Positions
@@ -32,7 +33,13 @@ class Sinusoidal(AddedVectors):
         tensor([[[0., 1., 0., 1.]]])
     """
 
-    reference = "Vaswani et al. 2017"
+    card = Card(
+        paper="Vaswani et al. 2017",
+        link="https://arxiv.org/abs/1706.03762",
+        point="absolute",
+        equation="x_t + p_t; p_{t,2j} = sin(t / 10000^{2j/d}), p_{t,2j+1} = cos(t / 10000^{2j/d})",
+        survey=SurveyRow("absolute", "APE", learnable=False, recurring=False, unbound=True, parameters="0"),
+    )
 
     def __init__(self, frame: Frame, *, blocks: str | list[int] = "input") -> None:
         super().__init__(frame, blocks)

@@ -1,0 +1,55 @@
+"""What the catalogue says of a position model: its source, its equation, its row in the survey's table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Point = Literal["none", "absolute", "relative", "both"]
+Injection = Literal["-", "APE", "MAM", "both"]
+
+
+@dataclass(frozen=True)
+class SurveyRow:
+    """A row of Table 1 of Dufter, Schmitt, Schuetze, "Position Information in Transformers" (2022).
+
+    Args:
+        point: the reference point of positions.
+        injection: "APE", added to embeddings; "MAM", the attention matrix is modified; "both"; "-" neither.
+        learnable: whether it has parameters.
+        recurring: whether it acts in every block.
+        unbound: whether it serves texts longer than any that was trained on.
+        parameters: their number, in the survey's letters.
+        differs: why a cell measured from our code is another one, by the name of the cell.
+    """
+
+    point: Point
+    injection: Injection
+    learnable: bool
+    recurring: bool
+    unbound: bool
+    parameters: str
+    differs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A catalogue entry: what cannot be measured from the code.
+
+    Args:
+        paper: authors and year.
+        link: address of the paper.
+        point: the reference point of positions.
+        equation: the model in one line of plain text, in the letters of the paper.
+        parameters: their number for one stack of blocks with default options: an arithmetic expression in
+            d (dim), h (heads), l (layers), t_max (max_length) and the names of options.
+        survey: the row of the survey's Table 1, if it has one.
+    """
+
+    paper: str
+    link: str
+    point: Point
+    equation: str
+    parameters: str = "0"
+    survey: SurveyRow | None = None
