@@ -73,3 +73,14 @@ def test_a_plan_is_used_a_thousand_times_and_eight_are_kept():
     assert [kept_edges(field, begin, 9.5) is None for begin in range(9)] == [True] + 8 * [False]
     lives = sum(kept_edges(field, 8, 9.5) is not None for _ in range(2000))
     assert lives == 999  # one was used above
+
+
+def test_a_solve_without_gradients_does_not_depend_on_what_was_solved_before():
+    field, start, times = problem(dim=24)
+    with torch.no_grad():
+        fresh = solve(field, start, times, method="collocation")
+    kept = solve(field, start, times[:50], method="collocation"), solve(field, start, times)
+    with torch.no_grad():
+        assert torch.equal(solve(field, start, times, method="collocation"), fresh)
+    assert field in _plans
+    torch.testing.assert_close(kept[1].detach(), fresh, rtol=1e-5, atol=1e-5)

@@ -24,7 +24,7 @@ from floater.flow import (
     small_,
     solve,
 )
-from floater.flow.solver import GRADIENTS
+from floater.flow.solver import GRADIENTS, check_options
 from floater.flow.stepping import ADAPTIVE_METHODS, FIXED_STEP_METHODS
 
 ORDERS = {"euler": 1, "midpoint": 2, "heun2": 2, "heun3": 3, "rk4": 4}
@@ -292,3 +292,20 @@ def test_a_solve_cannot_hang(method, monkeypatch):
     field = SinusoidField(4, delta=1e-3)
     with pytest.raises(FlowDiverged, match=r"20 (steps|windows) were not enough"):
         solve(field, field.start()[None], torch.tensor([100.0]), method=method)
+
+
+@pytest.mark.parametrize(
+    ("field", "gradient", "method"),
+    [
+        (MLPField(2), "discrete", "collocation"),
+        (MLPField(2), "adjoint", "dopri5"),
+        (MLPField(2, activation="relu"), "discrete", "rk4"),
+        (SumField(SinusoidField(2), MLPField(2)), "discrete", "collocation"),
+        (SumField(MLPField(2, activation="selu"), Linear(torch.eye(2))), "adjoint", "rk4"),
+        (SumField(SinusoidField(2), Linear(torch.eye(2))), "discrete", "dopri5"),
+        (Linear(torch.eye(2)), "discrete", "dopri5"),
+    ],
+)
+def test_the_automatic_method_follows_from_what_a_field_says_of_itself(field, gradient, method):
+    chosen, _ = check_options(field, method="auto", rtol=1e-6, atol=1e-6, step=None, gradient=gradient)
+    assert chosen == method

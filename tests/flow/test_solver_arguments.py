@@ -48,7 +48,7 @@ def test_bad_start(start, message):
         ({"atol": -1.0}, "atol must be a positive number, got -1.0"),
         ({"atol": NAN}, "atol must be a positive number, got nan"),
         ({"method": "dopri5", "step": 0.1}, "step=0.1 does not apply to the adaptive method 'dopri5'"),
-        ({"step": 0.1}, "step=0.1 does not apply to the adaptive method 'dopri5'"),
+        ({"step": 0.1}, "step=0.1 does not apply to the adaptive method 'collocation'"),
         ({"method": "collocation", "step": 0.1}, "does not apply to the adaptive method 'collocation'"),
         (
             {"method": "collocation", "gradient": "adjoint"},

@@ -198,3 +198,18 @@ def test_store_merges_in_order_and_knows_when_it_is_dense():
 def test_bake_needs_a_length():
     with pytest.raises(ValueError, match="length must be at least 1 position, got 0"):
         encoder().bake(0)
+
+
+@pytest.mark.parametrize("refresh_every", [1, 3])
+def test_a_refreshed_encoder_goes_on_as_one_just_loaded(refresh_every):
+    used, loaded = (encoder(refresh_every=refresh_every) for _ in range(2))
+    at = torch.arange(200)[None]
+    used(at)  # leaves a plan for these weights, and vectors to reuse
+    for model in (used, loaded):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter *= 1.1
+    expected = loaded(at).at(0, "q")
+    assert not torch.equal(used(at).at(0, "q"), expected)
+    used.refresh()
+    assert torch.equal(used(at).at(0, "q"), expected)

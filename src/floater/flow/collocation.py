@@ -60,9 +60,10 @@ def dense(
     preactivations, where one product of an evaluation replaces two. The gradient is that of the
     discrete solution, by sweeps over the transposed system; it cannot be differentiated again.
 
-    The windows' lengths follow from the decay of their Legendre coefficients. The field keeps them
-    for the next solve. Every solve estimates its error, of the sweeps and of the polynomials, and
-    plans anew if the estimate fails. The arithmetic is float64 where float32 cannot hold `rtol`.
+    The windows' lengths follow from the decay of their Legendre coefficients. In training the field
+    keeps them for the next solve; a solve without gradients depends on nothing but its arguments. Every
+    solve estimates its error, of the sweeps and of the polynomials, and plans anew if the estimate
+    fails. The arithmetic is float64 where float32 cannot hold `rtol`.
 
     Args:
         field: Any module with `forward(t, p)`: scalar t, p (rows, dim), returns (rows, dim). One
@@ -119,12 +120,13 @@ def _plans(
 ) -> Iterator[tuple[list[float], float]]:
     """Edges of windows to try, and the part of the tolerance they are made for: the kept ones first."""
     key = (type(field), type(y), y.dtype, begin, rtol, atol)
-    kept = kept_edges(field, key, end)
-    if kept is not None:
+    training = torch.is_grad_enabled()
+    if training and (kept := kept_edges(field, key, end)) is not None:
         yield kept, 1.0
     for strict in (1.0, 0.1, 0.01):
         edges = plan_windows(y, begin, end, _PLANNED * strict * rtol, _PLANNED * strict * atol)
-        keep_plan(field, key, edges)
+        if training:
+            keep_plan(field, key, edges)
         yield edges, strict
 
 

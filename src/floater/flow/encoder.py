@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.flow.field import ScaledField
+from floater.flow.plan import forget_plans
 from floater.flow.solver import check_options, solve
 from floater.flow.stepping import FlowDiverged, wide_dtype
 from floater.flow.store import Store
@@ -189,6 +190,17 @@ class FlowEncoder(nn.Module):
             yield self
         finally:
             self._store, self._baked = kept, False
+
+    def refresh(self) -> None:
+        """Forget what training steps leave behind: vectors to reuse, the plan of a solve.
+
+        The next step is then that of an encoder just loaded. Called at each checkpoint, it makes a run
+        that is resumed there end with the weights of one that was not stopped.
+        """
+        forget_plans(self.field)
+        self._calls = 0
+        if not (self._baked or self._frozen):
+            self._store = None
 
     def freeze(self) -> None:
         """Train the flow no further: no gradients, vectors solved once and stored, in training mode too."""

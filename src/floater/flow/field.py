@@ -189,6 +189,8 @@ class SinusoidField(nn.Module):
         tensor([[1.0000, -0.0000, 0.0100, -0.0000]])
     """
 
+    smooth = True
+
     def __init__(self, dim: int, delta: float = 1.0) -> None:
         super().__init__()
         _frequencies(dim)
@@ -216,6 +218,8 @@ class ZeroField(nn.Module):
         tensor([[0., 0.]])
     """
 
+    smooth = True
+
     def forward(self, t: Tensor, p: Tensor) -> Tensor:
         """Zeros: (rows, dim)."""
         return torch.zeros_like(p)
@@ -238,9 +242,10 @@ class SumField(nn.Module):
         self.a, self.b = a, b
 
     @property
-    def smooth(self) -> bool:
-        """Whether both fields have no kinks."""
-        return is_smooth(self.a) and is_smooth(self.b)
+    def smooth(self) -> bool | None:
+        """Whether both fields have no kinks, as far as they say."""
+        said = (is_smooth(self.a), is_smooth(self.b))
+        return False if False in said else None if None in said else True
 
     def forward(self, t: Tensor, p: Tensor) -> Tensor:
         """The velocity dp/dt at time t: (rows, dim)."""
@@ -266,8 +271,8 @@ class ScaledField(nn.Module):
         self.field, self.log_scale = field, log_scale
 
     @property
-    def smooth(self) -> bool:
-        """Whether the field has no kinks."""
+    def smooth(self) -> bool | None:
+        """Whether the field has no kinks, if it says so."""
         return is_smooth(self.field)
 
     def forward(self, t: Tensor, p: Tensor) -> Tensor:
@@ -277,11 +282,12 @@ class ScaledField(nn.Module):
         return velocity
 
 
-def is_smooth(field: nn.Module) -> bool:
-    """Whether a field says it has no kinks; a field without a `smooth` property is taken as smooth.
+def is_smooth(field: nn.Module) -> bool | None:
+    """Whether a field has no kinks, by its `smooth` property; None if it does not say.
 
     Example:
         >>> is_smooth(MLPField(4)), is_smooth(MLPField(4, activation="relu"))
         (True, False)
     """
-    return bool(getattr(field, "smooth", True))
+    smooth: bool | None = getattr(field, "smooth", None)
+    return smooth

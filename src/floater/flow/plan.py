@@ -56,6 +56,19 @@ def keep_plan(field: nn.Module, key: Hashable, edges: list[float]) -> None:
         plans.popitem(last=False)
 
 
+def forget_plans(field: nn.Module) -> None:
+    """Forget the plans of a field, so that the next solve is that of a new one.
+
+    Example:
+        >>> field = nn.Identity()
+        >>> keep_plan(field, "key", [0.0, 1.0])
+        >>> forget_plans(field)
+        >>> kept_edges(field, "key", 1.0) is None
+        True
+    """
+    _plans.pop(_owner(field), None)
+
+
 def kept_edges(field: nn.Module, key: Hashable, end: float) -> list[float] | None:
     """The edges of a kept plan, cut off at `end`, if there is one that reaches as far.
 

@@ -53,8 +53,9 @@ def solve(
         start: The state at time `begin`: (rows, dim). All rows share the field and are one batch.
         times: Wanted times (length,), strictly increasing, none before `begin`.
         begin: The time at which `start` holds.
-        method: A name from `METHODS`. "auto" is "dopri5", or "rk4" with step 0.1 for a field with kinks,
-            which cost a method of high order many small steps.
+        method: A name from `METHODS`. "auto" is "collocation" for a field that says it is smooth; "rk4"
+            with step 0.1 for one that says it is not, as kinks cost a method of high order many small
+            steps; "dopri5" for any other, and for the adjoint gradient.
         rtol: Relative tolerance of adaptive methods.
         atol: Absolute tolerance of adaptive methods. A step's error is the root mean square over
             dim of the worst row (in "collocation" the norm), so that no row is diluted by the others.
@@ -124,7 +125,7 @@ def check_options(
             raise ValueError(f"{name} must be a positive number, got {tolerance}")
     longest = PAPER_STEP
     if method == "auto":
-        method, longest = _automatic(field)
+        method, longest = _automatic(field, gradient)
     if method == COLLOCATION and gradient == "adjoint":
         raise ValueError(
             "gradient='adjoint' does not apply to the method 'collocation', which has the gradient of its "
@@ -142,11 +143,12 @@ def check_options(
     return method, step
 
 
-def _automatic(field: nn.Module) -> tuple[str, float]:
+def _automatic(field: nn.Module, gradient: str) -> tuple[str, float]:
     """The method that "auto" stands for, and its longest step."""
-    # Not yet collocation: its last bits depend on a plan that no checkpoint keeps, and a run that is
-    # resumed has to end with the weights of one that was not stopped.
-    return ("dopri5", PAPER_STEP) if is_smooth(field) else ("rk4", KINKED_STEP)
+    smooth = is_smooth(field)
+    if smooth is False:
+        return "rk4", KINKED_STEP
+    return (COLLOCATION if smooth and gradient == "discrete" else "dopri5"), PAPER_STEP
 
 
 def _check_start(start: Tensor) -> None:

@@ -13,6 +13,7 @@ from transformers import ProgressCallback, Trainer, TrainingArguments
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer import TRAINER_STATE_NAME
 
+from floater.flow import FlowEncoder
 from floater.training.batches import TokenBatchSampler
 from floater.training.checkpoints import checkpoints, clear_staging, keep_last, publish, remove, staging
 from floater.training.loss import LossFunction, smoothed_loss
@@ -28,6 +29,7 @@ class FloaterTrainer(Trainer):
       labels are not given to the model, an encoder-decoder needs ``decoder_input_ids`` in its batches.
     - A checkpoint is on the disk whole or not at all, even if the process is killed while it is written
       or removed. ``args.save_total_limit`` keeps the last ones, and the best.
+    - A ``FlowEncoder`` begins anew at each checkpoint, so that a resumed run equals one not stopped.
     - Logs have ``tokens_per_second``: label tokens over the time in training steps, without evaluation.
     - Resuming a run that has reached its last step trains no further step.
 
@@ -90,6 +92,7 @@ class FloaterTrainer(Trainer):
             clear_staging(str(self.args.output_dir))
         self.accelerator.wait_for_everyone()
         self._tokens, self._since = 0, None
+        self._refresh_flows()
         return super().train(*args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -166,6 +169,7 @@ class FloaterTrainer(Trainer):
             publish(checkpoint)
             self._remove_old(run, self.args.save_total_limit)
         self.accelerator.wait_for_everyone()
+        self._refresh_flows()
 
     def _finalize_training(self, trial: Any, *args: Any) -> Any:
         # The Trainer would remove the checkpoints other than the best here, but not each as a whole.
@@ -174,6 +178,11 @@ class FloaterTrainer(Trainer):
             run = Path(self._get_output_dir(trial))
             remove(path for path in checkpoints(run) if not path.samefile(best))
         return super()._finalize_training(trial, *args)  # type: ignore[no-untyped-call]
+
+    def _refresh_flows(self) -> None:
+        for module in cast(nn.Module, self.model).modules():
+            if isinstance(module, FlowEncoder):
+                module.refresh()
 
     def _point_to_best(self, run: Path) -> None:
         """Set the best checkpoint to the place it has or is about to have in the run."""

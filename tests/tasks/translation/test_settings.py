@@ -106,35 +106,18 @@ def test_a_bad_setting_is_named_in_one_line(base: Path, override: str, message: 
 
 
 @pytest.mark.parametrize(
-    ("refresh", "update", "accumulation", "save", "valid"),
-    [
-        (1, 1, 1, "epoch", True),
-        (2, 1, 1, "epoch", False),
-        (1, 2, 1, "epoch", False),
-        (2, 1, 1, 3, False),
-        (2, 1, 1, 4, True),
-        (2, 1, 2, 3, True),  # a step is two forward passes, so every step begins with a solve
-        (4, 1, 2, 3, False),
-        (4, 1, 2, 2, True),
-        (3, 1, 2, 2, False),
-        (3, 1, 2, 3, True),
-        (1, 3, 2, 4, False),
-        (2, 3, 1, 3, False),
-        (2, 3, 1, 6, True),
-    ],
+    ("update", "save", "valid"),
+    [(1, "epoch", True), (1, 7, True), (2, "epoch", False), (3, 4, False), (3, 6, True)],
 )
-def test_checkpoints_must_fall_where_the_flow_begins_anew(
-    base: Path, refresh: int, update: int, accumulation: int, save: int | str, valid: bool
+def test_checkpoints_must_fall_on_updates_of_the_flow(
+    base: Path, update: int, save: int | str, valid: bool
 ) -> None:
-    overrides = [
-        f"model.position_options.refresh_every={refresh}",
-        f"training={{save_every: {save}, accumulation: {accumulation}, flow: {{update_every: {update}}}}}",
-    ]
+    overrides = [f"training={{save_every: {save}, flow: {{update_every: {update}}}}}"]
     if valid:
         load(TranslationSettings, base, overrides)
         return
     with pytest.raises(
-        SettingsError, match=f"training.save_every is {save}; with refresh_every {refresh} and"
+        SettingsError, match=f"training.save_every is {save}; with flow.update_every {update}"
     ):
         load(TranslationSettings, base, overrides)
 

@@ -97,9 +97,7 @@ class Training:
         patience: validations without a better BLEU before training stops; 0 means never.
         validate_beam: beam of the validation translations.
         samples: validation translations shown each time.
-        save_every: steps between checkpoints, or "epoch". With flow.update_every or the option
-            refresh_every of "floater" above 1, a number of steps after which both begin anew:
-            refresh_every counts forward passes, of which a step has as many as accumulation says.
+        save_every: steps between checkpoints, or "epoch"; with flow.update_every above 1, a multiple of it.
         keep: checkpoints kept; the average needs as many.
         average: the last checkpoints whose mean is the final model; 0 takes the best validation BLEU.
         warm_start: a finished run whose weights and vocabulary this one starts from (protocol B.2).
@@ -204,11 +202,9 @@ class TranslationSettings:
     def __post_init__(self) -> None:
         if "refresh_every" not in options(self.model.position):
             return
-        refresh, update = self.model.position_options.get("refresh_every", 1), self.training.flow.update_every
-        save = self.training.save_every
-        steps = math.lcm(update, refresh // math.gcd(refresh, self.training.accumulation))
-        if max(refresh, update) > 1 and (save == "epoch" or save % steps):
+        save, update = self.training.save_every, self.training.flow.update_every
+        if update > 1 and (save == "epoch" or save % update):
             raise ValueError(
-                f"training.save_every is {save}; with refresh_every {refresh} and flow.update_every {update} "
-                f"it must be a multiple of {steps} steps, or a resumed run would not equal a whole one"
+                f"training.save_every is {save}; with flow.update_every {update} it must be a multiple of "
+                f"{update} steps, or a resumed run would not equal a whole one"
             )

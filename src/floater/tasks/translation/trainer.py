@@ -138,12 +138,6 @@ def make_trainer(
         world_size=args.world_size,
         rank=args.process_index,
     )
-    rest = len(sampler) % training.accumulation
-    if rest and _sometimes_unused(model):
-        say(
-            f"an epoch's last step has {rest} of {training.accumulation} batches; with refresh_every "
-            "above 1, a run that is resumed after the first epoch solves at other steps than one that is not"
-        )
     flow = {name for name, _ in model.named_parameters() if ".flows." in name}
     optimizer = adam(model, args, is_flow=flow.__contains__, flow_lr_multiplier=training.flow.lr_multiplier)
     callbacks: list[TrainerCallback] = [WholeLog(), Patience(training.patience)]
