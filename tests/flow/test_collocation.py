@@ -110,7 +110,8 @@ def test_gradcheck_at_loose_tolerance_differentiates_the_same_windows(form):
         return solve(in_form(form, own), start, times, method="collocation", **TIGHT)
 
     inputs = [start.requires_grad_(), times.requires_grad_(), *parameters]
-    assert torch.autograd.gradcheck(run, inputs, eps=1e-5, atol=1e-7, rtol=1e-6)
+    # A plan counts sweeps for the cotangents that it meets first.
+    assert torch.autograd.gradcheck(run, inputs, eps=1e-5, atol=1e-7, rtol=1e-6, nondet_tol=1e-9)
 
 
 def test_times_and_starts_get_the_gradient_that_calculus_gives():
@@ -175,35 +176,37 @@ def test_the_sum_of_a_sinusoid_and_a_learned_field():
     assert flow_error(p[:, 0], sinusoid(places, 8)) < 1e-5
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(
     scale=st.floats(0.02, 3.0),
     activation=st.sampled_from(["tanh", "silu", "gelu", "relu"]),
-    length=st.integers(1, 120),
+    dim=st.integers(1, 24),
+    length=st.one_of(st.integers(1, 128), st.integers(128, 2048)),
     rows=st.integers(1, 5),
-    spacing=st.floats(0.01, 0.3),
+    spacing=st.floats(0.01, 0.1),
     seed=st.integers(0, 3),
 )
-def test_the_error_is_within_the_tolerance_or_raised(scale, activation, length, rows, spacing, seed):
+def test_the_error_is_within_the_tolerance_or_raised(scale, activation, dim, length, rows, spacing, seed):
     torch.manual_seed(seed)
-    field, start = MLPField(12, activation=activation), torch.randn(rows, 12)
+    field, start = MLPField(dim, activation=activation), torch.randn(rows, dim)
     with torch.no_grad():
         for parameter in field.parameters():
             parameter *= scale
     times = spacing * torch.arange(1, length + 1, dtype=torch.float64)
-    # A kink costs the eighth-order reference too many steps.
-    kinked = {"method": "rk4", "step": 0.004} if activation == "relu" else {"method": "dopri8"}
-    wide = copy.deepcopy(field).double()
     try:
         with torch.no_grad():
             p = solve(field, start, times, method="collocation")
     except (FlowDiverged, FlowInaccurate):
         return
+    # A kink costs the eighth-order reference too many steps.
+    kinked = {"method": "rk4", "step": 0.01} if activation == "relu" else {"method": "dopri8"}
+    wide = copy.deepcopy(field).double()
     with torch.no_grad():
         exact, moved = (
             solve(wide, s, times, rtol=1e-11, atol=1e-11, **kinked)
             for s in (start.double(), start.double() * (1 + 2**-23))
         )
+    # Ten times rtol, and what the flow itself makes of the last bit of its start.
     assert flow_error(p, exact) < 1e-5 + 20 * flow_error(moved, exact)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from floater.flow import FlowDiverged, FlowInaccurate, MLPField, flow_error, reference_solve, small_, solve
 from floater.flow import collocation as module
-from floater.flow.plan import _plans, keep_plan, kept_edges
+from floater.flow.plan import Plan, _plans, keep_plan, kept_plan
 
 
 def problem(dim=6):
@@ -69,9 +69,9 @@ def test_an_unreachable_tolerance_is_an_error(monkeypatch):
 def test_a_plan_is_used_a_thousand_times_and_eight_are_kept():
     field, _, _ = problem()
     for begin in range(9):
-        keep_plan(field, begin, [float(begin), 10.0])
-    assert [kept_edges(field, begin, 9.5) is None for begin in range(9)] == [True] + 8 * [False]
-    lives = sum(kept_edges(field, 8, 9.5) is not None for _ in range(2000))
+        keep_plan(field, begin, Plan([float(begin), 10.0]))
+    assert [kept_plan(field, begin, 9.5) is None for begin in range(9)] == [True] + 8 * [False]
+    lives = sum(kept_plan(field, 8, 9.5) is not None for _ in range(2000))
     assert lives == 999  # one was used above
 
 
@@ -84,3 +84,28 @@ def test_a_solve_without_gradients_does_not_depend_on_what_was_solved_before():
         assert torch.equal(solve(field, start, times, method="collocation"), fresh)
     assert field in _plans
     torch.testing.assert_close(kept[1].detach(), fresh, rtol=1e-5, atol=1e-5)
+
+
+def test_sweeps_that_have_become_too_few_are_counted_anew():
+    field, start, times = problem(dim=24)
+    solve(field, start.requires_grad_(), times, method="collocation").sum().backward()
+    (plan,) = _plans[field].values()
+    expected = plan.forward, plan.backward
+    plan.forward, plan.backward = ([1] * len(counts) for counts in expected)
+    p = solve(field, start, times, method="collocation")
+    assert flow_error(p, reference_solve(field, start.detach(), times)) < 1e-5
+    p.sum().backward()
+    assert (plan.forward, plan.backward) == expected
+    assert _plans[field] == {next(iter(_plans[field])): plan}
+
+
+def test_the_error_estimate_holds_where_squares_of_p_overflow():
+    torch.manual_seed(3)
+    field, start = MLPField(5, activation="gelu"), torch.randn(1, 5)
+    with torch.no_grad():
+        for parameter in field.parameters():
+            parameter *= 2.07
+        times = 0.08 * torch.arange(900, dtype=torch.float64)
+        p = solve(field, start, times, method="collocation")
+    assert 1e22 < float(p.abs().max()) < float("inf")
+    assert flow_error(p, reference_solve(field, start, times)) < 1e-5

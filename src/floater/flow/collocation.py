@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,16 +10,23 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from floater.flow.coordinates import Coordinates, coordinates
+from floater.flow.field import is_smooth
 from floater.flow.legendre import gauss
 from floater.flow.piecewise import Dense, edge_values
-from floater.flow.plan import keep_plan, kept_edges, plan_windows, truncation
-from floater.flow.stepping import FlowDiverged, wide_dtype
+from floater.flow.plan import Plan, keep_plan, kept_plan, plan_windows, truncation
+from floater.flow.stepping import FlowDiverged, norms, wide_dtype
 from floater.flow.sweeps import NoConvergence, backward_sweeps, forward_sweeps
-from floater.flow.windows import NODES, Windows
+from floater.flow.windows import NODES, Windows, tiled
 
-# Plans aim at a part of the tolerance, so that they survive a training step. Sweeps stop when their change
-# is a few times the tolerance: what is left then is smaller by the contraction, which is 0.1 to 0.2.
-_PLANNED, _SWEPT_FORWARD, _SWEPT_BACKWARD = 0.3, 5.0, 3.0
+# Sweeps stop when their change is a few times the tolerance: what is left then is smaller by the
+# contraction, which is 0.1 to 0.2.
+_SWEPT_FORWARD, _SWEPT_BACKWARD = 10.0, 6.0
+
+# The estimated errors of all windows together, in tolerances, since relative errors add up where p grows.
+_ACCEPTED, _ATTEMPTS = 10.0, 6
+
+# Past a kink Legendre coefficients decay slowly, and estimates that rest on their decay are too low.
+_KINKED = 0.05
 
 
 class FlowInaccurate(RuntimeError):
@@ -62,8 +68,9 @@ def dense(
 
     The windows' lengths follow from the decay of their Legendre coefficients. In training the field
     keeps them for the next solve; a solve without gradients depends on nothing but its arguments. Every
-    solve estimates its error, of the sweeps and of the polynomials, and plans anew if the estimate
-    fails. The arithmetic is float64 where float32 cannot hold `rtol`.
+    solve estimates its error, of the sweeps and of the polynomials, and plans anew if the estimate of
+    all windows together is above ten tolerances. The arithmetic is float64 where float32 cannot hold
+    `rtol`, and for a field that says it is not smooth, which is solved to a twentieth of the tolerance.
 
     Args:
         field: Any module with `forward(t, p)`: scalar t, p (rows, dim), returns (rows, dim). One
@@ -91,43 +98,53 @@ def dense(
     """
     if not begin < end < math.inf:
         raise ValueError(f"end must be a finite time after begin = {begin:g}, got {end:g}")
+    if is_smooth(field) is False:
+        rtol, atol = _KINKED * rtol, _KINKED * atol
     with torch.autocast(start.device.type, enabled=False):
         y = coordinates(field, start, begin, rtol)
         wide = start.to(wide_dtype(start.device))
         flight = windows_in_flight(start.device, y.start.shape[1])
-        worst = (math.inf, begin)
-        for edges, strict in _plans(field, y, begin, end, rtol, atol):
-            windows, part = Windows(edges, flight, y.dtype, start.device), _SWEPT_FORWARD * strict
-            try:
-                with torch.no_grad():
-                    states, _ = forward_sweeps(y, windows, part * rtol, part * atol)
-            except NoConvergence:
-                continue
-            if torch.is_grad_enabled():
-                arguments = (y, windows, states, rtol, y.start, _by_nodes(y.parametric, windows, states))
-                states = _Collocation.apply(*arguments)  # type: ignore[no-untyped-call]
-            velocities = _by_nodes(y.read, windows, states)
-            worst = _error(y, windows, wide.detach(), velocities.detach(), rtol, atol)
-            if worst[0] <= 1:
-                return Dense(windows, wide, velocities, torch.promote_types(torch.float32, start.dtype))
+        key, training = (type(field), type(y), y.dtype, begin, rtol, atol), torch.is_grad_enabled()
+        plan = kept_plan(field, key, end) if training else None
+        strict, worst = 1.0, (math.inf, begin)
+        for _ in range(_ATTEMPTS):
+            if plan is None:
+                plan = Plan(plan_windows(y, begin, end, strict * rtol, strict * atol), strict)
+                if training:
+                    keep_plan(field, key, plan)
+            windows, strict = tiled(tuple(plan.until(end)), flight, y.dtype, start.device), plan.strict
+            counts = plan.forward if len(plan.forward) >= len(windows) else None
+            velocities = _swept(y, windows, plan, counts, rtol, atol)
+            if velocities is not None:
+                worst = _error(y, windows, wide.detach(), velocities.detach(), rtol, atol)
+                if worst[0] <= _ACCEPTED:
+                    return Dense(windows, wide, velocities, torch.promote_types(torch.float32, start.dtype))
+            if counts is not None:
+                plan.forward = []  # the same windows may take more sweeps
+            else:
+                plan, strict = None, strict * min(max(_ACCEPTED / (2 * worst[0]), 0.01), 0.5)
     if not math.isfinite(worst[0]):
         raise FlowDiverged(worst[1], "NaN or infinity in p")
     raise FlowInaccurate(worst[1], worst[0])
 
 
-def _plans(
-    field: nn.Module, y: Coordinates, begin: float, end: float, rtol: float, atol: float
-) -> Iterator[tuple[list[float], float]]:
-    """Edges of windows to try, and the part of the tolerance they are made for: the kept ones first."""
-    key = (type(field), type(y), y.dtype, begin, rtol, atol)
-    training = torch.is_grad_enabled()
-    if training and (kept := kept_edges(field, key, end)) is not None:
-        yield kept, 1.0
-    for strict in (1.0, 0.1, 0.01):
-        edges = plan_windows(y, begin, end, _PLANNED * strict * rtol, _PLANNED * strict * atol)
-        if training:
-            keep_plan(field, key, edges)
-        yield edges, strict
+def _swept(
+    y: Coordinates, windows: Windows, plan: Plan, counts: list[int] | None, rtol: float, atol: float
+) -> Tensor | None:
+    """dp/dt at all nodes (n, N, rows, dim), with its gradient; None if the sweeps do not settle."""
+    part = _SWEPT_FORWARD * plan.strict
+    try:
+        with torch.no_grad():
+            states, taken = forward_sweeps(y, windows, part * rtol, part * atol, counts)
+    except NoConvergence:
+        return None
+    if counts is None:
+        plan.forward = taken
+    if torch.is_grad_enabled():
+        f = _by_nodes(y.parametric, windows, states)
+        arguments = (y, windows, plan, states, rtol, y.start, f)
+        states = _Collocation.apply(*arguments)  # type: ignore[no-untyped-call]
+    return _by_nodes(y.read, windows, states)
 
 
 def windows_in_flight(device: torch.device, width: int) -> int:
@@ -155,7 +172,7 @@ def _by_nodes(function: Any, windows: Windows, states: Tensor) -> Tensor:
 def _error(
     y: Coordinates, windows: Windows, start: Tensor, velocities: Tensor, rtol: float, atol: float
 ) -> tuple[float, float]:
-    """The largest estimated error relative to the tolerance, and the time at which it is.
+    """The sum over windows of estimated errors relative to the tolerance, and where most of it arises.
 
     The field itself is evaluated once more, at the last node of every window, on the polynomial's
     value there: what is missing at the velocity is what the sweeps left.
@@ -163,11 +180,11 @@ def _error(
     lefts = edge_values(windows, start, velocities)
     last = torch.einsum("k,nkrd->nrd", gauss(NODES).quadrature[-1].to(velocities), velocities)
     p = lefts[:-1].to(velocities.dtype) + windows.lengths.view(-1, 1, 1) * last
-    missing = (y.field(windows.times[:, -1], p) - velocities[:, -1]).norm(dim=-1)
+    missing = norms(y.field(windows.times[:, -1], p) - velocities[:, -1])
     error = windows.lengths.unsqueeze(1) * missing + truncation(windows.lengths, velocities)
-    relative = (error / (rtol * p.norm(dim=-1)).clamp(min=atol)).amax(1).nan_to_num(nan=math.inf)
-    worst = int(relative.argmax())
-    return float(relative[worst]), windows.edges[worst]
+    relative = (error / (rtol * norms(p)).clamp(min=atol)).nan_to_num(nan=math.inf)
+    total, row = relative.sum(0).max(0)
+    return float(total), windows.edges[int(relative[:, row].argmax())]
 
 
 class _Collocation(torch.autograd.Function):
@@ -178,9 +195,16 @@ class _Collocation(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, y: Coordinates, windows: Windows, states: Tensor, rtol: float, start: Tensor, f: Tensor
+        ctx: Any,
+        y: Coordinates,
+        windows: Windows,
+        plan: Plan,
+        states: Tensor,
+        rtol: float,
+        start: Tensor,
+        f: Tensor,
     ) -> Tensor:
-        ctx.y, ctx.windows, ctx.rtol = y, windows, rtol
+        ctx.y, ctx.windows, ctx.plan, ctx.rtol = y, windows, plan, rtol
         ctx.save_for_backward(states)
         return states.view_as(states)
 
@@ -188,11 +212,16 @@ class _Collocation(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         (states,) = ctx.saved_tensors
+        plan, arguments = ctx.plan, (ctx.y, ctx.windows, states, cotangents[0], _SWEPT_BACKWARD * ctx.rtol)
         with torch.autocast(states.device.type, enabled=False):
+            if len(plan.backward) >= len(states):
+                try:
+                    start, f, _ = backward_sweeps(*arguments, plan.backward)
+                    return None, None, None, None, None, start, f
+                except NoConvergence:
+                    plan.backward = []
             try:
-                start, f = backward_sweeps(
-                    ctx.y, ctx.windows, states, cotangents[0], _SWEPT_BACKWARD * ctx.rtol
-                )
+                start, f, plan.backward = backward_sweeps(*arguments)
             except NoConvergence as error:
                 raise FlowDiverged(ctx.windows.edges[-1], f"in the backward pass: {error}") from error
-        return None, None, None, None, start, f
+        return None, None, None, None, None, start, f

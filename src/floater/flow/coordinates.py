@@ -27,8 +27,11 @@ class Coordinates(Protocol):
     start: Tensor
     dtype: torch.dtype
 
-    def velocity(self, times: Tensor, states: Tensor) -> Tensor:
-        """f at m times (m,) and states (m, rows, width)."""
+    def forcing(self, times: Tensor) -> Tensor:
+        """The part of f that depends on the time alone, at m times (m,): (m, width)."""
+
+    def response(self, times: Tensor, states: Tensor) -> Tensor:
+        """The rest of f, at m times (m,) and states (m, rows, width)."""
 
     def transposed(self, times: Tensor, states: Tensor) -> Pullback:
         """The transposed derivative of f in y at all nodes: times (n, N), states (n, N, rows, width).
@@ -70,6 +73,11 @@ def coordinates(field: nn.Module, start: Tensor, begin: float, rtol: float) -> C
     return Plain(Dynamics(field, start), start)
 
 
+def velocity(y: Coordinates, times: Tensor, states: Tensor) -> Tensor:
+    """f at m times (m,) and states (m, rows, width)."""
+    return y.response(times, states) + y.forcing(times).unsqueeze(1)
+
+
 def plain_mlp(field: nn.Module) -> MLPField | None:
     """The `MLPField` that a field is, perhaps in another unit of time, if nothing hooks into it."""
     inner = field.field if type(field) is ScaledField else field
@@ -80,11 +88,12 @@ def plain_mlp(field: nn.Module) -> MLPField | None:
 
 
 class Layers(NamedTuple):
-    """[W1 u1], b1, s, [W2 u2] and b2 of h(t, p) = W2 s(W1 p + u1 t + b1) + u2 t + b2."""
+    """[W1 u1], b1, a, c, [W2 u2] and b2 of h(t, p) = W2 s(W1 p + u1 t + b1) + u2 t + b2, s = a + c."""
 
     inner: Tensor
     inner_bias: Tensor
     activate: Callable[[Tensor], Tensor]
+    shift: float
     outer: Tensor
     outer_bias: Tensor
 
@@ -92,24 +101,19 @@ class Layers(NamedTuple):
 def _layers(field: nn.Module, dtype: torch.dtype) -> Layers:
     """The layers of a field that `plain_mlp` knows."""
     if isinstance(field, ScaledField):
-        weight1, bias1, activate, weight2, bias2 = _layers(field.field, dtype)
+        weight1, bias1, activate, shift, weight2, bias2 = _layers(field.field, dtype)
         # dp/du = s h(s u, p): each layer's time is scaled, then the velocity.
         scale = field.log_scale.exp().to(dtype)
         time1, time2 = (torch.cat((torch.ones_like(w[0, :-1]), scale.view(1))) for w in (weight1, weight2))
-        return Layers(weight1 * time1, bias1, activate, scale * weight2 * time2, scale * bias2)
+        return Layers(weight1 * time1, bias1, activate, shift, scale * weight2 * time2, scale * bias2)
     assert isinstance(field, MLPField)
     tensors = (field.inner.weight, field.inner.bias, field.outer.weight, field.outer.bias)
     weight1, bias1, weight2, bias2 = (x.to(dtype) for x in tensors)
     if field.activation != "tanh":
-        return Layers(weight1, bias1, ACTIVATIONS[field.activation], weight2, bias2)
-    # tanh x = 2 (sigmoid(2 x) - 1/2), and on a CPU the sigmoid is ten times faster than tanh.
+        return Layers(weight1, bias1, ACTIVATIONS[field.activation], 0.0, weight2, bias2)
+    # tanh x = 2 (sigmoid(2 x) - 1/2); on some CPUs the sigmoid is ten times faster than tanh.
     double = torch.cat((torch.full_like(weight2[0, :-1], 2), weight2.new_ones(1)))
-    return Layers(2 * weight1, 2 * bias1, _half_tanh, weight2 * double, bias2)
-
-
-def _half_tanh(x: Tensor) -> Tensor:
-    """tanh(x / 2) / 2."""
-    return torch.sigmoid(x) - 0.5
+    return Layers(2 * weight1, 2 * bias1, torch.sigmoid, -0.5, weight2 * double, bias2)
 
 
 class Preactivations:
@@ -137,11 +141,15 @@ class Preactivations:
         self._matrix = product[:, :-2].contiguous()
         self._drift = torch.stack((constant + layers.inner[:, -1], slope))
 
-    def velocity(self, times: Tensor, states: Tensor) -> Tensor:
+    def forcing(self, times: Tensor) -> Tensor:
         """See `Coordinates`."""
-        s = self._layers.activate(states)
-        f = torch.mm(s.flatten(0, 1), self._matrix.T).view_as(states)
-        return f.add_(_affine(times, self._drift, self.dtype))
+        return _affine(times, self._drift.detach(), self.dtype)
+
+    def response(self, times: Tensor, states: Tensor) -> Tensor:
+        """See `Coordinates`."""
+        # Left to the forcing, the shift would cost digits: a lies around 1/2, s around 0.
+        s = self._layers.activate(states).add_(self._layers.shift)
+        return torch.mm(s.flatten(0, 1), self._matrix.detach().T).view_as(states)
 
     def transposed(self, times: Tensor, states: Tensor) -> Pullback:
         """See `Coordinates`."""
@@ -153,17 +161,20 @@ class Preactivations:
 
     def parametric(self, times: Tensor, states: Tensor) -> Tensor:
         """See `Coordinates`."""
-        s = self._layers.activate(states.detach())
+        s = self._s(states.detach())
         f: Tensor = _Parametric.apply(times, s, self._matrix, self._drift)  # type: ignore[no-untyped-call]
         return f
 
     def read(self, times: Tensor, states: Tensor) -> Tensor:
         """See `Coordinates`."""
-        return self._outer(times, self._layers.activate(states))
+        return self._outer(times, self._s(states))
 
     def field(self, times: Tensor, p: Tensor) -> Tensor:
         """See `Coordinates`."""
-        return self._outer(times, self._layers.activate(self._inner(times, p)))
+        return self._outer(times, self._s(self._inner(times, p)))
+
+    def _s(self, z: Tensor) -> Tensor:
+        return self._layers.activate(z) + self._layers.shift
 
     def _inner(self, times: Tensor, p: Tensor) -> Tensor:
         return self._linear(self._layers.inner, self._layers.inner_bias, times, p)
@@ -173,12 +184,13 @@ class Preactivations:
 
     def _linear(self, weight: Tensor, bias: Tensor, times: Tensor, x: Tensor) -> Tensor:
         """A layer whose last input is the time."""
-        return F.linear(x, weight[:, :-1]) + _affine(times, torch.stack((bias, weight[:, -1])), self.dtype)
+        affine = _affine(times, torch.stack((bias, weight[:, -1])), self.dtype)
+        return F.linear(x, weight[:, :-1]) + affine.unsqueeze(1)
 
 
 def _affine(times: Tensor, coefficients: Tensor, dtype: torch.dtype) -> Tensor:
-    """a + b t for the rows a, b of the coefficients (2, width), at m times: (m, 1, width)."""
-    return torch.addcmul(coefficients[:1], coefficients[1:], times.to(dtype).unsqueeze(1)).unsqueeze(1)
+    """a + b t for the rows a, b of the coefficients (2, width), at m times: (m, width)."""
+    return torch.addcmul(coefficients[:1], coefficients[1:], times.to(dtype).unsqueeze(1))
 
 
 class _WideProduct(torch.autograd.Function):
@@ -228,17 +240,21 @@ class Plain:
         self._velocity = dynamics.velocity
         self._batched = _takes_vmap(dynamics, start.detach())
 
-    def velocity(self, times: Tensor, states: Tensor) -> Tensor:
+    def forcing(self, times: Tensor) -> Tensor:
+        """See `Coordinates`."""
+        return times.new_zeros(len(times), self.start.shape[1], dtype=self.dtype)
+
+    def response(self, times: Tensor, states: Tensor) -> Tensor:
         """See `Coordinates`."""
         if self._batched:
             return torch.vmap(self._velocity)(times, states).contiguous()
         return torch.stack([self._velocity(t, p) for t, p in zip(times, states, strict=True)])
 
-    read = field = velocity
+    read = field = response
 
     def parametric(self, times: Tensor, states: Tensor) -> Tensor:
         """See `Coordinates`."""
-        return self.velocity(times, states.detach())
+        return self.response(times, states.detach())
 
     def transposed(self, times: Tensor, states: Tensor) -> Pullback:
         """See `Coordinates`."""
@@ -246,7 +262,7 @@ class Plain:
         with torch.enable_grad():
             for t, y in zip(times, states, strict=True):
                 leaf = y.detach().requires_grad_()
-                graphs.append((leaf, self.velocity(t, leaf)))
+                graphs.append((leaf, self.response(t, leaf)))
 
         def pullback(windows: slice, f: Tensor) -> Tensor:
             pairs = zip(graphs[windows], f, strict=True)

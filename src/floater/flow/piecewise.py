@@ -79,7 +79,7 @@ class _Read(torch.autograd.Function):
         ctx.bounds, ctx.x = bounds, x
         ctx.save_for_backward(velocities)
         lefts = edge_values(windows, start, velocities).to(velocities.dtype)
-        integrals = _integration(windows, bounds, x, velocities)
+        ctx.integrals = integrals = _integration(windows, bounds, x, velocities)
         p = velocities.new_empty(len(times), *start.shape)
         for w, (a, b) in enumerate(pairwise(bounds)):
             if a < b:
@@ -90,10 +90,9 @@ class _Read(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
-        windows, bounds, x = ctx.windows, ctx.bounds, ctx.x
+        windows, bounds, x, integrals = ctx.windows, ctx.bounds, ctx.x, ctx.integrals
         (velocities,) = ctx.saved_tensors
         g = cotangents[0].to(velocities.dtype).contiguous()
-        integrals = _integration(windows, bounds, x, velocities)
         values = gauss(NODES).evaluation(x).to(velocities) if ctx.needs_input_grad[4] else None
         result = torch.empty_like(velocities)
         times = x.new_zeros(len(x)) if values is not None else None

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from floater.flow import stepping
-from floater.flow.coordinates import Coordinates
+from floater.flow.coordinates import Coordinates, velocity
 from floater.flow.field import ScaledField
 from floater.flow.legendre import gauss
-from floater.flow.stepping import FlowDiverged
+from floater.flow.stepping import FlowDiverged, norms
 from floater.flow.windows import NODES
 
 SWEEPS = 9
@@ -27,69 +27,89 @@ _KEPT, _LIFE = 8, 1000
 
 @dataclass
 class Plan:
-    """Edges of windows, and how many solves may still use them before they are chosen anew.
+    """Windows, the sweeps that they took, and how many solves may still use them.
 
-    The error estimate notices windows that have become too long, but not ones that could be longer.
+    The error estimate notices windows that have become too long and sweeps that have become too few, but
+    not windows that could be longer.
+
+    Args:
+        edges: The windows' edges.
+        strict: The part of the tolerance that they were made for.
+        forward: Sweeps of the first windows in the last solve that counted them.
+        backward: The same of its backward pass.
+        life: How many solves may still use the plan before it is made anew.
     """
 
     edges: list[float]
+    strict: float = 1.0
+    forward: list[int] = field(default_factory=list)
+    backward: list[int] = field(default_factory=list)
     life: int = _LIFE
+
+    def until(self, end: float) -> list[float]:
+        """The edges, cut off at `end`.
+
+        Example:
+            >>> Plan([0.0, 1.0, 2.0, 3.0]).until(1.5)
+            [0.0, 1.0, 1.5]
+        """
+        least = 1e-9 * (end - self.edges[0])
+        return [*(edge for edge in self.edges if edge < end - least), end]
 
 
 _plans: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, Plan]] = WeakKeyDictionary()
 
 
-def keep_plan(field: nn.Module, key: Hashable, edges: list[float]) -> None:
-    """Keep the edges that a field was solved with.
+def keep_plan(owner: nn.Module, key: Hashable, plan: Plan) -> None:
+    """Keep a plan for the next solves of a field.
 
     Plans live as long as the field and are no part of its state. A field under another time unit is
     made anew for every solve, so its plans are kept with the field beneath.
 
     Args:
-        field: The field.
+        owner: The field.
         key: What else the plan depends on.
-        edges: The windows' edges.
+        plan: The plan.
     """
-    plans = _plans.setdefault(_owner(field), OrderedDict())
-    plans[key] = Plan(edges)
+    plans = _plans.setdefault(_owner(owner), OrderedDict())
+    plans[key] = plan
     while len(plans) > _KEPT:
         plans.popitem(last=False)
 
 
-def forget_plans(field: nn.Module) -> None:
+def forget_plans(owner: nn.Module) -> None:
     """Forget the plans of a field, so that the next solve is that of a new one.
 
     Example:
-        >>> field = nn.Identity()
-        >>> keep_plan(field, "key", [0.0, 1.0])
-        >>> forget_plans(field)
-        >>> kept_edges(field, "key", 1.0) is None
+        >>> owner = nn.Identity()
+        >>> keep_plan(owner, "key", Plan([0.0, 1.0]))
+        >>> forget_plans(owner)
+        >>> kept_plan(owner, "key", 1.0) is None
         True
     """
-    _plans.pop(_owner(field), None)
+    _plans.pop(_owner(owner), None)
 
 
-def kept_edges(field: nn.Module, key: Hashable, end: float) -> list[float] | None:
-    """The edges of a kept plan, cut off at `end`, if there is one that reaches as far.
+def kept_plan(owner: nn.Module, key: Hashable, end: float) -> Plan | None:
+    """A kept plan, if there is one that reaches as far as `end` and may still be used.
 
     Example:
-        >>> field = nn.Identity()
-        >>> keep_plan(field, "key", [0.0, 1.0, 2.0, 3.0])
-        >>> kept_edges(field, "key", 1.5), kept_edges(field, "key", 4.0)
-        ([0.0, 1.0, 1.5], None)
+        >>> owner = nn.Identity()
+        >>> keep_plan(owner, "key", Plan([0.0, 3.0]))
+        >>> kept_plan(owner, "key", 1.5).edges, kept_plan(owner, "key", 4.0)
+        ([0.0, 3.0], None)
     """
-    plans = _plans.get(_owner(field), OrderedDict())
+    plans = _plans.get(_owner(owner), OrderedDict())
     plan = plans.get(key)
     if plan is None or plan.edges[-1] < end or plan.life == 0:
         return None
     plan.life -= 1
     plans.move_to_end(key)
-    least = 1e-9 * (end - plan.edges[0])
-    return [*(edge for edge in plan.edges if edge < end - least), end]
+    return plan
 
 
-def _owner(field: nn.Module) -> nn.Module:
-    return field.field if isinstance(field, ScaledField) else field
+def _owner(owner: nn.Module) -> nn.Module:
+    return owner.field if isinstance(owner, ScaledField) else owner
 
 
 def legendre_tail(f: Tensor) -> Tensor:
@@ -107,8 +127,8 @@ def legendre_tail(f: Tensor) -> Tensor:
         True
     """
     last = gauss(NODES).projection[-3:].to(f.device, f.dtype)
-    a, b, c = torch.matmul(last, f.flatten(-2)).view(*f.shape[:-3], 3, *f.shape[-2:]).norm(dim=-1).unbind(-2)
-    tiny = torch.finfo(f.dtype).tiny
+    a, b, c = norms(torch.matmul(last, f.flatten(-2)).view(*f.shape[:-3], 3, *f.shape[-2:])).unbind(-2)
+    tiny = torch.finfo(a.dtype).tiny
     # Of even and odd fields every other coefficient vanishes.
     decay = torch.maximum(c / b.clamp(min=tiny), (c / a.clamp(min=tiny)).sqrt())
     return torch.maximum(b, c) * decay.clamp(max=1.0)
@@ -161,7 +181,7 @@ def plan_windows(y: Coordinates, begin: float, end: float, rtol: float, atol: fl
             raise FlowDiverged(t, "a collocation window vanished")
         times = t + step * rule.nodes.to(left)
         if f is None:
-            guess = y.velocity(times[:1], left.to(y.dtype)[None]).expand(NODES, *left.shape)
+            guess = velocity(y, times[:1], left.to(y.dtype)[None]).expand(NODES, *left.shape)
         else:
             ratio = rule.evaluation(1 + step / before * rule.nodes, 5).to(f)
             guess = torch.mm(ratio, f.flatten(1)).view_as(f)
@@ -170,7 +190,7 @@ def plan_windows(y: Coordinates, begin: float, end: float, rtol: float, atol: fl
             length = _SHRINK * step
             continue
         state = left + step * (rule.weights.to(found) @ found.flatten(1)).view_as(left)
-        scale = (rtol * state.norm(dim=1)).clamp(min=atol)
+        scale = (rtol * norms(state)).clamp(min=atol)
         error = float((truncation(found.new_tensor([step]), found.unsqueeze(0)) / scale).max())
         if not math.isfinite(error):
             length = _SHRINK * step
@@ -205,9 +225,9 @@ def _one_window(
     f, base = guess, left.to(y.dtype)
     for sweep in range(1, 2 * SWEEPS + 1):
         state = base + length * torch.mm(quadrature, f.flatten(1)).view_as(f)
-        after = y.velocity(times, state)
-        change = length * (after - f)[-1].norm(dim=1)
+        after = velocity(y, times, state)
+        change = length * norms((after - f)[-1])
         f = after
-        if bool((change < 3 * (rtol * state[-1].norm(dim=1)).clamp(min=atol)).all()):
+        if bool((change < 3 * (rtol * norms(state[-1])).clamp(min=atol)).all()):
             return f, sweep
     return None, sweep

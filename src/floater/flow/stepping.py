@@ -24,6 +24,17 @@ def wide_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+def norms(x: Tensor) -> Tensor:
+    """Euclidean norms over the last dim, in the wide dtype: squares of large float32 numbers overflow.
+
+    Example:
+        >>> norms(torch.tensor([3e30, 4e30])) / 1e30
+        tensor(5.0000, dtype=torch.float64)
+    """
+    result: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=wide_dtype(x.device))
+    return result
+
+
 class FlowDiverged(RuntimeError):
     """A position vector left what floating-point numbers can hold, or a step size vanished.
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from floater.flow.coordinates import Coordinates
+from floater.flow.stepping import norms
 from floater.flow.windows import NODES, Windows
 
 MAX_SWEEPS = 60
@@ -15,7 +18,9 @@ class NoConvergence(RuntimeError):
     """The sweeps over a window did not settle, or what they settled on is infinite or NaN."""
 
 
-def forward_sweeps(y: Coordinates, windows: Windows, rtol: float, atol: float) -> tuple[Tensor, int]:
+def forward_sweeps(
+    y: Coordinates, windows: Windows, rtol: float, atol: float, counts: Sequence[int] | None = None
+) -> tuple[Tensor, list[int]]:
     """Solve Y = y(0) + Q f(Y) at the nodes of all windows.
 
     A sweep is one evaluation at all nodes of the windows in flight. The first of them retires when
@@ -27,9 +32,10 @@ def forward_sweeps(y: Coordinates, windows: Windows, rtol: float, atol: float) -
         windows: The windows.
         rtol: Tolerance of the change of a row, relative to the row.
         atol: The least tolerance.
+        counts: How many sweeps each window shall take; no change is looked at then.
 
     Returns:
-        y at the nodes (n, N, rows, width) and the number of sweeps.
+        y at the nodes (n, N, rows, width) and the numbers of sweeps (n).
 
     Raises:
         NoConvergence: if a window does not settle in `MAX_SWEEPS` sweeps.
@@ -39,44 +45,55 @@ def forward_sweeps(y: Coordinates, windows: Windows, rtol: float, atol: float) -
         >>> from floater.flow.coordinates import coordinates
         >>> windows = Windows([0.0, 1.0], 1, torch.float32, torch.device("cpu"))
         >>> y = coordinates(ZeroField(), torch.ones(1, 2), 0.0, 1e-6)
-        >>> states, sweeps = forward_sweeps(y, windows, 1e-6, 1e-6)
-        >>> states.shape, sweeps
-        (torch.Size([1, 8, 1, 2]), 2)
+        >>> states, taken = forward_sweeps(y, windows, 1e-6, 1e-6)
+        >>> states.shape, taken
+        (torch.Size([1, 8, 1, 2]), [2])
     """
     left = y.start.detach()
     rows, width = left.shape
     states = torch.empty(len(windows), NODES, rows, width, dtype=y.dtype, device=left.device)
-    f = y.velocity(windows.times[0, :1], left.to(y.dtype).unsqueeze(0))
+    forced, steps = windows.displacements(y.forcing(windows.times.flatten()))
+    f = y.response(windows.times[0, :1], left.to(y.dtype).unsqueeze(0))
     f = f.view(1, -1).expand(windows.flight * NODES, -1)
-    last, total = 2, 0
+    least, taken = 2, []
     for w in range(len(windows)):
         nodes = windows.times[w : w + windows.flight].flatten()
-        matrix = windows.quadrature[w, : len(nodes), : len(nodes)]
-        base = left.to(y.dtype).view(1, -1)
+        size = len(nodes)
+        matrix = windows.quadrature[w, :size, :size]
+        base = (left.to(y.dtype) + forced[w, :size].unsqueeze(1)).view(size, -1)
         for sweep in range(1, MAX_SWEEPS + 1):
-            before = f[NODES - 1]
-            state = torch.addmm(base, matrix, f).view(len(nodes), rows, width)
-            f = y.velocity(nodes, state).view(len(nodes), -1)
+            before = f
+            state = torch.addmm(base, matrix, f).view(size, rows, width)
+            f = y.response(nodes, state).view(size, -1)
+            if counts is not None:
+                if sweep == counts[w]:
+                    break
             # The neighbours took about as many, so the first changes need no look.
-            if sweep >= last:
-                change = (windows.lengths[w] * (f[NODES - 1] - before)).view(rows, width).norm(dim=1)
+            elif sweep >= least:
+                change = norms((windows.lengths[w] * (f - before)[NODES - 1]).view(rows, width))
                 # Infinity is not less than infinity.
-                if bool((change < (rtol * state[NODES - 1].norm(dim=1)).clamp(min=atol)).all()):
+                if bool((change < (rtol * norms(state[NODES - 1])).clamp(min=atol)).all()):
                     break
         else:
             raise NoConvergence(f"no convergence in {MAX_SWEEPS} sweeps near t = {windows.edges[w]:g}")
-        last, total = max(2, sweep - 1), total + sweep
+        least = max(2, sweep - 1)
+        taken.append(sweep)
         states[w] = state[:NODES]
-        left = left + torch.mm(windows.weights[w : w + 1], f[:NODES]).view(rows, width)
+        left = left + torch.mm(windows.weights[w : w + 1], f[:NODES]).view(rows, width) + steps[w]
         entering = w + windows.flight
         guess = [torch.mm(windows.guesses[entering], f[-NODES:])] if entering < len(windows) else []
         f = torch.cat((f[NODES:], *guess))
-    return states, total
+    return states, taken
 
 
 def backward_sweeps(
-    y: Coordinates, windows: Windows, states: Tensor, cotangent: Tensor, rtol: float
-) -> tuple[Tensor, Tensor]:
+    y: Coordinates,
+    windows: Windows,
+    states: Tensor,
+    cotangent: Tensor,
+    rtol: float,
+    counts: Sequence[int] | None = None,
+) -> tuple[Tensor, Tensor, list[int]]:
     """Solve the transposed system, from the last window to the first.
 
     With g the cotangents of y at the nodes from outside and J the derivative of f there, the total
@@ -88,39 +105,49 @@ def backward_sweeps(
         states: y at the nodes (n, N, rows, width).
         cotangent: g, of the same shape.
         rtol: Tolerance of the change, relative to the cotangent of the state.
+        counts: How many sweeps each window shall take; the changes are looked at once, at the end.
 
     Returns:
-        The cotangents of the start (rows, width), wide, and of f at the nodes (n, N, rows, width).
+        The cotangents of the start (rows, width), wide, those of f at the nodes (n, N, rows, width), and
+        the numbers of sweeps (n).
 
     Raises:
-        NoConvergence: if a window does not settle in `MAX_SWEEPS` sweeps.
+        NoConvergence: if a window does not settle in `MAX_SWEEPS` sweeps, or in those it is given.
     """
     count, nodes, rows, width = states.shape
     pullback = y.transposed(windows.times, states)
     right = y.start.new_zeros(rows, width)
     f = torch.empty_like(states)
     gamma = torch.zeros_like(states[count - windows.flight :])
-    last = 2
+    taken, changes, least = [0] * count, [], 2
     for w in reversed(range(count)):
         low = max(w - windows.flight + 1, 0)
         active, size = slice(low, w + 1), (w + 1 - low) * nodes
         matrix = windows.quadrature[low, :size, :size].T
         base = torch.mm(windows.weights[active].reshape(-1, 1), right.to(y.dtype).view(1, -1))
+        base = torch.addmm(base, matrix, cotangent[active].reshape(size, -1))
         for sweep in range(1, MAX_SWEEPS + 1):
-            before = gamma[-1].sum(0)
-            e = pullback(active, gamma).add_(cotangent[active])
-            gamma = torch.addmm(base, matrix, e.view(size, -1)).view_as(e)
-            if sweep >= last:
+            before = gamma
+            back = pullback(active, gamma)
+            gamma = torch.addmm(base, matrix, back.view(size, -1)).view_as(back)
+            if sweep == counts[w] if counts is not None else sweep >= least:
                 after = gamma[-1].sum(0)
-                if bool((after - before).norm() <= rtol * after.norm()):
+                change = norms((after - before[-1].sum(0)).flatten()) - rtol * norms(after.flatten())
+                if counts is not None:
+                    changes.append(change)
+                    break
+                if bool(change <= 0):
                     break
         else:
             raise NoConvergence(f"no convergence in {MAX_SWEEPS} sweeps near t = {windows.edges[w]:g}")
-        last = max(2, sweep - 1)
+        least, taken[w] = max(2, sweep - 1), sweep
         f[w] = gamma[-1]
+        e = back.add_(cotangent[active])
         right = right + e[-1].sum(0)
         gamma = gamma[:-1]
         if low > 0:
             ahead = (right + e[:-1].sum((0, 1))).to(y.dtype)
             gamma = torch.cat((windows.weights[low - 1].view(1, -1, 1, 1) * ahead, gamma))
-    return right, f
+    if changes and not bool((torch.stack(changes) <= 0).all()):
+        raise NoConvergence("the sweeps that were enough before are not")
+    return right, f, taken

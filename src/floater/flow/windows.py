@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from floater.flow.legendre import Rule, gauss
 from floater.flow.stepping import wide_dtype
@@ -54,6 +56,21 @@ class Windows:
     def __len__(self) -> int:
         return len(self.times)
 
+    def displacements(self, forcing: Tensor) -> tuple[Tensor, Tensor]:
+        """What a velocity that all rows share adds to the state.
+
+        Args:
+            forcing: The velocity at all nodes (n N, width).
+
+        Returns:
+            Its displacement from the left edge of window w at the nodes of the windows w, ..., w + W - 1
+            (n, W N, width), and over window w (n, width).
+        """
+        own = forcing.view(len(self), NODES, -1)
+        ahead = F.pad(own, (0, 0, 0, 0, 0, self.flight - 1)).unfold(0, self.flight, 1)
+        ahead = ahead.permute(0, 3, 1, 2).flatten(1, 2)
+        return torch.bmm(self.quadrature, ahead), torch.bmm(self.weights.unsqueeze(1), own).squeeze(1)
+
     def locate(self, times: Tensor) -> tuple[list[int], Tensor]:
         """Which of the sorted times lie in which window.
 
@@ -69,6 +86,12 @@ class Windows:
         counts = torch.bincount(window, minlength=len(self))
         bounds = [0, *counts.cumsum(0).tolist()]
         return bounds, (times.detach() - edges[window]) / edges.diff()[window]
+
+
+@lru_cache(maxsize=16)
+def tiled(edges: tuple[float, ...], flight: int, dtype: torch.dtype, device: torch.device) -> Windows:
+    """The windows between these edges, kept, as one plan serves many solves."""
+    return Windows(edges, flight, dtype, device)
 
 
 def _coupling(rule: Rule, lengths: Tensor, flight: int) -> Tensor:
