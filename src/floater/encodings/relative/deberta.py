@@ -24,7 +24,7 @@ def log_distance(distance: Tensor, span: int, max_distance: int) -> Tensor:
 
     Example:
         >>> log_distance(torch.tensor([-511, -100, 3, 200]), 256, 512).tolist()
-        [-255, -100, 3, 170]
+        [-255, -100, 3, 169]
     """
     middle = span // 2
     far = distance.abs().clamp(min=middle).float() / middle

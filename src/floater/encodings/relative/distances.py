@@ -140,7 +140,7 @@ class Distances:
             return dots.gather(-1, self.index[:, None].expand(*dots.shape[:-1], -1))
         (length, slots), count = self.shape, len(self.values)
         flat = dots.flatten(-2)[..., length - 1 : length - 1 + length * (count - 1)]
-        return flat.unflatten(-1, (length, count - 1))[..., :slots]
+        return flat.view(*flat.shape[:-1], length, count - 1)[..., :slots]
 
     def keys(self, k: Tensor, rows: Tensor) -> Tensor:
         """k_s . r(s - t): (batch, heads, S, D) and (N, D) or (heads, N, D) give (batch, heads, T, S)."""
@@ -151,7 +151,7 @@ class Distances:
         (length, slots), count = self.shape, len(self.values)
         dots = k @ rows.flip(-2).to(k.dtype).transpose(-1, -2)
         flat = dots.flatten(-2)[..., slots:]
-        return flat.unflatten(-1, (slots, count - 1))[..., :length].transpose(-1, -2)
+        return flat.view(*flat.shape[:-1], slots, count - 1)[..., :length].transpose(-1, -2)
 
     def weighted(self, weights: Tensor, rows: Tensor) -> Tensor:
         """The sum over s of w_ts r(s - t): (batch, heads, T, S) and (N, D) give (batch, heads, T, D)."""
@@ -159,7 +159,7 @@ class Distances:
         count = len(self.values)
         if self.index is None:
             flat = F.pad(weights, (0, count - 1 - slots)).flatten(-2)
-            sums = F.pad(flat, (length - 1, 1)).unflatten(-1, (length, count))
+            sums = F.pad(flat, (length - 1, 1)).view(*flat.shape[:-1], length, count)
         else:
             index = self.index[:, None].expand_as(weights)
             sums = weights.new_zeros(*weights.shape[:-1], count).scatter_add(-1, index, weights)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -157,5 +155,5 @@ class ShawAbsolute(ShawTables):
     def values(self, weights: Tensor, state: Positions, layer: int) -> Tensor | None:
         if self.values_ is None:
             return None
-        vectors: Any = self.vectors(self.values_[layer], state).to(weights.dtype)
+        vectors = self.vectors(self.values_[layer], state).to(weights.dtype)
         return (weights.transpose(1, 2) @ vectors).transpose(1, 2)

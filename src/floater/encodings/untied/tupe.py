@@ -24,8 +24,8 @@ class TupeA(PositionBias):
     """Words meet words and positions meet positions, each with projections of their own (equation 10).
 
     q_t k_s / sqrt(2 head_dim) + reset((p_t U_Q) (p_s U_K) / sqrt(2 head_dim)). The position vectors go
-    through a layer norm; U_Q and U_K (d x d, a slice for each head) have no bias, as in the paper, where the released
-    code gives them one. All of it is computed once per forward pass and added in every block.
+    through a layer norm; U_Q and U_K (d x d, a slice for each head) have no bias, as in the paper, where the
+    released code gives them one. All of it is computed once per forward pass and added in every block.
 
     [CLS] is untied by equation 9. theta_1 and theta_2 are products of projected learned vectors, scaled alike
     (section 3.3), not free numbers; each has a vector here, while the released code takes theta_2's from a
