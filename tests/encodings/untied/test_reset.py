@@ -63,7 +63,7 @@ def test_the_model_within_keeps_its_bound():
         ({"model": "shaw"}, r"\[CLS\] can be untied from a content-free bias only; 'shaw' is none"),
         ({"model": "window"}, "'window' is none"),
         ({"model": "sinusoidal"}, "'sinusoidal' is none"),
-        ({"model": "t6"}, "unknown position model 't6'; did you mean 't5'"),
+        ({"model": "alibis"}, "unknown position model 'alibis'; did you mean 'alibi'"),
         (
             {"options": {"bucket": 3}},
             "unknown option 'bucket' of position model 't5'; did you mean 'buckets'",

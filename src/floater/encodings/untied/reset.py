@@ -94,7 +94,7 @@ class UntiedCls(PositionBias):
     card = Card(
         paper="Ke et al. 2021",
         link="https://arxiv.org/abs/2006.15595",
-        point="relative",
+        point="both",
         equation="q_t k_s + reset(b_{s-t}): theta_1 where t is [CLS], else theta_2 where s is",
         parameters="34 * h",
     )

@@ -131,7 +131,8 @@ class TupeA(PositionBias):
 
     def split(self, x: Tensor) -> Tensor:
         """(..., T, dim) -> (..., heads, T, head_dim)."""
-        return x.view(*x.shape[:-1], self.frame.heads, -1).transpose(-3, -2)
+        heads = self.frame.heads
+        return x.view(*x.shape[:-1], heads, self.frame.dim // heads).transpose(-3, -2)
 
     def correlation(self, state: Tensor, layer: int) -> Tensor:
         return state
