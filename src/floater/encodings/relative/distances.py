@@ -68,6 +68,12 @@ def pairs(table: Tensor, positions: Positions) -> Tensor:
     return table[..., query[:, :, None], key[:, None]].movedim(-3, 0)
 
 
+def _dots(x: Tensor, rows: Tensor) -> Tensor:
+    if rows.ndim == 2:
+        return x @ rows.to(x.dtype).T
+    return torch.einsum("bhtd,hnd->bhtn", x, rows.to(x.dtype))  # spares a copy of the rows per sample
+
+
 @dataclass(frozen=True)
 class Distances:
     """The distances key - query that occur, and where each one does.
@@ -135,7 +141,7 @@ class Distances:
 
     def queries(self, q: Tensor, rows: Tensor) -> Tensor:
         """q_t . r(s - t): (batch, heads, T, D) and (N, D) or (heads, N, D) give (batch, heads, T, S)."""
-        dots = q @ rows.to(q.dtype).transpose(-1, -2)
+        dots = _dots(q, rows)
         if self.index is not None:
             return dots.gather(-1, self.index[:, None].expand(*dots.shape[:-1], -1))
         (length, slots), count = self.shape, len(self.values)
@@ -145,11 +151,11 @@ class Distances:
     def keys(self, k: Tensor, rows: Tensor) -> Tensor:
         """k_s . r(s - t): (batch, heads, S, D) and (N, D) or (heads, N, D) give (batch, heads, T, S)."""
         if self.index is not None:
-            dots = k @ rows.to(k.dtype).transpose(-1, -2)
+            dots = _dots(k, rows)
             index = self.index.transpose(1, 2)[:, None]
             return dots.gather(-1, index.expand(*dots.shape[:-1], -1)).transpose(-1, -2)
         (length, slots), count = self.shape, len(self.values)
-        dots = k @ rows.flip(-2).to(k.dtype).transpose(-1, -2)
+        dots = _dots(k, rows.flip(-2))
         flat = dots.flatten(-2)[..., slots:]
         return flat.view(*flat.shape[:-1], slots, count - 1)[..., :length].transpose(-1, -2)
 

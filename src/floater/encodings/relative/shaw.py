@@ -149,11 +149,10 @@ class ShawAbsolute(ShawTables):
 
     def bias(self, q: Tensor, k: Tensor, state: Positions, layer: int) -> Tensor | None:
         vectors = self.vectors(self.keys[layer], state).to(q.dtype)
-        dots = (vectors @ q.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        return self.scale(q.shape[-1]) * dots
+        return self.scale(q.shape[-1]) * torch.einsum("bhtd,btsd->bhts", q, vectors)
 
     def values(self, weights: Tensor, state: Positions, layer: int) -> Tensor | None:
         if self.values_ is None:
             return None
         vectors = self.vectors(self.values_[layer], state).to(weights.dtype)
-        return (weights.transpose(1, 2) @ vectors).transpose(1, 2)
+        return torch.einsum("bhts,btsd->bhtd", weights, vectors)
