@@ -10,7 +10,7 @@ EVERY = pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
 
 
 def vector(model, table, layer):
-    """a of positions t and s (equation 4, or the survey's 9)."""
+    """a of positions t and s (the survey's equation 11, or a pair's own)."""
     if model.bound is None:
         return lambda t, s: table[layer, min(max(s - t, -model.clip), model.clip) + model.clip]
     return lambda t, s: table[layer, t, s]
@@ -20,7 +20,7 @@ def vector(model, table, layer):
 @pytest.mark.parametrize(
     ("name", "options"), [("shaw", {"clip": 2}), ("shaw", {"clip": 9}), ("shaw_absolute", {})]
 )
-def test_logits_are_equation_2(name, options, positions):
+def test_logits_are_the_surveys_equation_9(name, options, positions):
     model = made(name, **options)
     q, k = queries_and_keys(positions)
     a = vector(model, model.keys, 1)
@@ -32,7 +32,7 @@ def test_logits_are_equation_2(name, options, positions):
 @pytest.mark.parametrize(
     ("name", "options"), [("shaw", {"clip": 2}), ("shaw", {"clip": 9}), ("shaw_absolute", {})]
 )
-def test_values_are_equation_1(name, options, positions):
+def test_values_are_the_surveys_equation_10(name, options, positions):
     model = made(name, **options)
     q, k = queries_and_keys(positions)
     a = vector(model, model.values_, 1)

@@ -17,8 +17,7 @@ class Gaussian(PositionBias):
     """Hard-Coded Gaussian Attention for Neural Machine Translation (You, Sun, Iyer 2020, section 3).
 
     The weights of a head follow a Gaussian around the query's position plus an offset; queries and keys
-    have no say. The weights sum to one over the keys that may be seen, where the paper takes the density
-    itself. Positions may be real.
+    have no say. The weights sum to one over the keys that may be seen. Positions may be real.
 
     Args:
         frame: the stack of blocks it serves.

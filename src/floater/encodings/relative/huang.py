@@ -60,8 +60,8 @@ class Huang(PositionModel):
 class Huang1(Huang):
     """Method 1: logits are multiplied by a scalar of the distance |s - t| (the survey's equation 18).
 
-    One scalar per distance, head and block; neither the paper's equation nor the survey's says what is
-    shared. Scalars start near 1: at 0 the logits would vanish.
+    One scalar per distance, head and block; the survey leaves open what is shared. Scalars start near 1: at 0
+    the logits would vanish.
 
     Args:
         frame: the stack of blocks it serves.

@@ -35,7 +35,7 @@ class ShawTables(PositionModel):
 
 @register("shaw")
 class Shaw(ShawTables):
-    """One vector per clipped distance, for keys and for values (equations 3 to 5).
+    """One vector per clipped distance, for keys and for values (equations 3 and 4, the survey's 9 to 11).
 
     a_ts = w_{clip(s - t, k)}. The survey's count has a vector of width d for each distance below t_max; the
     paper clips at k = 16 and shares vectors of width head_dim among the heads. Whether blocks have tables of

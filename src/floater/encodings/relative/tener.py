@@ -26,7 +26,7 @@ class TenerState:
 class Tener(PositionModel):
     """Sinusoids of the distance, as wide as a head and not projected, so that they keep its direction.
 
-    "paper" (equations 16 to 20, the survey's 22): q_t k_s + q_t R_{t-s} + u k_s + v R_{t-s}, no 1/sqrt(d),
+    "paper" (the survey's equations 22 and 23): q_t k_s + q_t R_{t-s} + u k_s + v R_{t-s}, no 1/sqrt(d),
     and the identity for W_k: a head's keys are its slice of the block's input. The block's own key projection
     then runs unused, with zero gradients.
 

@@ -14,9 +14,6 @@ from floater.encodings.untied.reset import CLS, Reset
 from floater.positions import Positions
 
 _LINK = "https://arxiv.org/abs/2006.15595"
-_RECURS = (
-    "the survey has it in the first block; by section 3.3 and the code all blocks add the one correlation"
-)
 
 
 @register("tupe_a")
@@ -29,7 +26,7 @@ class TupeA(PositionBias):
 
     [CLS] is untied by equation 9. theta_1 and theta_2 are products of projected learned vectors, scaled alike
     (section 3.3), not free numbers; each has a vector here, while the released code takes theta_2's from a
-    token's row. Bounded.
+    token's row. The survey's row of TUPE is that of `tupe_r`. Bounded.
 
     Args:
         frame: the stack of blocks it serves; max_length positions.
@@ -54,18 +51,6 @@ class TupeA(PositionBias):
         point="absolute",
         equation="q_t k_s / sqrt(2 d_h) + reset((p_t U_Q) (p_s U_K) / sqrt(2 d_h))",
         parameters="2 * d * d + t_max * d + 4 * d",
-        survey=SurveyRow(
-            "both",
-            "MAM",
-            learnable=True,
-            recurring=False,
-            unbound=False,
-            parameters="2*d^2 + t_max*(d+2)",
-            differs={
-                "recurring": _RECURS,
-                "parameters": "no relative part; a layer norm and two vectors for [CLS]",
-            },
-        ),
     )
     name = "tupe_a"
 
@@ -174,7 +159,7 @@ class TupeR(TupeA):
             unbound=False,
             parameters="2*d^2 + t_max*(d+2)",
             differs={
-                "recurring": _RECURS,
+                "recurring": "the survey has it in the first block; section 3.3 reuses it in all of them",
                 "parameters": "a layer norm, two vectors for [CLS], and T5's buckets in every head",
             },
         ),
