@@ -1,5 +1,7 @@
 """Where tokens stand: the builders against plain loops."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -90,6 +92,14 @@ def test_times_keep_their_values():
     assert positions.key_valid.tolist() == [[True, True, False]]
 
 
+def test_special_tokens_are_known_where_they_are_given():
+    positions = Positions.arange(3)
+    assert positions.special is None
+    marked = replace(positions, special=torch.tensor([[True, False, False], [True, False, True]]))
+    assert marked.special.tolist() == [[True, False, False], [True, False, True]]
+    assert marked.query is positions.query
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -103,6 +113,22 @@ def test_times_keep_their_values():
         (
             lambda: Positions(torch.zeros(1, 3), torch.zeros(1, 3), torch.ones(1, 3)),
             "key_valid is torch.float32; it must be bool",
+        ),
+        (
+            lambda: Positions(
+                torch.zeros(1, 3), torch.zeros(1, 3), special=torch.ones(1, 2, dtype=torch.bool)
+            ),
+            "special covers 2 keys; there are 3",
+        ),
+        (
+            lambda: Positions(torch.zeros(1, 3), torch.zeros(1, 3), special=torch.ones(1, 3)),
+            "special is torch.float32; it must be bool",
+        ),
+        (
+            lambda: Positions(
+                torch.zeros(2, 3), torch.zeros(2, 3), special=torch.ones(3, 3, dtype=torch.bool)
+            ),
+            "the batch sizes differ",
         ),
         (lambda: Positions.from_mask(torch.ones(3)), r"the mask is \(3,\)"),
         (

@@ -19,6 +19,8 @@ class Positions:
         query: (batch or 1, T) positions of the queries.
         key: (batch or 1, S) positions of the keys.
         key_valid: (batch or 1, S) bool, False where a key is padding; None when every key is a token.
+        special: (batch or 1, S) bool, True at a token that stands for the whole, such as [CLS], and that a
+            model may untie from positions; None when no token does.
 
     Raises:
         ValueError: if the shapes do not fit together.
@@ -34,21 +36,24 @@ class Positions:
     query: Tensor
     key: Tensor
     key_valid: Tensor | None = None
+    special: Tensor | None = None
 
     def __post_init__(self) -> None:
-        given = {"query": self.query, "key": self.key, "key_valid": self.key_valid}
+        masks = {"key_valid": self.key_valid, "special": self.special}
+        given = {"query": self.query, "key": self.key, **masks}
         shapes = {name: tuple(value.shape) for name, value in given.items() if value is not None}
         for name, shape in shapes.items():
             if len(shape) != 2:
                 raise ValueError(f"{name} is {shape}; it must be (batch or 1, length)")
         if len({shape[0] for shape in shapes.values()} - {1}) > 1:
             raise ValueError(f"the batch sizes differ: {shapes}; they must be equal or 1")
-        if self.key_valid is not None and self.key_valid.shape[1] != self.key.shape[1]:
-            raise ValueError(
-                f"key_valid covers {self.key_valid.shape[1]} keys; there are {self.key.shape[1]}"
-            )
-        if self.key_valid is not None and self.key_valid.dtype != torch.bool:
-            raise ValueError(f"key_valid is {self.key_valid.dtype}; it must be bool")
+        for name, mask in masks.items():
+            if mask is None:
+                continue
+            if mask.shape[1] != self.key.shape[1]:
+                raise ValueError(f"{name} covers {mask.shape[1]} keys; there are {self.key.shape[1]}")
+            if mask.dtype != torch.bool:
+                raise ValueError(f"{name} is {mask.dtype}; it must be bool")
 
     @property
     def delta(self) -> Tensor:

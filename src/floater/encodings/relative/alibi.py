@@ -1,0 +1,64 @@
+"""Train Short, Test Long: Attention with Linear Biases Enables Input Length Extrapolation.
+
+Press, Smith, Lewis 2022, section 3.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, register
+from floater.encodings.relative.bias import PositionBias
+from floater.positions import Positions
+
+
+def slopes(heads: int) -> list[float]:
+    """2^(-8 m / heads) for m = 1, ..., heads; where heads is no power of two, filled up from twice as many.
+
+    Example:
+        >>> slopes(3)
+        [0.0625, 0.00390625, 0.25]
+    """
+    power = 2 ** int(math.log2(heads))
+    own = [2 ** (-8 * m / power) for m in range(1, power + 1)]
+    return own if power == heads else own + slopes(2 * power)[0::2][: heads - power]
+
+
+@register("alibi")
+class ALiBi(PositionBias):
+    """Each head lowers the logits in proportion to the distance, with a fixed slope (section 3).
+
+    The paper is causal; here the bias is the same on both sides, -slope |s - t|. The slopes are those of the
+    released code where heads is no power of two. Positions may be real.
+
+    Args:
+        frame: the stack of blocks it serves.
+
+    Example:
+        >>> model = ALiBi(Frame(dim=8, heads=1, layers=1, max_length=16))
+        >>> (model.prepare(Positions.arange(2)) * 256).tolist()
+        [[[[-0.0, -1.0], [-1.0, -0.0]]]]
+    """
+
+    card = Card(
+        paper="Press et al. 2022",
+        link="https://arxiv.org/abs/2108.12409",
+        point="relative",
+        equation="q_t k_s / sqrt(d_h) - m |s - t|, m = 2^{-8 i / h}",
+    )
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame)
+        self.slopes = slopes(frame.heads)
+
+    def prepare(self, positions: Positions) -> Tensor:
+        far = positions.delta.abs()[:, None]
+        far = far if far.is_floating_point() else far.float()
+        return -far * torch.tensor(self.slopes, dtype=far.dtype, device=far.device)[:, None, None]
+
+    def correlation(self, state: Tensor, layer: int) -> Tensor:
+        return state

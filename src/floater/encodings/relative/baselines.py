@@ -1,0 +1,159 @@
+"""Attention that the survey names beside position models (section 5.1): Gaussian, window, Synthesizer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.relative.bias import PositionBias
+from floater.encodings.relative.distances import pairs, whole
+from floater.positions import Positions
+
+
+@register("gaussian")
+class Gaussian(PositionBias):
+    """Hard-Coded Gaussian Attention for Neural Machine Translation (You, Sun, Iyer 2020, section 3).
+
+    The weights of a head follow a Gaussian around the query's position plus an offset; queries and keys
+    have no say. The weights sum to one over the keys that may be seen. Positions may be real.
+
+    Args:
+        frame: the stack of blocks it serves.
+        offsets: centres, key - query, dealt out to the heads in turn.
+        std: standard deviation, positive.
+
+    Raises:
+        PositionError: if offsets is empty or std not positive.
+
+    Example:
+        >>> model = Gaussian(Frame(dim=8, heads=1, layers=1, max_length=16), offsets=[-1])
+        >>> model.prepare(Positions.arange(2))
+        tensor([[[[-0.5000, -2.0000],
+                  [-0.0000, -0.5000]]]])
+    """
+
+    card = Card(
+        paper="You et al. 2020",
+        link="https://arxiv.org/abs/2005.00742",
+        point="relative",
+        equation="-(s - t - c)^2 / (2 std^2) in place of q_t k_s",
+    )
+
+    def __init__(
+        self, frame: Frame, *, offsets: tuple[float, ...] | list[float] = (-1, 0, 1), std: float = 1.0
+    ) -> None:
+        super().__init__(frame)
+        if not offsets:
+            raise PositionError("offsets is empty; it must hold at least one centre")
+        if not std > 0:
+            raise PositionError(f"std is {std}; it must be positive")
+        self.offsets = [float(offsets[head % len(offsets)]) for head in range(frame.heads)]
+        self.std = std
+
+    def scale(self, head_dim: int) -> float:
+        return 0.0
+
+    def prepare(self, positions: Positions) -> Tensor:
+        delta = positions.delta[:, None]
+        delta = delta if delta.is_floating_point() else delta.float()
+        centres = torch.tensor(self.offsets, dtype=delta.dtype, device=delta.device)[:, None, None]
+        return -((delta - centres) / self.std).square() / 2
+
+    def correlation(self, state: Tensor, layer: int) -> Tensor:
+        return state
+
+
+@register("window")
+class Window(PositionModel):
+    """Longformer: The Long-Document Transformer (Beltagy, Peters, Cohan 2020, section 3.1): the window alone.
+
+    A query attends to keys at most `size` away, on both sides. Positions may be real.
+
+    Args:
+        frame: the stack of blocks it serves.
+        size: the farthest distance; None means an eighth of max_length, at least 1.
+
+    Raises:
+        PositionError: if size is negative.
+
+    Example:
+        >>> model = Window(Frame(dim=8, heads=1, layers=1, max_length=16), size=1)
+        >>> model.mask(model.prepare(Positions.arange(3)), 0).int()
+        tensor([[[[1, 1, 0],
+                  [1, 1, 1],
+                  [0, 1, 1]]]], dtype=torch.int32)
+    """
+
+    card = Card(
+        paper="Beltagy et al. 2020",
+        link="https://arxiv.org/abs/2004.05150",
+        point="relative",
+        equation="q_t k_s / sqrt(d_h) - (inf where |s - t| > w)",
+    )
+
+    def __init__(self, frame: Frame, *, size: int | None = None) -> None:
+        super().__init__(frame)
+        self.size = max(1, frame.max_length // 8) if size is None else size
+        if self.size < 0:
+            raise PositionError(f"size is {size}; it must not be negative")
+
+    def prepare(self, positions: Positions) -> Tensor:
+        return positions.delta[:, None].abs() <= self.size
+
+    def mask(self, state: Tensor, layer: int) -> Tensor | None:
+        return state
+
+
+@register("synthesizer")
+class Synthesizer(PositionBias):
+    """Synthesizer: Rethinking Self-Attention for Transformer Models (Tay et al. 2021, section 3.1): random.
+
+    A matrix of every pair of positions takes the place of the logits, one for each head of each
+    block. Bounded.
+
+    Args:
+        frame: the stack of blocks it serves; max_length positions.
+        learned: whether the matrices are trained, or stay as they were drawn.
+
+    Raises:
+        PositionError: in `prepare`, if positions are real or past the table.
+
+    Example:
+        >>> Synthesizer(Frame(dim=8, heads=2, layers=3, max_length=16)).table.shape
+        torch.Size([3, 2, 16, 16])
+    """
+
+    card = Card(
+        paper="Tay et al. 2021",
+        link="https://arxiv.org/abs/2005.00743",
+        point="absolute",
+        equation="R_{t,s} in place of q_t k_s",
+        parameters="t_max**2 * h * l",
+    )
+
+    def __init__(self, frame: Frame, *, learned: bool = True) -> None:
+        super().__init__(frame)
+        length = frame.max_length
+        table = torch.empty(frame.layers, frame.heads, length, length)
+        self.table = nn.Parameter(table, requires_grad=learned)
+        self.reset_parameters()
+
+    @property
+    def bound(self) -> int:
+        """Positions of the table."""
+        return self.frame.max_length
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table)
+
+    def scale(self, head_dim: int) -> float:
+        return 0.0
+
+    def prepare(self, positions: Positions) -> Positions:
+        whole(positions, "synthesizer", self.frame.max_length)
+        return positions
+
+    def correlation(self, state: Positions, layer: int) -> Tensor:
+        return pairs(self.table[layer], state)

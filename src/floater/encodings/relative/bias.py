@@ -1,0 +1,61 @@
+"""Biases of attention that depend on positions alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.model import Frame, PositionModel
+from floater.encodings.relative.distances import Distances
+from floater.positions import Positions
+
+
+class PositionBias(PositionModel):
+    """Adds to the logits what depends on positions alone; subclasses say what.
+
+    `floater.encodings.untied.reset` can untie [CLS] from any of them.
+    """
+
+    def correlation(self, state: Any, layer: int) -> Tensor:
+        """What is added in a block, (batch or 1, heads or 1, T, S)."""
+        raise NotImplementedError(f"{type(self).__name__} must define correlation")
+
+    def bias(self, q: Tensor, k: Tensor, state: Any, layer: int) -> Tensor | None:
+        return self.correlation(state, layer)
+
+
+class DistanceTable(PositionBias):
+    """A free scalar b(s - t) per distance, by default for every head of every block.
+
+    Bounded: a distance past the table is an error.
+
+    Args:
+        frame: the stack of blocks it serves; distances stay below max_length.
+        share_heads: one scalar for all heads.
+        share_layers: one table for all blocks.
+    """
+
+    name: str
+
+    def __init__(self, frame: Frame, *, share_heads: bool, share_layers: bool) -> None:
+        super().__init__(frame)
+        layers, heads = 1 if share_layers else frame.layers, 1 if share_heads else frame.heads
+        self.table = nn.Parameter(torch.empty(layers, heads, 2 * frame.max_length - 1))
+        self.reset_parameters()
+
+    @property
+    def bound(self) -> int:
+        """Distances stay below it."""
+        return self.frame.max_length
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, std=0.02)
+
+    def prepare(self, positions: Positions) -> Distances:
+        return Distances.of(positions, self.name, self.frame.max_length)
+
+    def correlation(self, state: Distances, layer: int) -> Tensor:
+        table = self.table[layer if len(self.table) > 1 else 0]
+        return state.plane(state.rows(table, self.frame.max_length - 1, 1))

@@ -1,0 +1,56 @@
+"""DA-Transformer: Distance-aware Transformer (Wu, Wu, Huang 2021)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, PositionModel, register
+from floater.positions import Positions
+
+
+@register("da_transformer")
+class DATransformer(PositionModel):
+    """Positive logits are multiplied by a learned sigmoid of the distance; negative ones become zero.
+
+    ReLU(A) R / sqrt(head_dim), R_ts = (1 + exp(v)) / (1 + exp(v - w |s - t|)), a w and a v per head for all
+    blocks. R is 1 at distance 0; with w < 0 it falls to 0, with w > 0 it rises to 1 + exp(v). The survey's
+    equations 16 and 17 are the specification. It does not tell left from right. Positions may be real. w
+    starts of the order of 1 / max_length, so that R changes over the training length.
+
+    Args:
+        frame: the stack of blocks it serves.
+
+    Example:
+        >>> model = DATransformer(Frame(dim=8, heads=2, layers=3, max_length=16))
+        >>> model.prepare(Positions.arange(5)).diagonal(dim1=-2, dim2=-1).eq(1).all()
+        tensor(True)
+    """
+
+    card = Card(
+        paper="Wu et al. 2021",
+        link="https://aclanthology.org/2021.naacl-main.166",
+        point="relative",
+        equation="ReLU(q_t k_s) / sqrt(d_h) * (1 + exp(v)) / (1 + exp(v - w |t - s|))",
+        parameters="2 * h",
+        survey=SurveyRow("relative", "MAM", learnable=True, recurring=True, unbound=True, parameters="2*h"),
+    )
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame)
+        self.w, self.v = nn.Parameter(torch.empty(frame.heads)), nn.Parameter(torch.empty(frame.heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.w, std=1 / self.frame.max_length)
+        nn.init.zeros_(self.v)
+
+    def prepare(self, positions: Positions) -> Tensor:
+        w, v = self.w[:, None, None], self.v[:, None, None]
+        far = positions.delta.abs()[:, None].to(self.w.dtype)
+        return (F.logsigmoid(w * far - v) - F.logsigmoid(-v)).exp()
+
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Tensor, layer: int) -> Tensor:
+        return logits.relu() * state

@@ -1,0 +1,186 @@
+"""DeBERTa: Decoding-enhanced BERT with Disentangled Attention (He et al. 2021, section 3)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, PositionError, PositionModel, one_of, register
+from floater.encodings.relative.distances import Distances, whole
+from floater.positions import Positions
+
+
+def log_distance(distance: Tensor, span: int, max_distance: int) -> Tensor:
+    """Distances up to span / 2 as they are, farther ones on a logarithmic scale that ends at span - 1.
+
+    Args:
+        distance: whole numbers (...).
+        span: distances stay below it after the change.
+        max_distance: the distance that becomes span - 1 is max_distance - 1.
+
+    Example:
+        >>> log_distance(torch.tensor([-511, -100, 3, 200]), 256, 512).tolist()
+        [-255, -100, 3, 169]
+    """
+    middle = span // 2
+    far = distance.abs().clamp(min=middle).float() / middle
+    steps = torch.ceil(far.log() / math.log((max_distance - 1) / middle) * (middle - 1)).long()
+    return torch.where(distance.abs() <= middle, distance, distance.sign() * (middle + steps))
+
+
+@dataclass(frozen=True)
+class DebertaState:
+    """The distances, the table's row for each, t - s and s - t, and absolute positions."""
+
+    distances: Distances
+    ahead: Tensor
+    back: Tensor
+    absolute: Tensor | None
+
+
+@register("deberta")
+class Deberta(PositionModel):
+    """Content meets vectors of the distance both ways, and the last block's queries meet the position.
+
+    Equation 4: q_t k_s + q_t (P W_K)_{delta(t, s)} + k_s (P W_Q)_{delta(s, t)}, each over sqrt(head_dim times
+    the number of terms). delta(t, s) is t - s + k, kept in 0 ... 2k - 1 (equation 3). P (2k x d) serves all
+    blocks, each of which projects it anew; the survey's count leaves these projections out. The released
+    code, in all versions, uses delta(t, s) in the last term too: direction="released".
+
+    The absolute decoder (section 3.2) adds a learned vector of the position to what the last block's queries
+    read; keys, values and the residual do not see it. It is bounded: positions past its table are an error.
+    Distances are clipped, as in the paper.
+
+    Later versions use logarithmic buckets and a layer norm on P. Their reuse of the block's own projections
+    for P is not offered: a position model does not see them.
+
+    Args:
+        frame: the stack of blocks it serves.
+        span: k, half the rows of P; None means max_length.
+        terms: "both", "content_to_position" or "position_to_content".
+        direction: "paper" or "released", of position_to_content.
+        buckets: "clip", or "log" (versions 2 and 3).
+        max_distance: with "log", where the buckets end, above span / 2 + 1; None means 2 span.
+        norm: whether P goes through a layer norm (versions 2 and 3).
+        absolute: whether the last block's queries read absolute positions.
+
+    Raises:
+        PositionError: if an option is not valid; in `prepare`, if positions are real or past the table.
+
+    Example:
+        >>> model = Deberta(Frame(dim=8, heads=2, layers=3, max_length=16))
+        >>> round(model.scale(3), 4)
+        0.3333
+    """
+
+    card = Card(
+        paper="He et al. 2021",
+        link="https://arxiv.org/abs/2006.03654",
+        point="both",
+        equation="(q_t k_s + q_t (P W_K)_{delta(t,s)} + k_s (P W_Q)_{delta(s,t)}) / sqrt(3 d_h); "
+        "last block: q_t = W_q (x_t + a_t)",
+        parameters="3 * t_max * d + 2 * d * d * l",
+        survey=SurveyRow(
+            "both",
+            "both",
+            learnable=True,
+            recurring=True,
+            unbound=False,
+            parameters="3*t_max*d",
+            differs={"parameters": "with the projections of P in every block"},
+        ),
+    )
+
+    def __init__(
+        self,
+        frame: Frame,
+        *,
+        span: int | None = None,
+        terms: str = "both",
+        direction: str = "paper",
+        buckets: str = "clip",
+        max_distance: int | None = None,
+        norm: bool = False,
+        absolute: bool = True,
+    ) -> None:
+        super().__init__(frame)
+        one_of("terms", terms, ("both", "content_to_position", "position_to_content"))
+        one_of("direction", direction, ("paper", "released"))
+        one_of("buckets", buckets, ("clip", "log"))
+        self.span = frame.max_length if span is None else span
+        if self.span < (4 if buckets == "log" else 1):
+            raise PositionError(
+                f"span is {self.span}; buckets='{buckets}' needs at least {4 if buckets == 'log' else 1}"
+            )
+        self.max_distance = 2 * self.span if max_distance is None else max_distance
+        if buckets == "log" and self.max_distance <= self.span // 2 + 1:
+            raise PositionError(
+                f"max_distance is {self.max_distance}; with a span of {self.span} "
+                f"it must be above {self.span // 2 + 1}"
+            )
+        self.direction, self.buckets = direction, buckets
+        self.terms = 2 if terms == "both" else 1
+        dim, layers = frame.dim, frame.layers
+
+        def projections(term: str) -> nn.ModuleList:
+            used = layers if terms in ("both", term) else 0
+            return nn.ModuleList(nn.Linear(dim, dim, bias=False) for _ in range(used))
+
+        self.table = nn.Embedding(2 * self.span, dim)
+        self.norm = nn.LayerNorm(dim) if norm else nn.Identity()
+        self.key, self.query = projections("content_to_position"), projections("position_to_content")
+        self.absolute = nn.Embedding(frame.max_length, dim) if absolute else None
+        self.reset_parameters()
+
+    @property
+    def bound(self) -> int | None:
+        """Positions of the absolute decoder, if there is one."""
+        return None if self.absolute is None else self.frame.max_length
+
+    def reset_parameters(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=self.frame.dim**-0.5)
+            elif isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+            elif isinstance(module, nn.LayerNorm):
+                module.reset_parameters()
+
+    def scale(self, head_dim: int) -> float:
+        return float((head_dim * (1 + self.terms)) ** -0.5)
+
+    def prepare(self, positions: Positions) -> DebertaState:
+        absolute = None
+        if self.absolute is not None:
+            whole(positions, "deberta", self.frame.max_length)
+            absolute = self.absolute(positions.query)
+        distances = Distances.of(positions, "deberta")
+        values = distances.values
+        if self.buckets == "log":
+            values = log_distance(values, self.span, self.max_distance)
+        ahead, back = ((x + self.span).clamp(0, 2 * self.span - 1) for x in (-values, values))
+        return DebertaState(distances, ahead, back, absolute)
+
+    def inputs(self, x: Tensor, state: DebertaState, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        if state.absolute is None or layer != self.frame.layers - 1:
+            return x, x, x
+        return x + state.absolute.to(x.dtype), x, x
+
+    def bias(self, q: Tensor, k: Tensor, state: DebertaState, layer: int) -> Tensor | None:
+        table = self.norm(self.table.weight)
+        parts = []
+        if self.key:
+            rows = self.key[layer](table[state.ahead])
+            parts.append(state.distances.queries(q, self.split(rows)))
+        if self.query:
+            index = state.back if self.direction == "paper" else state.ahead
+            parts.append(state.distances.keys(k, self.split(self.query[layer](table[index]))))
+        return self.scale(q.shape[-1]) * (parts[0] if len(parts) == 1 else parts[0] + parts[1])
+
+    def split(self, rows: Tensor) -> Tensor:
+        """(N, dim) -> (heads, N, head_dim)."""
+        return rows.view(len(rows), self.frame.heads, -1).transpose(0, 1)

@@ -1,0 +1,67 @@
+"""DiSAN: Directional Self-Attention Network (Shen et al. 2018, section 3.2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, PositionModel, one_of, register
+from floater.positions import Positions
+
+
+@register("disan")
+class DiSAN(PositionModel):
+    """Heads attend to earlier tokens only, to later ones only, or to all but the token itself.
+
+    The masks are strict: a token never attends to itself, and one without any other to attend to gets zeros.
+    "forward" is the released code's name for attending to earlier tokens. Of DiSAN this is the mask alone, as
+    in the survey; its additive, multi-dimensional attention is not part of it. Positions may be real.
+
+    Args:
+        frame: the stack of blocks it serves.
+        direction: "both" (the first half of the heads forward, the others backward), "forward", "backward" or
+            "diagonal" (all but itself).
+
+    Raises:
+        PositionError: if direction is not valid.
+
+    Example:
+        >>> model = DiSAN(Frame(dim=8, heads=2, layers=1, max_length=16), direction="forward")
+        >>> model.mask(model.prepare(Positions.arange(2)), 0)
+        tensor([[[[False, False],
+                  [ True, False]]]])
+    """
+
+    card = Card(
+        paper="Shen et al. 2018",
+        link="https://arxiv.org/abs/1709.04696",
+        point="relative",
+        equation="q_t k_s / sqrt(d_h) - (inf where s >= t, s <= t or s = t)",
+        survey=SurveyRow(
+            "relative",
+            "MAM",
+            learnable=False,
+            recurring=True,
+            unbound=True,
+            parameters="0",
+            differs={"unbound": "it serves any length but tells only sides apart, at no distance"},
+        ),
+    )
+
+    def __init__(self, frame: Frame, *, direction: str = "both") -> None:
+        super().__init__(frame)
+        one_of("direction", direction, ("both", "forward", "backward", "diagonal"))
+        self.direction = direction
+
+    def prepare(self, positions: Positions) -> Tensor:
+        delta = positions.delta[:, None]
+        if self.direction == "diagonal":
+            return delta != 0
+        heads = self.frame.heads
+        forward = {"both": heads - heads // 2, "forward": 1, "backward": 0}[self.direction]
+        backward = {"both": heads // 2, "forward": 0, "backward": 1}[self.direction]
+        return torch.cat([(delta < 0)] * forward + [(delta > 0)] * backward, 1)
+
+    def mask(self, state: Tensor, layer: int) -> Tensor | None:
+        return state

@@ -1,0 +1,179 @@
+"""The distances between queries and keys, and products with one vector per distance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from floater.encodings.model import PositionError
+from floater.positions import Positions
+
+
+def whole(positions: Positions, name: str, limit: int | None = None) -> None:
+    """Refuse positions that are not whole numbers, or that a table of `limit` rows does not hold.
+
+    Args:
+        positions: of queries and keys.
+        name: of the position model, for the message.
+        limit: rows of its table; None if any whole number will do.
+
+    Raises:
+        PositionError: if a position is real, negative, or past the table.
+
+    Example:
+        >>> whole(Positions.arange(3), "synthesizer", 2)
+        Traceback (most recent call last):
+        floater.encodings.model.PositionError: 'synthesizer' ends at position 1; position 2 was asked for
+    """
+    places = positions.query, positions.key
+    if any(place.is_floating_point() for place in places):
+        raise PositionError(f"'{name}' counts tokens; real positions need a model such as 'rotary'")
+    if limit is None:
+        return
+    for place in places:
+        low, high = (int(end) for end in place.aminmax()) if place.numel() else (0, 0)
+        if low < 0 or high >= limit:
+            raise PositionError(
+                f"'{name}' ends at position {limit - 1}; position {low if low < 0 else high} was asked for"
+            )
+
+
+def consecutive(positions: Positions) -> bool:
+    """Whether the batch shares one row of queries and one of keys, each counting up by one."""
+    rows = positions.query, positions.key
+    return all(len(row) == 1 and row.numel() > 0 and bool((row.diff() == 1).all()) for row in rows)
+
+
+def pairs(table: Tensor, positions: Positions) -> Tensor:
+    """The entries of a table of pairs (..., P, P) at every query and key.
+
+    Args:
+        table: (..., P, P), by the positions of query and key.
+        positions: whole, below P.
+
+    Returns:
+        (batch or 1, ..., T, S).
+
+    Example:
+        >>> pairs(torch.arange(9).view(3, 3), Positions.arange(1, offset=2))
+        tensor([[[6, 7, 8]]])
+    """
+    query, key = positions.query, positions.key
+    if consecutive(positions):
+        t, s = int(query[0, 0]), int(key[0, 0])
+        return table[..., t : t + query.shape[1], s : s + key.shape[1]][None]
+    return table[..., query[:, :, None], key[:, None]].movedim(-3, 0)
+
+
+def _dots(x: Tensor, rows: Tensor) -> Tensor:
+    if rows.ndim == 2:
+        return x @ rows.to(x.dtype).T
+    return torch.einsum("bhtd,hnd->bhtn", x, rows.to(x.dtype))  # spares a copy of the rows per sample
+
+
+@dataclass(frozen=True)
+class Distances:
+    """The distances key - query that occur, and where each one does.
+
+    Where queries and keys count up by one, a product with a vector per distance is one matrix product and a
+    skewed view of it; else it is gathered. Neither makes a tensor (batch, heads, T, S, head_dim).
+
+    Args:
+        values: (N,) distances, each one more than the one before; among them all that occur.
+        index: (batch or 1, T, S), which of them each pair has; None for the skewed view, then N = T + S.
+        shape: T and S.
+
+    Example:
+        >>> distances = Distances.of(Positions.arange(2), "shaw")
+        >>> distances.values
+        tensor([-1,  0,  1,  2])
+        >>> distances.plane(distances.values[None])
+        tensor([[[[ 0,  1],
+                  [-1,  0]]]])
+    """
+
+    values: Tensor
+    index: Tensor | None
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, positions: Positions, name: str, limit: int | None = None) -> Distances:
+        """The distances of a batch.
+
+        Args:
+            positions: whole numbers.
+            name: of the position model, for messages.
+            limit: distances must be smaller, on both sides; None if any will do.
+
+        Raises:
+            PositionError: if a position is real or a distance too far.
+        """
+        whole(positions, name)
+        query, key = positions.query, positions.key
+        shape = query.shape[1], key.shape[1]
+        if not positions.delta.numel():
+            return cls(torch.zeros(1, dtype=torch.long, device=key.device), positions.delta, shape)
+        low, high = int(key.min() - query.max()), int(key.max() - query.min())
+        if limit is not None and max(-low, high) >= limit:
+            raise PositionError(
+                f"'{name}' ends at a distance of {limit - 1}; {max(-low, high)} was asked for"
+            )
+        skewed = consecutive(positions)
+        count = sum(shape) if skewed else high - low + 1
+        values = torch.arange(low, low + count, device=key.device)
+        return cls(values, None if skewed else positions.delta - low, shape)
+
+    def rows(self, table: Tensor, reach: int, dim: int = 0) -> Tensor:
+        """The entries of a table of 2 reach + 1 distances, -reach first; farther ones get the last.
+
+        Args:
+            table: 2 reach + 1 entries along `dim`.
+            reach: the farthest distance of the table.
+            dim: the dimension of the distances.
+
+        Returns:
+            The table with N entries along `dim`, in the order of `values`.
+        """
+        return table.index_select(dim, self.values.clamp(-reach, reach) + reach)
+
+    def queries(self, q: Tensor, rows: Tensor) -> Tensor:
+        """q_t . r(s - t): (batch, heads, T, D) and (N, D) or (heads, N, D) give (batch, heads, T, S)."""
+        dots = _dots(q, rows)
+        if self.index is not None:
+            return dots.gather(-1, self.index[:, None].expand(*dots.shape[:-1], -1))
+        (length, slots), count = self.shape, len(self.values)
+        flat = dots.flatten(-2)[..., length - 1 : length - 1 + length * (count - 1)]
+        return flat.view(*flat.shape[:-1], length, count - 1)[..., :slots]
+
+    def keys(self, k: Tensor, rows: Tensor) -> Tensor:
+        """k_s . r(s - t): (batch, heads, S, D) and (N, D) or (heads, N, D) give (batch, heads, T, S)."""
+        if self.index is not None:
+            dots = _dots(k, rows)
+            index = self.index.transpose(1, 2)[:, None]
+            return dots.gather(-1, index.expand(*dots.shape[:-1], -1)).transpose(-1, -2)
+        (length, slots), count = self.shape, len(self.values)
+        dots = _dots(k, rows.flip(-2))
+        flat = dots.flatten(-2)[..., slots:]
+        return flat.view(*flat.shape[:-1], slots, count - 1)[..., :length].transpose(-1, -2)
+
+    def weighted(self, weights: Tensor, rows: Tensor) -> Tensor:
+        """The sum over s of w_ts r(s - t): (batch, heads, T, S) and (N, D) give (batch, heads, T, D)."""
+        length, slots = self.shape
+        count = len(self.values)
+        if self.index is None:
+            flat = F.pad(weights, (0, count - 1 - slots)).flatten(-2)
+            sums = F.pad(flat, (length - 1, 1)).view(*flat.shape[:-1], length, count)
+        else:
+            index = self.index[:, None].expand_as(weights)
+            sums = weights.new_zeros(*weights.shape[:-1], count).scatter_add(-1, index, weights)
+        return sums @ rows.to(weights.dtype)
+
+    def plane(self, row: Tensor) -> Tensor:
+        """b(s - t): (..., N) gives (batch or 1, ..., T, S)."""
+        if self.index is not None:
+            return row[..., self.index].movedim(-3, 0)
+        length, slots = self.shape
+        return row.unfold(-1, slots, 1)[..., :length, :].flip(-2)[None]

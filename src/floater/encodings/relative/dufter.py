@@ -1,0 +1,41 @@
+"""Increasing Learning Efficiency of Self-Attention Networks through Direct Position Interactions.
+
+Dufter, Schmitt, Schuetze 2020; the title goes on: Learnable Temperature, and Convoluted Attention.
+"""
+
+from __future__ import annotations
+
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, register
+from floater.encodings.relative.bias import DistanceTable
+
+
+@register("dufter_relative")
+class DufterRelative(DistanceTable):
+    """A learned scalar b_{s-t} is added to the logits, for every head of every block.
+
+    The survey (section 4.1.2) is the specification: position biases instead of position embeddings. What is
+    shared it does not say. Bounded: distances stay below max_length.
+
+    Args:
+        frame: the stack of blocks it serves.
+
+    Raises:
+        PositionError: in `prepare`, if positions are real or a distance is past the table.
+
+    Example:
+        >>> DufterRelative(Frame(dim=8, heads=2, layers=3, max_length=16)).table.shape
+        torch.Size([3, 2, 31])
+    """
+
+    card = Card(
+        paper="Dufter et al. 2020",
+        link="https://aclanthology.org/2020.coling-main.324",
+        point="relative",
+        equation="q_t k_s / sqrt(d_h) + b_{s-t}",
+        parameters="(2 * t_max - 1) * h * l",
+    )
+    name = "dufter_relative"
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame, share_heads=False, share_layers=False)

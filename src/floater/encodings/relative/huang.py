@@ -1,0 +1,206 @@
+"""Improve Transformer Models with Better Relative Position Embeddings (Huang et al. 2020, section 3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, PositionModel, register
+from floater.encodings.relative.distances import Distances
+from floater.positions import Positions
+
+_LINK = "https://aclanthology.org/2020.findings-emnlp.298"
+
+
+def _row(reason: str) -> SurveyRow:
+    return SurveyRow(
+        "relative",
+        "MAM",
+        learnable=True,
+        recurring=True,
+        unbound=False,
+        parameters="d*l*h*(2*t_max-1)",
+        differs={"parameters": reason},
+    )
+
+
+class Huang(PositionModel):
+    """A table of distances below max_length for every block. Bounded: farther ones are an error.
+
+    Args:
+        frame: the stack of blocks it serves.
+
+    Raises:
+        PositionError: in `prepare`, if positions are real or a distance is past the table.
+    """
+
+    table: nn.Parameter
+    name: str
+
+    def make(self, *shape: int) -> None:
+        """Make the table (layers, *shape)."""
+        self.table = nn.Parameter(torch.empty(self.frame.layers, *shape))
+        self.reset_parameters()
+
+    @property
+    def bound(self) -> int:
+        """Distances stay below it."""
+        return self.frame.max_length
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, mean=1.0, std=0.02)
+
+    def prepare(self, positions: Positions) -> Distances:
+        return Distances.of(positions, self.name, self.frame.max_length)
+
+
+@register("huang1")
+class Huang1(Huang):
+    """Method 1: logits are multiplied by a scalar of the distance |s - t| (the survey's equation 18).
+
+    One scalar per distance, head and block; the survey leaves open what is shared. Scalars start near 1: at 0
+    the logits would vanish.
+
+    Args:
+        frame: the stack of blocks it serves.
+
+    Example:
+        >>> Huang1(Frame(dim=8, heads=2, layers=3, max_length=16)).table.shape
+        torch.Size([3, 2, 16])
+    """
+
+    card = Card(
+        paper="Huang et al. 2020",
+        link=_LINK,
+        point="relative",
+        equation="q_t k_s r_{|s-t|} / sqrt(d_h)",
+        parameters="t_max * h * l",
+        survey=_row("the survey counts method 4; this has scalars of |s - t|"),
+    )
+    name = "huang1"
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame)
+        self.make(frame.heads, frame.max_length)
+
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor:
+        far = state.values.abs().clamp(max=self.frame.max_length - 1)
+        return logits * state.plane(self.table[layer][:, far])
+
+
+@register("huang2")
+class Huang2(Huang):
+    """Method 2: logits are multiplied by a scalar of the distance s - t, left and right apart.
+
+    One scalar per distance, head and block, near 1 at the start.
+
+    Args:
+        frame: the stack of blocks it serves.
+
+    Example:
+        >>> Huang2(Frame(dim=8, heads=2, layers=3, max_length=16)).table.shape
+        torch.Size([3, 2, 31])
+    """
+
+    card = Card(
+        paper="Huang et al. 2020",
+        link=_LINK,
+        point="relative",
+        equation="q_t k_s r_{s-t} / sqrt(d_h)",
+        parameters="(2 * t_max - 1) * h * l",
+        survey=_row("the survey counts method 4; this has scalars of s - t"),
+    )
+    name = "huang2"
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame)
+        self.make(frame.heads, 2 * frame.max_length - 1)
+
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor:
+        return logits * state.plane(state.rows(self.table[layer], self.frame.max_length - 1, 1))
+
+
+def _triple(q: Tensor, k: Tensor, rows: Tensor, index: Tensor) -> Tensor:
+    return (k[:, :, None] * rows[index][:, None] @ q[..., None])[..., 0]
+
+
+@register("huang3")
+class Huang3(Huang):
+    """Method 3: the sum over components of q_t, k_s and r_{s-t} (the survey's equation 19).
+
+    Vectors as wide as a head, one per distance and block, shared by heads, near 1 at the start. The sum over
+    three factors is no matrix product: it runs over a few queries at a time and is done again in the backward
+    pass, so that memory stays that of the logits.
+
+    Args:
+        frame: the stack of blocks it serves.
+
+    Example:
+        >>> Huang3(Frame(dim=8, heads=2, layers=3, max_length=16)).table.shape
+        torch.Size([3, 31, 4])
+    """
+
+    card = Card(
+        paper="Huang et al. 2020",
+        link=_LINK,
+        point="relative",
+        equation="sum_i q_{t,i} k_{s,i} r_{s-t,i} / sqrt(d_h)",
+        parameters="(2 * t_max - 1) * (d // h) * l",
+        survey=_row("heads share vectors of width d/h"),
+    )
+    name = "huang3"
+    chunk = 8
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame)
+        self.make(2 * frame.max_length - 1, frame.dim // frame.heads)
+
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor:
+        # r - 1 on top of the plain product keeps whatever else was added to the logits
+        rows = state.rows(self.table[layer], self.frame.max_length - 1).to(q.dtype) - 1
+        places = torch.arange(len(state.values), device=q.device)
+        index = state.plane(places) if state.index is None else state.index
+        parts = [
+            checkpoint(_triple, part, k, rows, at, use_reentrant=False)
+            for part, at in zip(torch.split(q, self.chunk, 2), torch.split(index, self.chunk, 1), strict=True)
+        ]
+        return logits + self.scale(q.shape[-1]) * torch.cat(parts, 2)
+
+
+@register("huang4")
+class Huang4(Huang):
+    """Method 4: r_{s-t} joins queries and keys, without its product with itself (the survey's equation 20).
+
+    (q_t k_s + q_t r_{s-t} + k_s r_{s-t}) / sqrt(head_dim). Vectors as wide as a head, one per distance and
+    block, shared by heads, as in the authors' code for Hugging Face, which takes the distance as t - s.
+
+    Args:
+        frame: the stack of blocks it serves.
+
+    Example:
+        >>> Huang4(Frame(dim=8, heads=2, layers=3, max_length=16)).table.shape
+        torch.Size([3, 31, 4])
+    """
+
+    card = Card(
+        paper="Huang et al. 2020",
+        link=_LINK,
+        point="relative",
+        equation="((q_t + r_{s-t}) (k_s + r_{s-t}) - r_{s-t} r_{s-t}) / sqrt(d_h)",
+        parameters="(2 * t_max - 1) * (d // h) * l",
+        survey=_row("heads share vectors of width d/h"),
+    )
+    name = "huang4"
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame)
+        self.make(2 * frame.max_length - 1, frame.dim // frame.heads)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, std=self.table.shape[-1] ** -0.5)
+
+    def bias(self, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor | None:
+        rows = state.rows(self.table[layer], self.frame.max_length - 1)
+        return self.scale(q.shape[-1]) * (state.queries(q, rows) + state.keys(k, rows))

@@ -1,0 +1,158 @@
+"""Self-Attention with Relative Position Representations (Shaw, Uszkoreit, Vaswani 2018, section 3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.relative.distances import Distances, pairs, whole
+from floater.positions import Positions
+
+
+class ShawTables(PositionModel):
+    """Vectors a of a query's and a key's positions, added to keys and to values.
+
+    Logits get q_t . a^K / sqrt(head_dim), outputs the sum over s of w_ts a^V. Each block has its tables; the
+    heads share them.
+    """
+
+    keys: nn.Parameter
+    values_: nn.Parameter | None
+
+    def tables(self, *shape: int, values: bool) -> None:
+        """Make the tables (layers, *shape, head_dim)."""
+        shape = (self.frame.layers, *shape, self.frame.dim // self.frame.heads)
+        self.keys = nn.Parameter(torch.empty(shape))
+        self.values_ = nn.Parameter(torch.empty(shape)) if values else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for table in self.parameters(recurse=False):
+            nn.init.normal_(table, std=table.shape[-1] ** -0.5)
+
+
+@register("shaw")
+class Shaw(ShawTables):
+    """One vector per clipped distance, for keys and for values (equations 3 and 4, the survey's 9 to 11).
+
+    a_ts = w_{clip(s - t, k)}. The survey's count has a vector of width d for each distance below t_max; the
+    paper clips at k = 16 and shares vectors of width head_dim among the heads. Whether blocks have tables of
+    their own the paper leaves open; here they have, as in the authors' code.
+
+    Clips as the paper does: farther distances share a vector, so it serves any length.
+
+    Args:
+        frame: the stack of blocks it serves.
+        clip: the farthest distance with a vector of its own, at least 1.
+        values: whether values get vectors too; the paper finds that keys alone may do.
+
+    Raises:
+        PositionError: if clip is not valid; in `prepare`, if positions are real.
+
+    Example:
+        >>> model = Shaw(Frame(dim=8, heads=2, layers=2, max_length=16), clip=2)
+        >>> model.keys.shape
+        torch.Size([2, 5, 4])
+    """
+
+    card = Card(
+        paper="Shaw et al. 2018",
+        link="https://arxiv.org/abs/1803.02155",
+        point="relative",
+        equation="q_t (k_s + a^K_{clip(s-t)}) / sqrt(d_h); sum_s w_ts (v_s + a^V_{clip(s-t)})",
+        parameters="2 * (2 * clip + 1) * (d // h) * l",
+        survey=SurveyRow(
+            "relative",
+            "MAM",
+            learnable=True,
+            recurring=True,
+            unbound=False,
+            parameters="2*(2*t_max-1)*d*l",
+            differs={"parameters": "heads share vectors of width d/h, distances are clipped at 16"},
+        ),
+    )
+
+    def __init__(self, frame: Frame, *, clip: int = 16, values: bool = True) -> None:
+        super().__init__(frame)
+        if clip < 1:
+            raise PositionError(f"clip is {clip}; it must be at least 1")
+        self.clip = clip
+        self.tables(2 * clip + 1, values=values)
+
+    def prepare(self, positions: Positions) -> Distances:
+        return Distances.of(positions, "shaw")
+
+    def bias(self, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor | None:
+        return self.scale(q.shape[-1]) * state.queries(q, state.rows(self.keys[layer], self.clip))
+
+    def values(self, weights: Tensor, state: Distances, layer: int) -> Tensor | None:
+        if self.values_ is None:
+            return None
+        return state.weighted(weights, state.rows(self.values_[layer], self.clip))
+
+
+@register("shaw_absolute")
+class ShawAbsolute(ShawTables):
+    """One vector per pair of positions, for keys and for values: the survey's equations 9 and 10.
+
+    Neither the paper nor its code has this; the survey reads the paper's general form so. Bounded. Where the
+    samples of a batch stand at different positions, their vectors (batch, T, S, head_dim) are gathered, once
+    for all heads.
+
+    Args:
+        frame: the stack of blocks it serves; max_length positions.
+        values: whether values get vectors too.
+
+    Raises:
+        PositionError: in `prepare`, if positions are real or past the table.
+
+    Example:
+        >>> ShawAbsolute(Frame(dim=8, heads=2, layers=2, max_length=16)).keys.shape
+        torch.Size([2, 16, 16, 4])
+    """
+
+    card = Card(
+        paper="Shaw et al. 2018",
+        link="https://arxiv.org/abs/1803.02155",
+        point="absolute",
+        equation="q_t (k_s + a^K_{t,s}) / sqrt(d_h); sum_s w_ts (v_s + a^V_{t,s})",
+        parameters="2 * t_max**2 * (d // h) * l",
+        survey=SurveyRow(
+            "absolute",
+            "MAM",
+            learnable=True,
+            recurring=True,
+            unbound=False,
+            parameters="2*t_max^2*d*l",
+            differs={"parameters": "heads share vectors of width d/h, as in the relative form"},
+        ),
+    )
+
+    def __init__(self, frame: Frame, *, values: bool = True) -> None:
+        super().__init__(frame)
+        self.tables(frame.max_length, frame.max_length, values=values)
+
+    @property
+    def bound(self) -> int:
+        """Positions of the table."""
+        return self.frame.max_length
+
+    def prepare(self, positions: Positions) -> Positions:
+        whole(positions, "shaw_absolute", self.frame.max_length)
+        return positions
+
+    def vectors(self, table: Tensor, state: Positions) -> Tensor:
+        """(batch or 1, T, S, head_dim) of a block's table."""
+        return pairs(table.movedim(-1, 0), state).movedim(1, -1)
+
+    def bias(self, q: Tensor, k: Tensor, state: Positions, layer: int) -> Tensor | None:
+        vectors = self.vectors(self.keys[layer], state).to(q.dtype)
+        return self.scale(q.shape[-1]) * torch.einsum("bhtd,btsd->bhts", q, vectors)
+
+    def values(self, weights: Tensor, state: Positions, layer: int) -> Tensor | None:
+        if self.values_ is None:
+            return None
+        vectors = self.vectors(self.values_[layer], state).to(weights.dtype)
+        return torch.einsum("bhts,btsd->bhtd", weights, vectors)

@@ -1,0 +1,127 @@
+"""Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer (Raffel et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, PositionError, one_of, register
+from floater.encodings.relative.bias import PositionBias
+from floater.encodings.relative.distances import Distances
+from floater.positions import Positions
+
+
+def bucket(distance: Tensor, buckets: int, max_distance: int, *, both: bool) -> Tensor:
+    """The bucket of each distance key - query: one each when near, logarithmic farther, the last from there.
+
+    Args:
+        distance: whole numbers (...).
+        buckets: their number; with `both` half of them for keys after the query.
+        max_distance: from here on all share the last bucket.
+        both: whether keys after the query have buckets of their own; else they share that of distance 0.
+
+    Returns:
+        (...), from 0 to buckets - 1. With `both`, bucket buckets / 2 is never used.
+
+    Example:
+        >>> bucket(torch.tensor([-200, -20, -2, 0, 3]), 32, 128, both=True).tolist()
+        [15, 10, 2, 0, 19]
+    """
+    start = torch.zeros_like(distance)
+    if both:
+        buckets //= 2
+        start = buckets * (distance > 0)
+        back = distance.abs()
+    else:
+        back = (-distance).clamp(min=0)
+    near = buckets // 2
+    part = torch.log(back.clamp(min=near).float() / near) / math.log(max_distance / near)
+    far = (near + (part * (buckets - near)).long()).clamp(max=buckets - 1)
+    return start + torch.where(back < near, back, far)
+
+
+@register("t5")
+class T5(PositionBias):
+    """A learned scalar per head and bucket of distances, added to logits that are not scaled (section 2.1).
+
+    One table serves all blocks of a stack, as in the released models; the survey counts a scalar per
+    distance. T5 leaves out 1/sqrt(head_dim), its initial weights being smaller; `scaled` puts it back for
+    the dot products, never for the bias.
+
+    Clips as the paper does: distances of max_distance and more share a bucket, so it serves any length.
+
+    Args:
+        frame: the stack of blocks it serves.
+        directions: "both", "past" (causal: later keys share the bucket of distance 0), or "auto": "past" at
+            the site "decoder", else "both".
+        buckets: their number; even, at least 4.
+        max_distance: where the last bucket begins; above the number of exact buckets.
+        scaled: whether dot products are divided by sqrt(head_dim).
+
+    Raises:
+        PositionError: if an option is not valid; in `prepare`, if positions are real.
+
+    Example:
+        >>> model = T5(Frame(dim=8, heads=2, layers=2, max_length=16))
+        >>> q = torch.zeros(1, 2, 3, 4)
+        >>> model.bias(q, q, model.prepare(Positions.arange(3)), 0).shape, model.scale(4)
+        (torch.Size([1, 2, 3, 3]), 1.0)
+    """
+
+    card = Card(
+        paper="Raffel et al. 2020",
+        link="https://arxiv.org/abs/1910.10683",
+        point="relative",
+        equation="q_t k_s + b_{bucket(s - t)}",
+        parameters="buckets * h",
+        survey=SurveyRow(
+            "relative",
+            "MAM",
+            learnable=True,
+            recurring=True,
+            unbound=False,
+            parameters="(2*t_max-1)*h",
+            differs={"parameters": "distances share buckets, 32 by default"},
+        ),
+    )
+
+    def __init__(
+        self,
+        frame: Frame,
+        *,
+        directions: str = "auto",
+        buckets: int = 32,
+        max_distance: int = 128,
+        scaled: bool = False,
+    ) -> None:
+        super().__init__(frame)
+        one_of("directions", directions, ("auto", "both", "past"))
+        if buckets < 4 or buckets % 2:
+            raise PositionError(f"buckets is {buckets}; it must be even and at least 4")
+        self.both = directions == "both" or (directions == "auto" and frame.site != "decoder")
+        if max_distance <= buckets // (4 if self.both else 2):
+            raise PositionError(
+                f"max_distance is {max_distance}; it must be above the {buckets // (4 if self.both else 2)} "
+                "exact buckets"
+            )
+        self.max_distance, self.scaled = max_distance, scaled
+        self.table = nn.Embedding(buckets, frame.heads)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table.weight, std=self.frame.dim**-0.5)
+
+    def scale(self, head_dim: int) -> float:
+        return super().scale(head_dim) if self.scaled else 1.0
+
+    def prepare(self, positions: Positions) -> Tensor:
+        distances = Distances.of(positions, "t5")
+        buckets = self.table.num_embeddings
+        row = self.table(bucket(distances.values, buckets, self.max_distance, both=self.both))
+        return distances.plane(row.T)
+
+    def correlation(self, state: Tensor, layer: int) -> Tensor:
+        return state

@@ -1,0 +1,111 @@
+"""Transformer-XL: Attentive Language Models beyond a Fixed-Length Context (Dai et al. 2019, section 3.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.relative.distances import Distances
+from floater.encodings.relative.waves import Waves, frequencies
+from floater.flow import sinusoid
+from floater.positions import Positions
+
+
+@dataclass(frozen=True)
+class XLState:
+    """Whole positions: the distances and their sinusoids (N, d). Real ones: waves of queries and keys."""
+
+    distances: Distances | None
+    sinusoids: Tensor | None
+    waves: tuple[Waves, Waves] | None
+
+
+@register("transformer_xl")
+class TransformerXL(PositionModel):
+    """Sinusoids of the distance t - s, projected in each block, meet queries and a learned vector.
+
+    q_t k_s + q_t W_r R_{t-s} + u k_s + v W_r R_{t-s}, all over sqrt(head_dim). W_r (d x d, a slice for each
+    head) belongs to a block; u and v serve all blocks unless untied. The survey counts a d x d matrix for
+    each head. R is as wide as the model and serves both sides: a causal stack masks the later keys, where
+    the released code would read whatever its shift leaves there. Memory of earlier segments is not part of
+    this. Positions may be real.
+
+    Args:
+        frame: the stack of blocks it serves; dim must be even.
+        untie: whether each block has a u and v of its own.
+
+    Raises:
+        PositionError: if dim is odd.
+
+    Example:
+        >>> model = TransformerXL(Frame(dim=8, heads=2, layers=3, max_length=16))
+        >>> q = torch.ones(1, 2, 5, 4)
+        >>> model.bias(q, q, model.prepare(Positions.arange(5)), 0).shape
+        torch.Size([1, 2, 5, 5])
+    """
+
+    card = Card(
+        paper="Dai et al. 2019",
+        link="https://arxiv.org/abs/1901.02860",
+        point="relative",
+        equation="(q_t k_s + q_t W_r R_{t-s} + u k_s + v W_r R_{t-s}) / sqrt(d_h)",
+        parameters="2 * d + d * d * l",
+        survey=SurveyRow(
+            "relative",
+            "MAM",
+            learnable=True,
+            recurring=True,
+            unbound=True,
+            parameters="2*d + d^2*l*h",
+            differs={
+                "parameters": "a block's W_r is d x d in all, each head projecting with d/h of its rows"
+            },
+        ),
+    )
+
+    def __init__(self, frame: Frame, *, untie: bool = False) -> None:
+        super().__init__(frame)
+        if frame.dim % 2:
+            raise PositionError(f"dim is {frame.dim}; sinusoids need an even one")
+        self.project = nn.ModuleList(nn.Linear(frame.dim, frame.dim, bias=False) for _ in range(frame.layers))
+        shape = (frame.layers if untie else 1, frame.heads, frame.dim // frame.heads)
+        self.u, self.v = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for vector in (self.u, self.v):
+            nn.init.normal_(vector, std=0.02)
+        for linear in self.project:
+            assert isinstance(linear, nn.Linear)
+            nn.init.xavier_uniform_(linear.weight)
+
+    def prepare(self, positions: Positions) -> XLState:
+        dim, device = self.frame.dim, positions.key.device
+        if positions.query.is_floating_point() or positions.key.is_floating_point():
+            at = frequencies(dim, device=device)
+            dtype = self.u.dtype
+            return XLState(
+                None, None, (Waves.of(positions.query, at, dtype), Waves.of(positions.key, at, dtype))
+            )
+        distances = Distances.of(positions, "transformer_xl")
+        return XLState(distances, sinusoid(-distances.values.double(), dim).to(self.u.dtype), None)
+
+    def bias(self, q: Tensor, k: Tensor, state: XLState, layer: int) -> Tensor | None:
+        heads, dim = self.frame.heads, self.frame.dim
+        linear = self.project[layer]
+        assert isinstance(linear, nn.Linear)
+        which = layer if len(self.u) > 1 else 0
+        u, v = (vector[which][:, None] for vector in (self.u, self.v))
+        if state.waves is not None:
+            wide = (q + v) @ linear.weight.view(heads, dim // heads, dim)
+            queries, keys = state.waves
+            near = queries.toward(wide[..., ::2], wide[..., 1::2], keys)
+        else:
+            assert state.distances is not None
+            rows = linear(state.sinusoids).unflatten(-1, (heads, -1)).transpose(0, 1)
+            near = state.distances.queries(q + v, rows)
+        return self.scale(q.shape[-1]) * (near + u @ k.transpose(-1, -2))

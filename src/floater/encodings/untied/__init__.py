@@ -1,0 +1,1 @@
+"""TUPE, its comparisons, and the reset of [CLS]."""

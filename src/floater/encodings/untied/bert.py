@@ -1,0 +1,150 @@
+"""The models that TUPE is compared with (Ke, He, Liu 2021, sections 2.2, 4.1 and 4.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from floater.encodings.absolute.learned import Learned
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, PositionModel, Projection, register
+from floater.encodings.relative.distances import whole
+from floater.encodings.relative.t5 import T5
+from floater.positions import Positions
+
+_LINK = "https://arxiv.org/abs/2006.15595"
+
+
+@register("bert_a")
+class BertA(Learned):
+    """BERT-A: learned position vectors added to the input (equation 3), `learned` under TUPE's name. Bounded.
+
+    Args:
+        frame: the stack of blocks it serves; max_length positions.
+
+    Raises:
+        PositionError: in `prepare`, if positions are real or past the table.
+
+    Example:
+        >>> model = BertA(Frame(dim=8, heads=2, layers=3, max_length=16))
+        >>> sum(parameter.numel() for parameter in model.parameters())
+        128
+    """
+
+    card = Card(
+        paper="Devlin et al. 2019",
+        link=_LINK,
+        point="absolute",
+        equation="((x_t + p_t) W_Q) ((x_s + p_s) W_K) / sqrt(d_h)",
+        parameters="t_max * d",
+        survey=SurveyRow(
+            "absolute", "APE", learnable=True, recurring=False, unbound=False, parameters="t_max*d"
+        ),
+    )
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame)
+
+
+@register("bert_r")
+class BertR(PositionModel):
+    """BERT-R: learned position vectors at the input and T5's bias in every block (equation 5). Bounded.
+
+    Dot products are scaled as in BERT, the bias is not.
+
+    Args:
+        frame: the stack of blocks it serves; max_length positions.
+        buckets: of distances; see `T5`.
+        max_distance: where the last bucket begins.
+
+    Raises:
+        PositionError: if an option is not valid; in `prepare`, if positions are real or past the table.
+
+    Example:
+        >>> BertR(Frame(dim=8, heads=2, layers=3, max_length=16)).scale(4)
+        0.5
+    """
+
+    card = Card(
+        paper="Ke et al. 2021",
+        link=_LINK,
+        point="both",
+        equation="((x_t + p_t) W_Q) ((x_s + p_s) W_K) / sqrt(d_h) + b_{bucket(s-t)}",
+        parameters="t_max * d + buckets * h",
+    )
+
+    def __init__(self, frame: Frame, *, buckets: int = 32, max_distance: int = 128) -> None:
+        super().__init__(frame)
+        self.absolute = Learned(frame)
+        self.relative = T5(frame, buckets=buckets, max_distance=max_distance)
+
+    @property
+    def bound(self) -> int:
+        """The size of the table."""
+        return self.absolute.bound
+
+    def reset_parameters(self) -> None:
+        self.absolute.reset_parameters()
+        self.relative.reset_parameters()
+
+    def prepare(self, positions: Positions) -> tuple[Any, Any]:
+        return self.absolute.prepare(positions), self.relative.prepare(positions)
+
+    def embed(self, x: Tensor, state: tuple[Any, Any]) -> Tensor:
+        return self.absolute.embed(x, state[0])
+
+    def bias(self, q: Tensor, k: Tensor, state: tuple[Any, Any], layer: int) -> Tensor | None:
+        return self.relative.bias(q, k, state[1], layer)
+
+
+@register("bert_ad")
+class BertAD(PositionModel):
+    """BERT-A with other projections for positions than for words (section 4.3).
+
+    Queries are x_t W_Q + p_t U_Q and keys x_s W_K + p_s U_K in every block; U_Q and U_K are shared by blocks,
+    as TUPE's are. Values read words alone. Bounded.
+
+    Args:
+        frame: the stack of blocks it serves; max_length positions.
+
+    Raises:
+        PositionError: in `prepare`, if positions are real or past the table.
+
+    Example:
+        >>> model = BertAD(Frame(dim=8, heads=2, layers=3, max_length=16))
+        >>> model.projection("key", model.prepare(Positions.arange(5)), 0).shape
+        torch.Size([1, 5, 8])
+    """
+
+    card = Card(
+        paper="Ke et al. 2021",
+        link=_LINK,
+        point="absolute",
+        equation="(x_t W_Q + p_t U_Q) (x_s W_K + p_s U_K) / sqrt(d_h)",
+        parameters="t_max * d + 2 * d * d",
+    )
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame)
+        self.table = nn.Embedding(frame.max_length, frame.dim)
+        self.query, self.key = (nn.Linear(frame.dim, frame.dim, bias=False) for _ in range(2))
+        self.reset_parameters()
+
+    @property
+    def bound(self) -> int:
+        """The size of the table."""
+        return self.frame.max_length
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table.weight, std=self.frame.dim**-0.5)
+        for linear in (self.query, self.key):
+            nn.init.xavier_uniform_(linear.weight)
+
+    def prepare(self, positions: Positions) -> dict[Projection, Tensor]:
+        whole(positions, "bert_ad", self.frame.max_length)
+        vectors = self.table(positions.query)
+        return {"query": self.query(vectors), "key": self.key(vectors)}
+
+    def projection(self, name: Projection, state: dict[Projection, Tensor], layer: int) -> Tensor | None:
+        return state.get(name)

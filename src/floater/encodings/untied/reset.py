@@ -1,0 +1,147 @@
+"""Untying [CLS] from positions (Ke, He, Liu 2021, "Rethinking Positional Encoding", section 3.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, PositionError, build, one_of, register
+from floater.encodings.relative.bias import PositionBias
+from floater.positions import Positions
+
+CLS = ("first", "special", "none")
+
+
+@dataclass(frozen=True)
+class Reset:
+    """Where the [CLS] tokens of a batch are: (batch or 1, T) and (batch or 1, S), True at one.
+
+    Example:
+        >>> reset = Reset.at(Positions.arange(3), "first")
+        >>> reset.key.tolist()
+        [[True, False, False]]
+        >>> reset(torch.zeros(1, 1, 3, 3), torch.tensor([[5.0], [7.0]]))[0, 0]
+        tensor([[5., 5., 5.],
+                [7., 0., 0.],
+                [7., 0., 0.]])
+    """
+
+    query: Tensor
+    key: Tensor
+
+    @classmethod
+    def at(cls, positions: Positions, kind: str) -> Reset | None:
+        """The [CLS] tokens.
+
+        Args:
+            positions: of queries and keys; the queries are the last of the keys.
+            kind: "first", the token at position 0; "special", those of `Positions.special`; "none".
+
+        Returns:
+            None if there are none.
+        """
+        if kind == "first":
+            return cls(positions.query == 0, positions.key == 0)
+        if kind == "none" or positions.special is None:
+            return None
+        start = positions.key.shape[1] - positions.query.shape[1]
+        return cls(positions.special[:, start:], positions.special)
+
+    def __call__(self, correlation: Tensor, theta: Tensor) -> Tensor:
+        """Equation 9: theta_1 where the query is a [CLS], else theta_2 where the key is one.
+
+        Args:
+            correlation: (batch or 1, heads or 1, T, S).
+            theta: (2, heads).
+
+        Returns:
+            (batch or 1, heads, T, S).
+        """
+        row, column = theta.to(correlation.dtype)[:, :, None, None]
+        out = torch.where(self.key[:, None, None, :], column, correlation)
+        return torch.where(self.query[:, None, :, None], row, out)
+
+
+@register("untied_cls")
+class UntiedCls(PositionBias):
+    """Another model's position bias, with [CLS] untied: equation 9 on any bias that content has no part in.
+
+    Where the query is a [CLS] the bias of each head is theta_1, else where the key is one it is theta_2, both
+    learned and the same in all blocks.
+
+    Args:
+        frame: the stack of blocks it serves.
+        model: name of a model that adds a content-free bias and does nothing else, such as "t5", "alibi",
+            "dufter_relative" or "chen_absolute".
+        options: its options.
+        cls: "first" (the token at position 0) or "special" (`Positions.special`).
+
+    Raises:
+        PositionError: if the model is not of that kind, or an option is not valid.
+
+    Example:
+        >>> model = UntiedCls(Frame(dim=8, heads=1, layers=1, max_length=16), model="alibi")
+        >>> _ = torch.nn.init.ones_(model.theta)
+        >>> q = torch.zeros(1, 1, 3, 8)
+        >>> model.bias(q, q, model.prepare(Positions.arange(3)), 0)[0, 0, 0].tolist()
+        [1.0, 1.0, 1.0]
+    """
+
+    card = Card(
+        paper="Ke et al. 2021",
+        link="https://arxiv.org/abs/2006.15595",
+        point="both",
+        equation="q_t k_s + reset(b_{s-t}): theta_1 where t is [CLS], else theta_2 where s is",
+        parameters="34 * h",
+    )
+
+    def __init__(
+        self,
+        frame: Frame,
+        *,
+        model: str = "t5",
+        options: dict[str, Any] | None = None,
+        cls: str = "first",
+    ) -> None:
+        super().__init__(frame)
+        one_of("cls", cls, CLS[:2])
+        inner = build(
+            model,
+            dim=frame.dim,
+            heads=frame.heads,
+            layers=frame.layers,
+            max_length=frame.max_length,
+            site=frame.site,
+            **(options or {}),
+        )
+        more = ("embed", "block", "inputs", "projection", "qkv", "logits", "mask", "values")
+        if frame.site in self.sites and (not isinstance(inner, PositionBias) or inner.overrides(*more)):
+            raise PositionError(f"[CLS] can be untied from a content-free bias only; '{model}' is none")
+        self.inner, self.cls = inner, cls
+        self.theta = nn.Parameter(torch.empty(2, frame.heads))
+        self.reset_parameters()
+
+    @property
+    def bound(self) -> int | None:
+        """That of the model within."""
+        return self.inner.bound
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.theta, std=0.02)
+        self.inner.reset_parameters()
+
+    def scale(self, head_dim: int) -> float:
+        return self.inner.scale(head_dim)
+
+    def prepare(self, positions: Positions) -> tuple[Any, Reset | None]:
+        return self.inner.prepare(positions), Reset.at(positions, self.cls)
+
+    def correlation(self, state: tuple[Any, Reset | None], layer: int) -> Tensor:
+        assert isinstance(self.inner, PositionBias)
+        inner, reset = state
+        bias = self.inner.correlation(inner, layer)
+        return bias if reset is None else reset(bias, self.theta)

@@ -1,0 +1,188 @@
+"""Rethinking Positional Encoding in Language Pre-training: TUPE (Ke, He, Liu 2021, section 3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, one_of, register
+from floater.encodings.relative.bias import PositionBias
+from floater.encodings.relative.distances import pairs, whole
+from floater.encodings.relative.t5 import T5
+from floater.encodings.untied.reset import CLS, Reset
+from floater.positions import Positions
+
+_LINK = "https://arxiv.org/abs/2006.15595"
+
+
+@register("tupe_a")
+class TupeA(PositionBias):
+    """Words meet words and positions meet positions, each with projections of their own (equation 10).
+
+    q_t k_s / sqrt(2 head_dim) + reset((p_t U_Q) (p_s U_K) / sqrt(2 head_dim)). The position vectors go
+    through a layer norm; U_Q and U_K (d x d, a slice for each head) have no bias, as in the paper, where the
+    released code gives them one. All of it is computed once per forward pass and added in every block.
+
+    [CLS] is untied by equation 9. theta_1 and theta_2 are products of projected learned vectors, scaled alike
+    (section 3.3), not free numbers; each has a vector here, while the released code takes theta_2's from a
+    token's row. The survey's row of TUPE is that of `tupe_r`. Bounded.
+
+    Args:
+        frame: the stack of blocks it serves; max_length positions.
+        cls: which token is [CLS]: "first" (position 0), "special" (`Positions.special`), or "none" (TUPE
+            without untying it).
+        matrix: "factored", or "free": a scalar per head and pair of positions and free thetas (section 5, the
+            failed attempt).
+
+    Raises:
+        PositionError: if an option is not valid; in `prepare`, if positions are real or past the table.
+
+    Example:
+        >>> model = TupeA(Frame(dim=8, heads=2, layers=3, max_length=16))
+        >>> state = model.prepare(Positions.arange(5))
+        >>> state.shape, model.correlation(state, 0) is model.correlation(state, 2)
+        (torch.Size([1, 2, 5, 5]), True)
+    """
+
+    card = Card(
+        paper="Ke et al. 2021",
+        link=_LINK,
+        point="absolute",
+        equation="q_t k_s / sqrt(2 d_h) + reset((p_t U_Q) (p_s U_K) / sqrt(2 d_h))",
+        parameters="2 * d * d + t_max * d + 4 * d",
+    )
+    name = "tupe_a"
+
+    def __init__(self, frame: Frame, *, cls: str = "first", matrix: str = "factored") -> None:
+        super().__init__(frame)
+        one_of("cls", cls, CLS)
+        one_of("matrix", matrix, ("factored", "free"))
+        self.cls, self.matrix = cls, matrix
+        dim, length = frame.dim, frame.max_length
+        if matrix == "factored":
+            self.table = nn.Embedding(length, dim)
+            self.norm = nn.LayerNorm(dim)
+            self.query, self.key = (nn.Linear(dim, dim, bias=False) for _ in range(2))
+            self.reset = None if cls == "none" else nn.Parameter(torch.empty(2, dim))
+        else:
+            self.free = nn.Parameter(torch.empty(frame.heads, length, length))
+            self.reset = None if cls == "none" else nn.Parameter(torch.empty(2, frame.heads))
+        self.reset_parameters()
+
+    @property
+    def bound(self) -> int:
+        """Positions of the table."""
+        return self.frame.max_length
+
+    def reset_parameters(self) -> None:
+        if self.reset is not None:
+            nn.init.normal_(self.reset, std=0.02)
+        if self.matrix == "free":
+            nn.init.normal_(self.free, std=0.02)
+            return
+        nn.init.normal_(self.table.weight, std=0.02)
+        self.norm.reset_parameters()
+        for linear in (self.query, self.key):
+            nn.init.normal_(linear.weight, std=0.02)
+
+    def scale(self, head_dim: int) -> float:
+        return super().scale(2 * head_dim)
+
+    def positions(self, positions: Positions) -> Tensor:
+        """The correlation of positions before the reset, (batch or 1, heads, T, S)."""
+        if self.matrix == "free":
+            return pairs(self.free, positions)
+        query, key = (
+            self.split(linear(self.norm(self.table(at))))
+            for linear, at in ((self.query, positions.query), (self.key, positions.key))
+        )
+        return query @ key.transpose(-1, -2) * self.scale(query.shape[-1])
+
+    def prepare(self, positions: Positions) -> Tensor:
+        whole(positions, self.name, self.frame.max_length)
+        correlation = self.positions(positions)
+        reset = Reset.at(positions, self.cls)
+        return correlation if reset is None else reset(correlation, self.theta())
+
+    def theta(self) -> Tensor:
+        """theta_1 and theta_2 of every head, (2, heads)."""
+        assert self.reset is not None
+        if self.matrix == "free":
+            return self.reset
+        vectors = self.norm(self.reset)
+        query, key = self.split(self.query(vectors)), self.split(self.key(vectors))
+        return (query * key).sum(-1).T * self.scale(query.shape[-1])
+
+    def split(self, x: Tensor) -> Tensor:
+        """(..., T, dim) -> (..., heads, T, head_dim)."""
+        heads = self.frame.heads
+        return x.view(*x.shape[:-1], heads, self.frame.dim // heads).transpose(-3, -2)
+
+    def correlation(self, state: Tensor, layer: int) -> Tensor:
+        return state
+
+
+@register("tupe_r")
+class TupeR(TupeA):
+    """TUPE-A and T5's bias on top, [CLS] untied from their sum (equation 11).
+
+    The bias is not scaled. The released code resets the two parts one by one, which gives theta one more
+    scalar per head; here the sum is reset, as in the paper.
+
+    Args:
+        frame: the stack of blocks it serves; max_length positions.
+        cls: see `TupeA`.
+        matrix: see `TupeA`.
+        buckets: of distances; see `T5`.
+        max_distance: where the last bucket begins.
+
+    Raises:
+        PositionError: if an option is not valid; in `prepare`, if positions are real or past the table.
+
+    Example:
+        >>> TupeR(Frame(dim=8, heads=2, layers=3, max_length=16)).relative.table.weight.shape
+        torch.Size([32, 2])
+    """
+
+    card = Card(
+        paper="Ke et al. 2021",
+        link=_LINK,
+        point="both",
+        equation="q_t k_s / sqrt(2 d_h) + reset((p_t U_Q) (p_s U_K) / sqrt(2 d_h) + b_{bucket(s-t)})",
+        parameters="2 * d * d + t_max * d + 4 * d + buckets * h",
+        survey=SurveyRow(
+            "both",
+            "MAM",
+            learnable=True,
+            recurring=False,
+            unbound=False,
+            parameters="2*d^2 + t_max*(d+2)",
+            differs={
+                "recurring": "the survey has it in the first block; section 3.3 reuses it in all of them",
+                "parameters": "a layer norm, two vectors for [CLS], and T5's buckets in every head",
+            },
+        ),
+    )
+    name = "tupe_r"
+
+    def __init__(
+        self,
+        frame: Frame,
+        *,
+        cls: str = "first",
+        matrix: str = "factored",
+        buckets: int = 32,
+        max_distance: int = 128,
+    ) -> None:
+        super().__init__(frame, cls=cls, matrix=matrix)
+        self.relative = T5(frame, buckets=buckets, max_distance=max_distance)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if hasattr(self, "relative"):
+            self.relative.reset_parameters()
+
+    def positions(self, positions: Positions) -> Tensor:
+        relative: Tensor = self.relative.prepare(positions)
+        return super().positions(positions) + relative

@@ -1,0 +1,70 @@
+"""Places, queries and keys that the tests of relative models share, and loops over pairs."""
+
+import itertools
+
+import torch
+
+from floater import Positions, build
+
+DIM, HEADS, LAYERS, LENGTH = 8, 2, 3, 16
+WIDTH = DIM // HEADS
+SIZES = {"dim": DIM, "heads": HEADS, "layers": LAYERS, "max_length": LENGTH}
+PLACES = {
+    "counting": Positions.arange(5),
+    "cached": Positions.arange(2, offset=5),
+    "one": Positions.arange(1, offset=3),
+    "left padding": Positions.from_mask(torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])),
+    "cached left padding": Positions.from_mask(torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]), queries=2),
+    "packed": Positions(torch.tensor([[0, 1, 2, 0, 1]]), torch.tensor([[0, 1, 2, 0, 1]])),
+}
+TIMES = Positions.times(torch.tensor([[0.0, 0.5, 3.25, 7.0], [1.0, 1.5, 2.0, 9.75]], dtype=torch.float64))
+
+
+def made(name, **options):
+    """A model in double precision, none of whose parameters is zero or small."""
+    torch.manual_seed(0)
+    model = build(name, **SIZES, **options).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.7)
+    return model
+
+
+def queries_and_keys(positions, batch=2):
+    generator = torch.Generator().manual_seed(1)
+    lengths = positions.query.shape[1], positions.key.shape[1]
+    return [
+        torch.randn(batch, HEADS, n, WIDTH, generator=generator, dtype=torch.double).requires_grad_()
+        for n in lengths
+    ]
+
+
+def logits(model, positions, q, k, layer=0):
+    """scale x q.k + bias, then the hook `logits`."""
+    state = model.prepare(positions)
+    out = q @ k.transpose(-1, -2) * model.scale(q.shape[-1])
+    bias = model.bias(q, k, state, layer)
+    return model.logits(out if bias is None else out + bias, q, k, state, layer)
+
+
+def by_pairs(positions, q, k, score):
+    """score(q_t, k_s, t, s, head) of every pair, one at a time; t and s are the positions."""
+    shape = len(q), HEADS, q.shape[2], k.shape[2]
+    query, key = (x.expand(len(q), -1).tolist() for x in (positions.query, positions.key))
+    scores = [
+        score(q[b, h, i], k[b, h, j], query[b][i], key[b][j], h)
+        for b, h, i, j in itertools.product(*map(range, shape))
+    ]
+    return torch.stack(scores).view(shape)
+
+
+def agree(found, wanted, *inputs):
+    """Values and gradients."""
+    torch.testing.assert_close(found, wanted)
+    pull = torch.randn(found.shape, dtype=found.dtype, generator=torch.Generator().manual_seed(2))
+    for a, b in zip(
+        *(torch.autograd.grad((y * pull).sum(), inputs, allow_unused=True) for y in (found, wanted)),
+        strict=True,
+    ):
+        assert a is not None
+        torch.testing.assert_close(a, torch.zeros_like(a) if b is None else b)

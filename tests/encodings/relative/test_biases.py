@@ -1,0 +1,134 @@
+"""Biases that content has no part in: Dufter, Chen, ALiBi, Gaussian attention, Synthesizer."""
+
+import math
+
+import pytest
+import torch
+from relative_cases import (
+    HEADS,
+    LENGTH,
+    PLACES,
+    SIZES,
+    TIMES,
+    agree,
+    by_pairs,
+    logits,
+    made,
+    queries_and_keys,
+)
+
+from floater import FloaterConfig, PositionError, Positions, build
+from floater.encodings.relative.alibi import slopes
+from floater.transformer.attention import Attention
+
+EVERY = pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("dufter_relative", {}),
+        ("chen_relative", {}),
+        ("chen_relative", {"share_heads": True}),
+        ("chen_relative", {"share_layers": True}),
+    ],
+)
+def test_a_scalar_per_distance(name, given, positions):
+    model = made(name, **given)
+    q, k = queries_and_keys(positions)
+
+    def score(q, k, t, s, head):
+        layer, head = 0 if "share_layers" in given else 2, 0 if "share_heads" in given else head
+        return q @ k / 2 + model.table[layer, head, s - t + LENGTH - 1]
+
+    agree(logits(model, positions, q, k, 2), by_pairs(positions, q, k, score), model.table)
+
+
+@EVERY
+@pytest.mark.parametrize(("share_heads", "share_layers", "rank"), [(False, False, None), (True, True, 3)])
+def test_a_product_of_vectors_per_position(share_heads, share_layers, rank, positions):
+    model = made("chen_absolute", share_heads=share_heads, share_layers=share_layers, rank=rank)
+    q, k = queries_and_keys(positions)
+
+    def score(q, k, t, s, head):
+        layer, head = 0 if share_layers else 2, 0 if share_heads else head
+        return q @ k / 2 + model.query[layer, head, t] @ model.key[layer, head, s]
+
+    agree(logits(model, positions, q, k, 2), by_pairs(positions, q, k, score), model.query, model.key)
+
+
+@pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
+def test_alibi_falls_with_the_distance(positions):
+    q, k = queries_and_keys(positions)
+    wanted = by_pairs(positions, q, k, lambda q, k, t, s, head: q @ k / 2 - [2**-4, 2**-8][head] * abs(s - t))
+    torch.testing.assert_close(logits(made("alibi"), positions, q, k), wanted)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 6, 8, 12, 16])
+def test_slopes_are_those_of_bloom_in_transformers(heads):
+    bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
+    theirs = bloom.build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)[:, 0, 1]
+    torch.testing.assert_close(torch.tensor(slopes(heads)), theirs)
+
+
+@pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_gaussian_weights_are_a_density_over_the_keys(positions, implementation):
+    offsets, std = [-1.0, 2.0], 1.5
+    model = made("gaussian", offsets=offsets, std=std)
+    q, k = queries_and_keys(positions)
+
+    def density(q, k, t, s, head):
+        return torch.tensor(math.exp(-((s - t - offsets[head]) ** 2) / (2 * std**2)), dtype=q.dtype)
+
+    wanted = by_pairs(positions, q, k, density)
+    wanted = wanted / wanted.sum(-1, keepdim=True)
+    torch.testing.assert_close(logits(model, positions, q, k).softmax(-1), wanted)
+    if positions.query.shape == positions.key.shape:
+        config = FloaterConfig(hidden_size=8, num_attention_heads=HEADS, attn_implementation=implementation)
+        attention = Attention(config, 0).double()
+        x = torch.randn(2, positions.query.shape[1], 8, dtype=torch.double)
+        found, _ = attention(x, model, model.prepare(positions), None, None)
+        v = torch.stack(attention.value(x).split(4, -1), 1)
+        torch.testing.assert_close(found, attention.output((wanted @ v).transpose(1, 2).flatten(-2)))
+
+
+@EVERY
+def test_the_synthesizer_reads_positions_alone(positions):
+    model = made("synthesizer")
+    q, k = queries_and_keys(positions)
+    wanted = by_pairs(positions, q, k, lambda q, k, t, s, head: model.table[1, head, t, s])
+    agree(logits(model, positions, q, k, 1), wanted, model.table)
+
+
+def test_an_untrained_synthesizer_keeps_its_matrices():
+    model = build("synthesizer", **SIZES, learned=False)
+    assert not any(p.requires_grad for p in model.parameters())
+    assert "table" in model.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("gaussian", {"offsets": []}, "offsets is empty"),
+        ("gaussian", {"std": 0.0}, "std is 0.0; it must be positive"),
+        ("chen_absolute", {"rank": 0}, "rank is 0; it must be at least 1"),
+    ],
+)
+def test_what_is_refused(name, given, message):
+    with pytest.raises(PositionError, match=message):
+        build(name, **SIZES, **given)
+
+
+@pytest.mark.parametrize("name", ["dufter_relative", "chen_relative"])
+def test_distances_end_at_the_table(name):
+    build(name, **SIZES).prepare(Positions.arange(16))
+    with pytest.raises(PositionError, match=f"'{name}' ends at a distance of 15; 16 was asked for"):
+        build(name, **SIZES).prepare(Positions.arange(17))
+
+
+@pytest.mark.parametrize("name", ["chen_absolute", "synthesizer"])
+def test_positions_end_at_the_table(name):
+    with pytest.raises(PositionError, match=f"'{name}' ends at position 15; position 16 was asked for"):
+        build(name, **SIZES).prepare(Positions.arange(17))

@@ -1,0 +1,138 @@
+"""DeBERTa against a loop over its equations and against transformers."""
+
+import math
+
+import pytest
+import torch
+from relative_cases import (
+    DIM,
+    HEADS,
+    LAYERS,
+    LENGTH,
+    PLACES,
+    SIZES,
+    WIDTH,
+    agree,
+    by_pairs,
+    logits,
+    made,
+    queries_and_keys,
+)
+
+from floater import PositionError, Positions, build
+from floater.encodings.relative.deberta import log_distance
+
+
+@pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("terms", ["both", "content_to_position", "position_to_content"])
+@pytest.mark.parametrize("direction", ["paper", "released"])
+@pytest.mark.parametrize("span", [2, LENGTH])
+def test_logits_are_equation_4(positions, terms, direction, span):
+    model = made("deberta", terms=terms, direction=direction, span=span)
+    q, k = queries_and_keys(positions)
+    table = model.table.weight
+
+    def delta(i, j):
+        if i - j <= -span:
+            return 0
+        return 2 * span - 1 if i - j >= span else i - j + span
+
+    def part(linear, row, head):
+        return linear.weight[head * WIDTH : (head + 1) * WIDTH] @ table[row]
+
+    def score(q, k, t, s, head):
+        total = q @ k
+        if terms != "position_to_content":
+            total = total + q @ part(model.key[1], delta(t, s), head)
+        if terms != "content_to_position":
+            row = delta(s, t) if direction == "paper" else delta(t, s)
+            total = total + k @ part(model.query[1], row, head)
+        return total / math.sqrt((3 if terms == "both" else 2) * WIDTH)
+
+    found = logits(model, positions, q, k, 1)
+    agree(found, by_pairs(positions, q, k, score), q, k, table)
+
+
+@pytest.mark.parametrize("buckets", ["clip", "log"])
+def test_deberta_v2_of_transformers_gives_the_same(buckets):
+    v2 = pytest.importorskip("transformers.models.deberta_v2.modeling_deberta_v2")
+    length, span, far = 24, 8, 20
+    config = v2.DebertaV2Config(
+        hidden_size=DIM,
+        num_attention_heads=HEADS,
+        relative_attention=True,
+        pos_att_type=["c2p", "p2c"],
+        position_buckets=span if buckets == "log" else -1,
+        max_relative_positions=far if buckets == "log" else span,
+        share_att_key=False,
+    )
+    theirs = v2.DisentangledSelfAttention(config).double().eval()
+    model = made(
+        "deberta",
+        span=span,
+        buckets=buckets,
+        max_distance=far,
+        direction="released",
+        norm=True,
+        absolute=False,
+    )
+    torch.nn.init.zeros_(theirs.pos_key_proj.bias)
+    torch.nn.init.zeros_(theirs.pos_query_proj.bias)
+    with torch.no_grad():
+        theirs.pos_key_proj.weight.copy_(model.key[1].weight)
+        theirs.pos_query_proj.weight.copy_(model.query[1].weight)
+    x = torch.randn(2, length, DIM, dtype=torch.double)
+    q, k = (
+        linear(x).view(2, length, HEADS, WIDTH).transpose(1, 2)
+        for linear in (theirs.query_proj, theirs.key_proj)
+    )
+    table = torch.nn.functional.layer_norm(model.table.weight, (DIM,), model.norm.weight, model.norm.bias)
+    _, wanted = theirs(x, torch.ones(2, 1, length, length), output_attentions=True, rel_embeddings=table)
+    found = logits(model, Positions.arange(length), q, k, 1).softmax(-1)
+    # transformers divides by square roots in single precision
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("span", "far"), [(256, 512), (8, 20), (32, 500)])
+def test_logarithmic_distances_are_those_of_transformers(span, far):
+    v2 = pytest.importorskip("transformers.models.deberta_v2.modeling_deberta_v2")
+    distance = torch.arange(-far + 1, far)
+    wanted = v2.make_log_bucket_position(distance, span, far)
+    assert torch.equal(log_distance(distance, span, far), wanted.long())
+
+
+def test_the_absolute_decoder_is_read_by_the_last_blocks_queries_alone():
+    model = made("deberta")
+    state = model.prepare(PLACES["left padding"])
+    x = torch.randn(2, 5, DIM, dtype=torch.double)
+    for layer in range(LAYERS):
+        q, k, v = model.inputs(x, state, layer)
+        added = model.absolute.weight[PLACES["left padding"].query] if layer == LAYERS - 1 else 0
+        torch.testing.assert_close(q, x + added)
+        assert k is x
+        assert v is x
+    assert build("deberta", **SIZES, absolute=False).bound is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"terms": "none"}, "terms is 'none'"),
+        ({"direction": "left"}, "direction is 'left'; it must be one of 'paper', 'released'"),
+        ({"buckets": "linear"}, "buckets is 'linear'"),
+        ({"span": 0}, "span is 0; buckets='clip' needs at least 1"),
+        ({"span": 3, "buckets": "log"}, "span is 3; buckets='log' needs at least 4"),
+        (
+            {"span": 8, "buckets": "log", "max_distance": 5},
+            "max_distance is 5; with a span of 8 it must be above 5",
+        ),
+    ],
+)
+def test_what_is_refused(given, message):
+    with pytest.raises(PositionError, match=message):
+        build("deberta", **SIZES, **given)
+
+
+def test_absolute_positions_end_at_the_table():
+    with pytest.raises(PositionError, match="'deberta' ends at position 15; position 16 was asked for"):
+        build("deberta", **SIZES).prepare(Positions.arange(17))

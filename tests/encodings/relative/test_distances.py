@@ -1,0 +1,97 @@
+"""Products with a vector per distance, skewed and gathered, against loops."""
+
+import pytest
+import torch
+from relative_cases import HEADS, PLACES, WIDTH, queries_and_keys
+
+from floater import PositionError, Positions
+from floater.encodings.relative.distances import Distances, consecutive, pairs, whole
+
+EVERY = pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
+
+
+def rows(distances, *lead):
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(*lead, len(distances.values), WIDTH, generator=generator, dtype=torch.double)
+
+
+@EVERY
+def test_the_skewed_view_is_for_what_counts_up(positions):
+    assert (Distances.of(positions, "x").index is None) == (
+        len(positions.query) == 1 and positions is not PLACES["packed"]
+    )
+
+
+@EVERY
+@pytest.mark.parametrize("lead", [(), (HEADS,)])
+def test_products_by_distance(positions, lead):
+    distances = Distances.of(positions, "x")
+    r = rows(distances, *lead)
+    q, k = queries_and_keys(positions)
+    low = int(distances.values[0])
+    for b in range(2):
+        delta = positions.delta[b % len(positions.delta)].tolist()
+        for h in range(HEADS):
+            table = r[h] if lead else r
+            for t, row in enumerate(delta):
+                for s, far in enumerate(row):
+                    vector = table[far - low]
+                    found = distances.queries(q, r)[b, h, t, s], distances.keys(k, r)[b, h, t, s]
+                    torch.testing.assert_close(found, (q[b, h, t] @ vector, k[b, h, s] @ vector))
+            if b == h == 0:
+                plane = distances.plane(table.T)[b % len(positions.delta)]
+                wanted = torch.stack([torch.stack([table[far - low] for far in row]) for row in delta])
+                assert torch.equal(plane, wanted.movedim(-1, 0))
+
+
+@EVERY
+def test_weighted_sums_by_distance(positions):
+    distances = Distances.of(positions, "x")
+    r = rows(distances)
+    shape = 2, HEADS, positions.query.shape[1], positions.key.shape[1]
+    weights = torch.rand(shape, dtype=torch.double)
+    vectors = r[positions.delta.expand(2, -1, -1) - distances.values[0]]
+    torch.testing.assert_close(
+        distances.weighted(weights, r), (weights[..., None] * vectors[:, None]).sum(-2)
+    )
+
+
+@EVERY
+def test_pairs_are_entries_of_the_table(positions):
+    table = torch.randn(3, 8, 8)
+    found = pairs(table, positions)
+    for b, (query, key) in enumerate(
+        zip(positions.query.tolist(), positions.key.expand(len(positions.query), -1).tolist(), strict=True)
+    ):
+        assert torch.equal(found[b], torch.stack([table[:, t][:, key] for t in query], 1))
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3)])
+def test_no_queries_at_all(shape):
+    distances = Distances.of(Positions.arange(shape[0], offset=shape[1]), "x")
+    r = rows(distances)
+    q, k = torch.zeros(2, HEADS, 0, WIDTH).double(), torch.zeros(2, HEADS, sum(shape), WIDTH).double()
+    empty = (2, HEADS, 0, sum(shape))
+    assert distances.queries(q, r).shape == distances.keys(k, r).shape == empty
+    assert distances.weighted(torch.zeros(empty).double(), r).shape == q.shape
+    assert distances.plane(r.T).shape == (1, WIDTH, 0, sum(shape))
+
+
+def test_far_positions_count_up_as_near_ones_do():
+    assert consecutive(Positions(torch.tensor([[7, 8]]), torch.tensor([[5, 6, 7, 8]])))
+    assert not consecutive(Positions(torch.tensor([[7, 9]]), torch.tensor([[5, 6, 7, 8]])))
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda: whole(Positions.times(torch.tensor([[0.5]])), "x"), "'x' counts tokens; real positions"),
+        (lambda: whole(Positions.arange(5), "x", 4), "'x' ends at position 3; position 4 was asked for"),
+        (lambda: whole(Positions(torch.tensor([[-1]]), torch.tensor([[0]])), "x", 4), "position -1 was"),
+        (lambda: Distances.of(Positions.arange(5), "x", 4), "'x' ends at a distance of 3; 4 was asked for"),
+        (lambda: Distances.of(Positions.times(torch.tensor([[0.5]])), "x"), "'x' counts tokens"),
+    ],
+)
+def test_what_a_table_does_not_hold_is_refused(act, message):
+    with pytest.raises(PositionError, match=message):
+        act()

@@ -1,0 +1,64 @@
+"""DiSAN's and the window's masks against their definitions."""
+
+import pytest
+import torch
+from relative_cases import HEADS, PLACES, SIZES, TIMES
+
+from floater import FloaterConfig, PositionError, Positions, build
+from floater.transformer.attention import Attention
+
+MAY = {
+    "forward": lambda t, s, head: s < t,
+    "backward": lambda t, s, head: s > t,
+    "diagonal": lambda t, s, head: s != t,
+    "both": lambda t, s, head: s < t if head == 0 else s > t,
+}
+
+
+def allowed(model, positions, may):
+    mask = model.mask(model.prepare(positions), 1)
+    mask = mask.expand(len(mask), HEADS, *mask.shape[2:])
+    for b, rows in enumerate(mask.tolist()):
+        query, key = (x[b % len(x)].tolist() for x in (positions.query, positions.key))
+        for head, plane in enumerate(rows):
+            assert plane == [[may(t, s, head) for s in key] for t in query]
+
+
+@pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
+@pytest.mark.parametrize("direction", MAY)
+def test_disan_looks_one_way_and_never_at_itself(direction, positions):
+    allowed(build("disan", **SIZES, direction=direction), positions, MAY[direction])
+
+
+@pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_the_window_ends_on_both_sides(size, positions):
+    allowed(build("window", **SIZES, size=size), positions, lambda t, s, head: abs(s - t) <= size)
+
+
+def test_the_windows_default_is_an_eighth():
+    assert build("window", **SIZES).size == 2
+    assert build("window", **(SIZES | {"max_length": 3})).size == 1
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_the_first_token_forward_sees_nothing_and_gets_zeros(implementation):
+    torch.manual_seed(0)
+    config = FloaterConfig(hidden_size=8, num_attention_heads=HEADS, attn_implementation=implementation)
+    attention, model = Attention(config, 0), build("disan", **SIZES, direction="forward")
+    x = torch.randn(2, 4, 8)
+    out, _ = attention(x, model, model.prepare(Positions.arange(4)), None, None)
+    assert torch.equal(out[:, 0], attention.output.bias.expand(2, -1))
+    torch.testing.assert_close(out[:, 1], attention.output(attention.value(x[:, 0])))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("disan", {"direction": "up"}, "direction is 'up'; it must be one of 'both', 'forward'"),
+        ("window", {"size": -1}, "size is -1; it must not be negative"),
+    ],
+)
+def test_what_is_refused(name, given, message):
+    with pytest.raises(PositionError, match=message):
+        build(name, **SIZES, **given)

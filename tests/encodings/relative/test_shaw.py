@@ -1,0 +1,58 @@
+"""Shaw's vectors of keys and values against the equations written out."""
+
+import pytest
+import torch
+from relative_cases import HEADS, PLACES, SIZES, WIDTH, agree, by_pairs, logits, made, queries_and_keys
+
+from floater import PositionError, Positions, build
+
+EVERY = pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
+
+
+def vector(model, table, layer):
+    """a of positions t and s (the survey's equation 11, or a pair's own)."""
+    if model.bound is None:
+        return lambda t, s: table[layer, min(max(s - t, -model.clip), model.clip) + model.clip]
+    return lambda t, s: table[layer, t, s]
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("name", "options"), [("shaw", {"clip": 2}), ("shaw", {"clip": 9}), ("shaw_absolute", {})]
+)
+def test_logits_are_the_surveys_equation_9(name, options, positions):
+    model = made(name, **options)
+    q, k = queries_and_keys(positions)
+    a = vector(model, model.keys, 1)
+    wanted = by_pairs(positions, q, k, lambda q, k, t, s, head: q @ (k + a(t, s)) / 2)
+    agree(logits(model, positions, q, k, 1), wanted, q, k, model.keys)
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("name", "options"), [("shaw", {"clip": 2}), ("shaw", {"clip": 9}), ("shaw_absolute", {})]
+)
+def test_values_are_the_surveys_equation_10(name, options, positions):
+    model = made(name, **options)
+    q, k = queries_and_keys(positions)
+    a = vector(model, model.values_, 1)
+    weights = logits(model, positions, q, k, 1).detach().softmax(-1).requires_grad_()
+    query, key = (x.expand(2, -1).tolist() for x in (positions.query, positions.key))
+    vectors = torch.stack(
+        [torch.stack([torch.stack([a(t, s) for s in key[b]]) for t in query[b]]) for b in range(2)]
+    )
+    wanted = (weights[..., None] * vectors[:, None]).sum(-2)
+    agree(model.values(weights, model.prepare(positions), 1), wanted, weights, model.values_)
+
+
+def test_values_may_be_left_out():
+    model = build("shaw", **SIZES, values=False)
+    assert model.values(torch.zeros(1, HEADS, 3, 3), model.prepare(Positions.arange(3)), 0) is None
+    assert sum(p.numel() for p in model.parameters()) == 3 * 33 * WIDTH
+
+
+def test_the_pair_table_ends():
+    with pytest.raises(PositionError, match="'shaw_absolute' ends at position 15; position 16 was asked for"):
+        build("shaw_absolute", **SIZES).prepare(Positions.arange(17))
+    with pytest.raises(PositionError, match="clip is 0; it must be at least 1"):
+        build("shaw", **SIZES, clip=0)

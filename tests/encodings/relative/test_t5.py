@@ -1,0 +1,81 @@
+"""T5's bias against transformers and against a loop over the buckets."""
+
+import math
+
+import pytest
+import torch
+from relative_cases import HEADS, PLACES, SIZES, by_pairs, logits, made, queries_and_keys
+
+from floater import PositionError, Positions, build
+from floater.encodings.relative.t5 import bucket
+
+
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize(("buckets", "far"), [(32, 128), (8, 20), (4, 5), (64, 1000)])
+def test_buckets_are_those_of_transformers(both, buckets, far):
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
+    delta = torch.arange(-1500, 1500)
+    wanted = t5.T5Attention._relative_position_bucket(
+        delta, bidirectional=both, num_buckets=buckets, max_distance=far
+    )
+    assert torch.equal(bucket(delta, buckets, far, both=both), wanted)
+
+
+def test_one_bucket_of_both_sides_is_never_used():
+    used = bucket(torch.arange(-1000, 1000), 32, 128, both=True).unique().tolist()
+    assert used == [n for n in range(32) if n != 16]
+
+
+@pytest.mark.parametrize("site", ["self", "decoder"])
+def test_the_bias_is_that_of_transformers(site):
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
+    config = t5.T5Config(d_model=8, d_kv=4, num_heads=HEADS, is_decoder=site == "decoder")
+    theirs = t5.T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
+    model = build("t5", **SIZES, site=site)
+    with torch.no_grad():
+        model.table.weight.copy_(theirs.relative_attention_bias.weight)
+    q = torch.zeros(1, HEADS, 40, 4)
+    found = model.bias(q, q, model.prepare(Positions.arange(40)), 1)
+    torch.testing.assert_close(found, theirs.compute_bias(40, 40))
+
+
+def written_out(delta, both, buckets=32, far=128):
+    start = 0
+    if both:
+        buckets //= 2
+        start, back = (buckets, delta) if delta > 0 else (0, -delta)
+    else:
+        back = max(-delta, 0)
+    near = buckets // 2
+    if back < near:
+        return start + back
+    return start + min(
+        buckets - 1, near + int(math.log(back / near) / math.log(far / near) * (buckets - near))
+    )
+
+
+@pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("directions", ["both", "past"])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_logits_are_the_loop(positions, directions, scaled):
+    model = made("t5", directions=directions, scaled=scaled)
+    q, k = queries_and_keys(positions)
+    scale = 0.5 if scaled else 1.0
+
+    def score(q, k, t, s, head):
+        return q @ k * scale + model.table.weight[written_out(s - t, directions == "both"), head]
+
+    torch.testing.assert_close(logits(model, positions, q, k, 2), by_pairs(positions, q, k, score))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"directions": "left"}, "directions is 'left'; it must be one of 'auto', 'both', 'past'"),
+        ({"buckets": 5}, "buckets is 5; it must be even and at least 4"),
+        ({"max_distance": 8}, "max_distance is 8; it must be above the 8 exact buckets"),
+    ],
+)
+def test_what_is_refused(given, message):
+    with pytest.raises(PositionError, match=message):
+        build("t5", **SIZES, **given)

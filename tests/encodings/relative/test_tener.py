@@ -1,0 +1,87 @@
+"""TENER's two forms against loops over their equations."""
+
+import math
+
+import pytest
+import torch
+from relative_cases import (
+    DIM,
+    HEADS,
+    PLACES,
+    SIZES,
+    TIMES,
+    WIDTH,
+    agree,
+    by_pairs,
+    logits,
+    made,
+    queries_and_keys,
+)
+
+from floater import FloaterConfig, PositionError, Positions, build
+from floater.transformer.attention import Attention
+
+EVERY = pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
+
+
+@EVERY
+def test_the_papers_form(positions):
+    model = made("tener")
+    q, k = queries_and_keys(positions)
+
+    def score(q, k, t, s, head):
+        angles = [(t - s) * 10000 ** (-2 * i / WIDTH) for i in range(WIDTH // 2)]
+        r = torch.tensor([f(a) for a in angles for f in (math.sin, math.cos)], dtype=torch.double)
+        return q @ k + q @ r + model.u[1, head] @ k + model.v[1, head] @ r
+
+    found = logits(model, positions, q, k, 1)
+    agree(found, by_pairs(positions, q, k, score), q, k, model.u, model.v)
+
+
+@EVERY
+def test_the_released_form(positions):
+    model = made("tener", form="released")
+    q, k = queries_and_keys(positions)
+
+    def wave(distance):
+        half = WIDTH // 2
+        angles = [distance * math.exp(-i * math.log(10000) / (half - 1)) for i in range(half)]
+        waves = [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
+        return torch.tensor(waves, dtype=torch.double)
+
+    def score(q, k, t, s, head):
+        u, v = model.u[1, head], model.v[1, head]
+        return (q + u) @ k + (q + v) @ wave(s - t) + k @ wave(t - s)
+
+    found = logits(model, positions, q, k, 1)
+    agree(found, by_pairs(positions, q, k, score), q, k, model.u, model.v)
+
+
+def test_keys_of_the_paper_are_slices_of_what_the_block_reads():
+    torch.manual_seed(0)
+    config = FloaterConfig(hidden_size=DIM, num_attention_heads=HEADS)
+    attention, model = Attention(config, 1).double(), made("tener")
+    x = torch.randn(2, 5, DIM, dtype=torch.double)
+    positions = Positions.arange(5)
+    found, _ = attention(x, model, model.prepare(positions), None, None)
+    q, v = (
+        linear(x).view(2, 5, HEADS, WIDTH).transpose(1, 2) for linear in (attention.query, attention.value)
+    )
+    k = torch.stack(x.split(WIDTH, -1), 1)
+    out = logits(model, positions, q, k, 1).softmax(-1) @ v
+    torch.testing.assert_close(found, attention.output(out.transpose(1, 2).flatten(-2)))
+    found.sum().backward()
+    assert not attention.key.weight.grad.any()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"form": "code"}, "form is 'code'; it must be one of 'paper', 'released'"),
+        ({"heads": 8}, "head_dim is 1; form='paper' needs an even one of at least 2"),
+        ({"heads": 4, "form": "released"}, "head_dim is 2; form='released' needs an even one of at least 4"),
+    ],
+)
+def test_what_is_refused(given, message):
+    with pytest.raises(PositionError, match=message):
+        build("tener", **(SIZES | given))

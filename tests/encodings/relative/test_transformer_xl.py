@@ -1,0 +1,78 @@
+"""Transformer-XL's four terms against a loop and against XLNet."""
+
+import math
+
+import pytest
+import torch
+from relative_cases import (
+    DIM,
+    HEADS,
+    PLACES,
+    SIZES,
+    TIMES,
+    WIDTH,
+    agree,
+    by_pairs,
+    logits,
+    made,
+    queries_and_keys,
+)
+
+from floater import PositionError, Positions, build
+
+
+def wave(distance):
+    """R of a distance, as wide as the model."""
+    angles = [distance * 10000 ** (-2 * i / DIM) for i in range(DIM // 2)]
+    return torch.tensor([f(a) for a in angles for f in (math.sin, math.cos)], dtype=torch.double)
+
+
+@pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
+@pytest.mark.parametrize("untie", [False, True])
+@pytest.mark.parametrize("layer", [0, 2])
+def test_logits_are_the_four_terms(positions, untie, layer):
+    model = made("transformer_xl", untie=untie)
+    q, k = queries_and_keys(positions)
+    weight = model.project[layer].weight
+    u, v = (x[layer if untie else 0] for x in (model.u, model.v))
+
+    def score(q, k, t, s, head):
+        r = weight[head * WIDTH : (head + 1) * WIDTH] @ wave(t - s)
+        return ((q + u[head]) @ k + (q + v[head]) @ r) / math.sqrt(WIDTH)
+
+    found = logits(model, positions, q, k, layer)
+    agree(found, by_pairs(positions, q, k, score), q, k, weight, model.u, model.v)
+
+
+def test_real_and_whole_positions_agree():
+    model = made("transformer_xl")
+    q, k = queries_and_keys(PLACES["counting"])
+    found = logits(model, Positions.times(torch.arange(5.0, dtype=torch.double)[None]), q, k)
+    torch.testing.assert_close(found, logits(model, PLACES["counting"], q, k))
+
+
+def test_xlnet_of_transformers_gives_the_same():
+    xlnet = pytest.importorskip("transformers.models.xlnet.modeling_xlnet")
+    length = 6
+    config = xlnet.XLNetConfig(d_model=DIM, n_head=HEADS, n_layer=1, d_inner=8, dropout=0.0, vocab_size=5)
+    theirs = xlnet.XLNetRelativeAttention(config).double().eval()
+    model = made("transformer_xl")
+    split = [2 * i for i in range(DIM // 2)] + [2 * i + 1 for i in range(DIM // 2)]  # sines, then cosines
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_(std=0.5)
+        theirs.r.copy_(model.project[0].weight.T[split].view(DIM, HEADS, WIDTH))
+        theirs.r_w_bias.copy_(model.u[0])
+        theirs.r_r_bias.copy_(model.v[0])
+    h = torch.randn(length, 2, DIM, dtype=torch.double)
+    r = torch.stack([wave(n)[split] for n in range(length, -length, -1)])[:, None].expand(-1, 2, -1)
+    q, k = (torch.einsum("tbd,dhw->bhtw", h, w) for w in (theirs.q, theirs.k))
+    outputs = theirs(h, None, None, None, r, None, output_attentions=True)
+    (weights,) = (x for x in outputs if x is not None and x.shape == (length, length, 2, HEADS))
+    found = logits(model, Positions.arange(length), q, k).softmax(-1)
+    torch.testing.assert_close(found, weights.permute(2, 3, 0, 1))
+
+
+def test_an_odd_dim_is_refused():
+    with pytest.raises(PositionError, match="dim is 9; sinusoids need an even one"):
+        build("transformer_xl", **(SIZES | {"dim": 9, "heads": 3}))

@@ -1,0 +1,76 @@
+"""The reset of [CLS] on biases of other models."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from floater import PositionError, Positions, build
+
+SIZES = {"dim": 8, "heads": 2, "layers": 3, "max_length": 16}
+
+
+@pytest.mark.parametrize(
+    "inner", ["t5", "alibi", "dufter_relative", "chen_relative", "chen_absolute", "synthesizer", "tupe_a"]
+)
+@pytest.mark.parametrize("cls", ["first", "special"])
+def test_only_the_rows_and_columns_of_cls_change(inner, cls):
+    torch.manual_seed(0)
+    options = {"cls": "none"} if inner == "tupe_a" else {}
+    model = build("untied_cls", **SIZES, model=inner, options=options, cls=cls)
+    positions = Positions.from_mask(torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]]))
+    special = torch.tensor([[False, True, False, True], [False, False, False, False]])
+    positions = replace(positions, special=special)
+    is_cls = positions.key == 0 if cls == "first" else special
+    q = torch.randn(2, 2, 4, 4)
+    found = model.bias(q, q, model.prepare(positions), 1).expand(2, 2, 4, 4)
+    plain = model.inner.bias(q, q, model.inner.prepare(positions), 1).expand(2, 2, 4, 4)
+    assert model.scale(4) == model.inner.scale(4)
+    for b in range(2):
+        for t in range(4):
+            for s in range(4):
+                wanted = plain[b, :, t, s]
+                if is_cls[b, t]:
+                    wanted = model.theta[0]
+                elif is_cls[b, s]:
+                    wanted = model.theta[1]
+                assert torch.equal(found[b, :, t, s], wanted)
+
+
+def test_cached_steps_know_which_of_their_queries_are_special():
+    model = build("untied_cls", **SIZES, model="alibi", cls="special")
+    special = torch.tensor([[True, False, False, True]])
+    whole = model.prepare(replace(Positions.arange(4), special=special))
+    step = model.prepare(replace(Positions.arange(1, offset=3), special=special))
+    q = torch.zeros(1, 2, 4, 4)
+    assert torch.equal(model.bias(q[:, :, 3:], q, step, 0), model.bias(q, q, whole, 0)[:, :, 3:])
+
+
+def test_without_special_tokens_nothing_is_reset():
+    model = build("untied_cls", **SIZES, cls="special")
+    q, state = torch.zeros(1, 2, 4, 4), model.prepare(Positions.arange(4))
+    assert torch.equal(model.bias(q, q, state, 0), model.inner.bias(q, q, state[0], 0))
+
+
+def test_the_model_within_keeps_its_bound():
+    assert build("untied_cls", **SIZES, model="alibi").bound is None
+    assert build("untied_cls", **SIZES, model="chen_absolute").bound == 16
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": "shaw"}, r"\[CLS\] can be untied from a content-free bias only; 'shaw' is none"),
+        ({"model": "window"}, "'window' is none"),
+        ({"model": "sinusoidal"}, "'sinusoidal' is none"),
+        ({"model": "alibis"}, "unknown position model 'alibis'; did you mean 'alibi'"),
+        (
+            {"options": {"bucket": 3}},
+            "unknown option 'bucket' of position model 't5'; did you mean 'buckets'",
+        ),
+        ({"cls": "none"}, "cls is 'none'; it must be one of 'first', 'special'"),
+    ],
+)
+def test_what_is_refused(given, message):
+    with pytest.raises(PositionError, match=message):
+        build("untied_cls", **SIZES, **given)

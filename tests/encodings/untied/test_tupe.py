@@ -1,0 +1,159 @@
+"""TUPE against a loop over equations 9 to 11, its comparisons, and proposition 1."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from floater import FloaterConfig, PositionError, Positions, build
+from floater.transformer.attention import Attention
+
+DIM, HEADS, WIDTH, LENGTH = 8, 2, 4, 16
+SIZES = {"dim": DIM, "heads": HEADS, "layers": 3, "max_length": LENGTH}
+MASK = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+PLACES = {
+    "counting": Positions.arange(5),
+    "cached": Positions.arange(2, offset=5),
+    "left padding": Positions.from_mask(MASK),
+    "cached left padding": Positions.from_mask(MASK, queries=2),
+    "packed": Positions(torch.tensor([[0, 1, 2, 0, 1]]), torch.tensor([[0, 1, 2, 0, 1]])),
+}
+
+
+def made(name, **options):
+    torch.manual_seed(0)
+    model = build(name, **SIZES, **options).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.7)
+    return model
+
+
+def normed(model, p):
+    centred = p - p.mean()
+    unit = centred / (centred.square().mean() + model.norm.eps).sqrt()
+    return unit * model.norm.weight + model.norm.bias
+
+
+def bucket(delta):
+    back, start = abs(delta), 16 if delta > 0 else 0
+    return start + (back if back < 8 else 8 + int(math.log(back / 8) / math.log(16) * 8))
+
+
+def correlation(model, name, t, s, t_is_cls, s_is_cls, head):
+    """Equations 9 to 11 for one pair of one head."""
+    rows = slice(head * WIDTH, (head + 1) * WIDTH)
+
+    def product(p, q):
+        if model.matrix == "free":
+            return model.free[head, p, q]
+        p, q = (normed(model, x) for x in (p, q))
+        return (model.query.weight[rows] @ p) @ (model.key.weight[rows] @ q) / math.sqrt(2 * WIDTH)
+
+    def theta(n):
+        return model.reset[n, head] if model.matrix == "free" else product(model.reset[n], model.reset[n])
+
+    if model.cls != "none" and t_is_cls:
+        return theta(0)
+    if model.cls != "none" and s_is_cls:
+        return theta(1)
+    value = product(t, s) if model.matrix == "free" else product(model.table.weight[t], model.table.weight[s])
+    return value + (model.relative.table.weight[bucket(s - t), head] if name == "tupe_r" else 0)
+
+
+@pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("cls", ["first", "special", "none"])
+@pytest.mark.parametrize("matrix", ["factored", "free"])
+@pytest.mark.parametrize("name", ["tupe_a", "tupe_r"])
+def test_the_correlation_is_the_loop(name, matrix, cls, positions):
+    model = made(name, cls=cls, matrix=matrix)
+    start = positions.key.shape[1] - positions.query.shape[1]
+    special = torch.zeros(2, positions.key.shape[1], dtype=torch.bool)
+    special[0, 2] = special[1, 0] = special[1, -1] = True
+    found = model.bias(None, None, model.prepare(replace(positions, special=special)), 1)
+    found = found.expand(2, -1, -1, -1)
+    for b in range(2):
+        query, key = (x[b % len(x)].tolist() for x in (positions.query, positions.key))
+        for i, t in enumerate(query):
+            for j, s in enumerate(key):
+                is_cls = (t == 0, s == 0) if cls == "first" else (special[b, start + i], special[b, j])
+                for head in range(HEADS):
+                    wanted = correlation(model, name, t, s, *is_cls, head)
+                    torch.testing.assert_close(found[b, head, i, j], wanted)
+
+
+@pytest.mark.parametrize("name", ["tupe_a", "tupe_r"])
+def test_rows_and_columns_of_cls_are_constant_and_the_corner_is_theta_1(name):
+    model = made(name)
+    found = model.prepare(Positions.arange(6))[0]
+    assert torch.equal(found[:, 0], found[:, 0, :1].expand(-1, 6))
+    assert torch.equal(found[:, 1:, 0], found[:, 1:2, 0].expand(-1, 5))
+    assert not torch.isclose(found[:, 0, 0], found[:, 1, 0]).any()
+
+
+@pytest.mark.parametrize("name", ["tupe_a", "tupe_r"])
+def test_nothing_is_special_unless_it_is_said(name):
+    positions = Positions.arange(5)
+    special, plain = made(name, cls="special"), made(name, cls="special")
+    plain.cls = "none"
+    assert torch.equal(special.prepare(positions), plain.prepare(positions))
+
+
+@pytest.mark.parametrize("name", ["tupe_a", "tupe_r"])
+def test_it_is_computed_once_and_shared_by_blocks_and_content_is_scaled_alike(name):
+    model = made(name)
+    state = model.prepare(Positions.arange(5))
+    assert model.bias(None, None, state, 0) is state is model.bias(None, None, state, 2)
+    config = FloaterConfig(hidden_size=DIM, num_attention_heads=HEADS)
+    attention = Attention(config, 2).double()
+    x = torch.randn(2, 5, DIM, dtype=torch.double)
+    q, k, v = (
+        torch.stack(linear(x).split(WIDTH, -1), 1)
+        for linear in (attention.query, attention.key, attention.value)
+    )
+    out = (q @ k.transpose(-1, -2) / math.sqrt(2 * WIDTH) + state).softmax(-1) @ v
+    found, _ = attention(x, model, state, None, None)
+    torch.testing.assert_close(found, attention.output(out.transpose(1, 2).flatten(-2)))
+
+
+def test_proposition_1_a_relative_bias_factors_through_sinusoids():
+    length = 9
+    model = made("t5", max_distance=20)
+    matrix = model.prepare(Positions.arange(length))[0, 0].detach()
+    by_distance = {int(d): matrix[max(0, -d), max(0, d)] for d in range(1 - length, length)}
+    # a circulant matrix of twice the size holds it; its eigenvectors are sinusoids
+    first = torch.tensor(
+        [by_distance.get(j if j < length else j - 2 * length, 0.0) for j in range(2 * length)]
+    )
+    eigenvalues = torch.stack(
+        [
+            sum(first[j] * torch.exp(torch.tensor(1j * math.pi * j * f / length)) for j in range(2 * length))
+            for f in range(2 * length)
+        ]
+    ).to(torch.cdouble)
+    places, waves = torch.arange(length).double()[:, None], torch.arange(2 * length).double()
+    g = torch.exp(1j * math.pi * places * waves / length) / math.sqrt(2 * length)
+    product = g @ torch.diag(eigenvalues) @ g.conj().T
+    torch.testing.assert_close(product.real, matrix, rtol=1e-5, atol=1e-5)
+    assert float(product.imag.abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"cls": "last"}, "cls is 'last'; it must be one of 'first', 'special', 'none'"),
+        ({"matrix": "low"}, "matrix is 'low'; it must be one of 'factored', 'free'"),
+    ],
+)
+def test_what_is_refused(given, message):
+    with pytest.raises(PositionError, match=message):
+        build("tupe_a", **SIZES, **given)
+
+
+@pytest.mark.parametrize("name", ["tupe_a", "tupe_r", "bert_ad"])
+def test_positions_end_at_the_table(name):
+    with pytest.raises(PositionError, match=f"'{name}' ends at position 15; position 16 was asked for"):
+        build(name, **SIZES).prepare(Positions.arange(17))
+    with pytest.raises(PositionError, match=f"'{name}' counts tokens"):
+        build(name, **SIZES).prepare(Positions.times(torch.tensor([[0.5]])))
