@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -19,6 +19,10 @@ class Positions:
         query: (batch or 1, T) positions of the queries.
         key: (batch or 1, S) positions of the keys.
         key_valid: (batch or 1, S) bool, False where a key is padding; None when every key is a token.
+        target_length: (batch or 1,) how long the text shall become, for models that count down to its end.
+        language: (batch or 1, T) integer ids of the languages that the queries are written in.
+        reordered: (batch or 1, T) second positions of the queries: where their tokens stand in the order of
+            another language.
 
     Raises:
         ValueError: if the shapes do not fit together.
@@ -34,13 +38,17 @@ class Positions:
     query: Tensor
     key: Tensor
     key_valid: Tensor | None = None
+    target_length: Tensor | None = None
+    language: Tensor | None = None
+    reordered: Tensor | None = None
 
     def __post_init__(self) -> None:
-        given = {"query": self.query, "key": self.key, "key_valid": self.key_valid}
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
         shapes = {name: tuple(value.shape) for name, value in given.items() if value is not None}
         for name, shape in shapes.items():
-            if len(shape) != 2:
-                raise ValueError(f"{name} is {shape}; it must be (batch or 1, length)")
+            if len(shape) != (1 if name == "target_length" else 2):
+                wanted = "(batch or 1,)" if name == "target_length" else "(batch or 1, length)"
+                raise ValueError(f"{name} is {shape}; it must be {wanted}")
         if len({shape[0] for shape in shapes.values()} - {1}) > 1:
             raise ValueError(f"the batch sizes differ: {shapes}; they must be equal or 1")
         if self.key_valid is not None and self.key_valid.shape[1] != self.key.shape[1]:
@@ -49,6 +57,13 @@ class Positions:
             )
         if self.key_valid is not None and self.key_valid.dtype != torch.bool:
             raise ValueError(f"key_valid is {self.key_valid.dtype}; it must be bool")
+        for name in ("language", "reordered"):
+            if name in shapes and shapes[name][1] != self.query.shape[1]:
+                raise ValueError(f"{name} covers {shapes[name][1]} queries; there are {self.query.shape[1]}")
+        if self.language is not None and (self.language.is_floating_point() or self.language.is_complex()):
+            raise ValueError(f"language is {self.language.dtype}; it must be integers")
+        if self.target_length is not None and not bool((self.target_length >= 1).all()):
+            raise ValueError(f"target_length is {self.target_length.tolist()}; lengths must be at least 1")
 
     @property
     def delta(self) -> Tensor:
