@@ -119,7 +119,10 @@ def test_what_some_models_need_beside_the_positions():
             lambda: Positions(torch.zeros(1, 3), torch.zeros(1, 3), torch.ones(1, 3)),
             "key_valid is torch.float32; it must be bool",
         ),
-        (lambda: beside(target_length=torch.ones(1, 1)), r"target_length is \(1, 1\); it must be \(batch or 1,\)"),
+        (
+            lambda: beside(target_length=torch.ones(1, 1)),
+            r"target_length is \(1, 1\); it must be \(batch or 1,\)",
+        ),
         (lambda: beside(target_length=torch.tensor([4, 0])), r"target_length is \[4, 0\]; .* at least 1"),
         (lambda: beside(target_length=torch.tensor([2, 2, 2])), "the batch sizes differ"),
         (lambda: beside(language=torch.zeros(2, 2).long()), "language covers 2 queries; there are 3"),

@@ -1,0 +1,1 @@
+"""Position models that see how far apart two tokens stand."""
