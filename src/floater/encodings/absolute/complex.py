@@ -77,6 +77,6 @@ class Complex(PositionModel):
 
     def embed(self, x: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:
         cos, sin = (part.to(x.dtype) for part in state)
-        real, imaginary = x.unflatten(-1, (-1, 2)).unbind(-1)
+        real, imaginary = x.reshape(*x.shape[:-1], self.frame.dim // 2, 2).unbind(-1)
         turned = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), dim=-1)
         return turned.flatten(-2)

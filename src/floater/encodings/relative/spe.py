@@ -177,7 +177,7 @@ class SineSPE(StochasticPositions):
         )
         weight = F.softplus(self.gain).repeat(1, 1, 2)[..., None] * query.shape[-1] ** -0.5
         z = weight * self.noise((*query.shape[-3:], self.realizations), self.gain, chunk=1)
-        return tuple(torch.einsum("xthdk,hdkr->xthdr", code, z) for code in (query, key))  # type: ignore[return-value]
+        return torch.einsum("xthdk,hdkr->xthdr", query, z), torch.einsum("xthdk,hdkr->xthdr", key, z)
 
 
 @register("spe_conv")
@@ -240,6 +240,6 @@ class ConvSPE(StochasticPositions):
 
         def at(weight: Tensor) -> Tensor:
             rows = F.conv1d(z, weight, groups=heads * head_dim).permute(2, 1, 0)
-            return rows.unflatten(1, (heads, head_dim))[query]
+            return rows.reshape(len(rows), heads, head_dim, self.realizations)[query]
 
         return at(weights[0]), at(weights[1])
