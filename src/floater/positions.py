@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -43,7 +43,14 @@ class Positions:
     reordered: Tensor | None = None
 
     def __post_init__(self) -> None:
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {
+            "query": self.query,
+            "key": self.key,
+            "key_valid": self.key_valid,
+            "target_length": self.target_length,
+            "language": self.language,
+            "reordered": self.reordered,
+        }
         shapes = {name: tuple(value.shape) for name, value in given.items() if value is not None}
         for name, shape in shapes.items():
             if len(shape) != (1 if name == "target_length" else 2):

@@ -130,6 +130,7 @@ def test_frozen_positions_are_those_given_and_learn_nothing():
     model.table(0).weight.requires_grad_(True)  # as loaders of checkpoints do
     embedded(model, x, Positions.arange(9)).square().sum().backward()
     assert model.table(0).weight.grad is None
+    assert not model.eval().table(0).weight.requires_grad
     with pytest.raises(PositionError, match=r"vectors are \(4, 9\); the table is \(9, 4\)"):
         model.fill(given.T)
     with pytest.raises(PositionError, match="position 9 was asked for"):

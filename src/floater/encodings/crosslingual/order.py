@@ -92,7 +92,12 @@ class Frozen(Learned):
 
     def __init__(self, frame: Frame) -> None:
         super().__init__(frame)
-        self.table(0).weight.requires_grad_(False)
+        self.train()
+
+    def train(self, mode: bool = True) -> Frozen:
+        super().train(mode)
+        self.table(0).weight.requires_grad_(False)  # loaders of checkpoints make every parameter learn again
+        return self
 
     @torch.no_grad()
     def fill(self, vectors: Tensor) -> None:

@@ -1,1 +1,1 @@
-"""Position models that see how far apart two tokens stand."""
+"""Position models that change attention by the distance, the side or the pair of two tokens."""
