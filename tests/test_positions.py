@@ -100,6 +100,21 @@ def test_special_tokens_are_known_where_they_are_given():
     assert marked.query is positions.query
 
 
+def beside(**given):
+    """Positions of two samples of three tokens, and what else is known of them."""
+    return Positions(torch.zeros(2, 3), torch.zeros(2, 3), **given)
+
+
+def test_what_some_models_need_beside_the_positions():
+    assert Positions.arange(3).target_length is None
+    length, language, order = torch.tensor([5, 7]), torch.tensor([[0, 0, 1]]), torch.tensor([[2, 0, 1]])
+    positions = beside(target_length=length, language=language, reordered=order)
+    assert positions.target_length is length
+    assert positions.language is language
+    assert positions.reordered is order
+    assert beside(target_length=torch.tensor([5])).target_length.tolist() == [5]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -130,6 +145,14 @@ def test_special_tokens_are_known_where_they_are_given():
             ),
             "the batch sizes differ",
         ),
+            lambda: beside(target_length=torch.ones(1, 1)),
+            r"target_length is \(1, 1\); it must be \(batch or 1,\)",
+        ),
+        (lambda: beside(target_length=torch.tensor([4, 0])), r"target_length is \[4, 0\]; .* at least 1"),
+        (lambda: beside(target_length=torch.tensor([2, 2, 2])), "the batch sizes differ"),
+        (lambda: beside(language=torch.zeros(2, 2).long()), "language covers 2 queries; there are 3"),
+        (lambda: beside(language=torch.zeros(2, 3)), "language is torch.float32; it must be integers"),
+        (lambda: beside(reordered=torch.zeros(2, 4)), "reordered covers 4 queries; there are 3"),
         (lambda: Positions.from_mask(torch.ones(3)), r"the mask is \(3,\)"),
         (
             lambda: Positions.from_mask(torch.ones(1, 3), queries=4),

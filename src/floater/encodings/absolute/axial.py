@@ -1,0 +1,90 @@
+"""Reformer: The Efficient Transformer (Kitaev, Kaiser, Levskaya 2020): axial position vectors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.absolute.tokens import counted
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, PositionError, PositionModel, one_of, register
+from floater.positions import Positions
+
+
+@register("axial")
+class Axial(PositionModel):
+    """A vector for the segment that a token stands in, beside one for its place within the segment.
+
+    The paper does not describe it; Dufter et al. 2022, equation 5, do, and so do the released programs, which
+    differ in the order: the survey puts the place t mod t1 first, the programs the segment t // t1. Both are
+    offered. The programs' dropout of whole axes is left out.
+
+    Shapes: segments (ceil(max_length / segment), first) and places (segment, dim - first) with
+    order="released"; with order="survey" the places are the ones that have `first` components.
+
+    Bounded: a position past max_length is an error.
+
+    Args:
+        frame: the stack of blocks it serves.
+        segment: tokens in a segment, the survey's t1; at least 1.
+        first: components of the first part, the survey's d1, between 1 and dim - 1; None means half of dim.
+        order: "released" or "survey".
+
+    Raises:
+        PositionError: if an option is not valid.
+
+    Example:
+        >>> model = Axial(Frame(dim=4, heads=1, layers=1, max_length=6), segment=3)
+        >>> model.segments.shape, model.places.shape
+        (torch.Size([2, 2]), torch.Size([3, 2]))
+    """
+
+    card = Card(
+        paper="Kitaev et al. 2020",
+        link="https://arxiv.org/abs/2001.04451",
+        point="absolute",
+        equation="x_t + [P1_{t // t1} ; P2_{t mod t1}]",
+        parameters="d // 2 * -(-t_max // segment) + (d - d // 2) * segment",
+        survey=SurveyRow(
+            "absolute",
+            "APE",
+            learnable=True,
+            recurring=False,
+            unbound=False,
+            parameters="(d-d1)*t_max/t1 + d1*t1",
+        ),
+    )
+
+    def __init__(
+        self, frame: Frame, *, segment: int = 32, first: int | None = None, order: str = "released"
+    ) -> None:
+        super().__init__(frame)
+        one_of("order", order, ("released", "survey"))
+        first = frame.dim // 2 if first is None else first
+        if segment < 1 or not 0 < first < frame.dim:
+            raise PositionError(
+                f"segment is {segment} and first is {first}; they must be at least 1, and first below dim "
+                f"{frame.dim}"
+            )
+        self.segment, self.order = segment, order
+        of_segment, of_place = (first, frame.dim - first)[:: 1 if order == "released" else -1]
+        self.segments = nn.Parameter(torch.empty(-(-frame.max_length // segment), of_segment))
+        self.places = nn.Parameter(torch.empty(segment, of_place))
+        self.reset_parameters()
+
+    @property
+    def bound(self) -> int:
+        """The number of positions."""
+        return self.frame.max_length
+
+    def reset_parameters(self) -> None:
+        for table in (self.segments, self.places):
+            nn.init.normal_(table, std=self.frame.dim**-0.5)
+
+    def prepare(self, positions: Positions) -> Tensor:
+        query = counted(positions.query, "axial positions", self.bound)
+        parts = self.segments[query // self.segment], self.places[query % self.segment]
+        return torch.cat(parts[:: 1 if self.order == "released" else -1], dim=-1)
+
+    def embed(self, x: Tensor, state: Tensor) -> Tensor:
+        return x + state.to(x.dtype)

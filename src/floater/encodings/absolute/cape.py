@@ -1,0 +1,91 @@
+"""CAPE: relative positions by continuous augmented positional embeddings (Likhomanenko et al. 2021)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from floater.encodings.absolute.tokens import even, whole
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.flow import sinusoid
+from floater.flow.stepping import wide_dtype
+from floater.positions import Positions
+
+
+@register("cape")
+class Cape(PositionModel):
+    """Sinusoids of positions that are shifted and stretched at random while training.
+
+    Positions lose the mean of their sequence. In training they become (t + shift + local) x scale: one shift
+    and one scale for a sequence, a local shift for each token. Nothing random is left in evaluation.
+
+    Dufter et al. 2022, section 4.2, draw the scale itself from U(-log max_scale, log max_scale), which would
+    turn sentences around; here its logarithm is drawn from there, as in the paper. Apart from that the survey
+    is the specification.
+
+    The mean needs the whole sequence, and tells a causal model how long it will be: decoders of an
+    encoder-decoder leave it where it is, and a language model should say normalize=False.
+
+    Args:
+        frame: the stack of blocks it serves; dim must be even.
+        max_shift: largest shift of a sequence, in the unit of positions, not negative.
+        max_local: largest shift of a token, not negative; up to 0.5 it keeps the order of whole numbers.
+        max_scale: largest factor, and one over the smallest; at least 1.
+        normalize: take the mean away; None means everywhere but in the decoder of an encoder-decoder.
+
+    Raises:
+        PositionError: if dim is odd, an option is not valid, or a part of a sequence shall be normalised.
+
+    Example:
+        >>> model = Cape(Frame(dim=2, heads=1, layers=1, max_length=16)).eval()
+        >>> model.prepare(Positions.arange(3)).tolist()
+        [[-1.0, 0.0, 1.0]]
+    """
+
+    card = Card(
+        paper="Likhomanenko et al. 2021",
+        link="https://arxiv.org/abs/2106.03143",
+        point="absolute",
+        equation="x_t + p(t'); t' = (t - mean + shift + local_t) scale in training, t - mean else",
+    )
+
+    def __init__(
+        self,
+        frame: Frame,
+        *,
+        max_shift: float = 5.0,
+        max_local: float = 0.5,
+        max_scale: float = 1.03,
+        normalize: bool | None = None,
+    ) -> None:
+        super().__init__(frame)
+        even(frame)
+        if max_shift < 0 or max_local < 0 or max_scale < 1:
+            raise PositionError(
+                f"max_shift is {max_shift}, max_local {max_local}, max_scale {max_scale}; "
+                "shifts must not be negative, and the scale at least 1"
+            )
+        self.max_shift, self.max_local, self.max_scale = max_shift, max_local, max_scale
+        self.normalize = frame.site != "decoder" if normalize is None else normalize
+
+    def prepare(self, positions: Positions) -> Tensor:
+        place = positions.query.to(wide_dtype(positions.query.device))
+        if not self.normalize:
+            return place
+        valid = whole(positions, "the mean of positions (normalize=True)")
+        if valid is None:
+            return place - place.mean(1, keepdim=True)
+        return place - (place * valid).sum(1, keepdim=True) / valid.sum(1, keepdim=True).clamp(min=1)
+
+    def embed(self, x: Tensor, state: Tensor) -> Tensor:
+        if self.training:
+
+            def drawn(largest: float, columns: int) -> Tensor:
+                return (2 * torch.rand(len(x), columns, device=x.device, dtype=state.dtype) - 1) * largest
+
+            state = state + drawn(self.max_shift, 1) + drawn(self.max_local, x.shape[1])
+            state = state * drawn(math.log(self.max_scale), 1).exp()
+        return x + sinusoid(state, self.frame.dim).to(x.dtype)

@@ -1,0 +1,65 @@
+"""Increasing Learning Efficiency of Self-Attention Networks through Direct Position Interactions, Learnable
+Temperature, and Convoluted Attention (Dufter, Schmitt, Schuetze 2020)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.absolute.tokens import counted
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, PositionModel, register
+from floater.positions import Positions
+
+
+@register("dufter_absolute")
+class DufterAbsolute(PositionModel):
+    """A learned number for each pair of positions, added to the logits.
+
+    Dufter et al. 2022, section 3.2 (the middle of figure 2) and section 4.1.2, are the specification: biases
+    instead of position vectors. They leave sharing open; here every head of every block has its own.
+
+    Shapes: table (layers, heads, max_length, max_length), query first.
+
+    Bounded: a position past max_length is an error.
+
+    Args:
+        frame: the stack of blocks it serves.
+
+    Example:
+        >>> model = DufterAbsolute(Frame(dim=4, heads=2, layers=1, max_length=3))
+        >>> q = torch.zeros(1, 2, 3, 2)
+        >>> model.bias(q, q, model.prepare(Positions.arange(3)), 0).shape
+        torch.Size([1, 2, 3, 3])
+    """
+
+    card = Card(
+        paper="Dufter et al. 2020",
+        link="https://doi.org/10.18653/v1/2020.coling-main.324",
+        point="absolute",
+        equation="A_{ts} = q_t . k_s / sqrt(d_h) + b_{ts}",
+        parameters="l * h * t_max * t_max",
+    )
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame)
+        self.table = nn.Parameter(torch.empty(frame.layers, frame.heads, frame.max_length, frame.max_length))
+        self.reset_parameters()
+
+    @property
+    def bound(self) -> int:
+        """The number of positions."""
+        return self.frame.max_length
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, std=0.02)
+
+    def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
+        query, key = (
+            counted(places, "pairs of absolute positions", self.bound)
+            for places in (positions.query, positions.key)
+        )
+        return query[:, :, None], key[:, None, :]
+
+    def bias(self, q: Tensor, k: Tensor, state: tuple[Tensor, Tensor], layer: int) -> Tensor:
+        return self.table[layer][:, *state].transpose(0, 1)

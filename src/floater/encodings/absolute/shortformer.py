@@ -1,0 +1,53 @@
+"""Shortformer: Better Language Modeling Using Shorter Inputs (Press, Smith, Lewis 2021)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from floater.encodings.absolute.tokens import even
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, PositionModel, register
+from floater.flow import sinusoid
+from floater.positions import Positions
+
+
+@register("shortformer")
+class Shortformer(PositionModel):
+    """Position-infused attention: sinusoids join what queries and keys are projected from, in every block.
+
+    Section 5 of the paper; Dufter et al. 2022, equation 7. Values see no positions, and nothing is added to
+    the embeddings, so what a block puts out does not say where its tokens stood. The cached previous
+    subsequence, which the paper builds on this, belongs to language modelling and is not part of the model.
+
+    Args:
+        frame: the stack of blocks it serves; dim must be even.
+
+    Raises:
+        PositionError: if dim is odd.
+
+    Example:
+        >>> import torch
+        >>> model = Shortformer(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> x = torch.zeros(1, 1, 2)
+        >>> model.inputs(x, model.prepare(Positions.arange(1)), 0)
+        (tensor([[[0., 1.]]]), tensor([[[0., 1.]]]), tensor([[[0., 0.]]]))
+    """
+
+    card = Card(
+        paper="Press et al. 2021",
+        link="https://arxiv.org/abs/2012.15832",
+        point="absolute",
+        equation="q_t = (x_t + p_t) W_q, k_t = (x_t + p_t) W_k, v_t = x_t W_v",
+        survey=SurveyRow("absolute", "APE", learnable=False, recurring=True, unbound=True, parameters="0"),
+    )
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame)
+        even(frame)
+
+    def prepare(self, positions: Positions) -> Tensor:
+        return sinusoid(positions.query, self.frame.dim)
+
+    def inputs(self, x: Tensor, state: Tensor, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        infused = x + state.to(x.dtype)
+        return infused, infused, x

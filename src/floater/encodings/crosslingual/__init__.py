@@ -1,0 +1,1 @@
+"""Position models for texts of several languages."""

@@ -1,0 +1,71 @@
+"""On the Importance of Word Order Information in Cross-lingual Sequence Labeling (Liu et al. 2021b)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from floater.encodings.absolute.tokens import counted, sweep, whole
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.positions import Positions
+
+
+@register("convolution")
+class Convolution(PositionModel):
+    """A one-dimensional convolution over the embeddings instead of positions: order is known nearby only.
+
+    Dufter et al. 2022, section 4.5, are the specification; they leave open where the convolution stands: here
+    it is added to the embeddings, where position vectors would be. Padding is no neighbour: outside of the
+    sentence there are zeros.
+
+    Args:
+        frame: the stack of blocks it serves.
+        kernel: width of the convolution in tokens, at least 1; odd unless causal.
+        causal: see no later tokens; None means in the decoder of an encoder-decoder only. A language model
+            must say True.
+
+    Raises:
+        PositionError: if an option is not valid, positions are real, or decoding has a cache.
+
+    Example:
+        >>> import torch
+        >>> model = Convolution(Frame(dim=4, heads=1, layers=1, max_length=16))
+        >>> model.embed(torch.zeros(1, 5, 4), model.prepare(Positions.arange(5))).shape
+        torch.Size([1, 5, 4])
+    """
+
+    card = Card(
+        paper="Liu et al. 2021b",
+        link="https://arxiv.org/abs/2001.11164",
+        point="relative",
+        equation="x_t + b + sum_j W_j x_{t+j}, |j| <= kernel // 2",
+        parameters="kernel * d * d + d",
+    )
+
+    def __init__(self, frame: Frame, *, kernel: int = 3, causal: bool | None = None) -> None:
+        super().__init__(frame)
+        self.causal = frame.site == "decoder" if causal is None else causal
+        if kernel < 1 or not (self.causal or kernel % 2):
+            raise PositionError(f"kernel is {kernel}; it must be at least 1, and odd unless causal")
+        self.convolution = nn.Conv1d(frame.dim, frame.dim, kernel)
+
+    def reset_parameters(self) -> None:
+        self.convolution.reset_parameters()
+
+    def prepare(self, positions: Positions) -> Tensor | None:
+        counted(positions.query, "neighbours of a convolution")
+        return whole(positions, "a convolution")
+
+    def embed(self, x: Tensor, state: Any) -> Tensor:
+        (kernel,) = self.convolution.kernel_size
+        before = kernel - 1 if self.causal else kernel // 2
+
+        def along(y: Tensor) -> Tensor:
+            padded = F.pad(y.transpose(1, 2), (before, kernel - 1 - before))
+            out: Tensor = self.convolution(padded).transpose(1, 2)
+            return y + out.to(y.dtype)
+
+        return sweep(x, state, along)

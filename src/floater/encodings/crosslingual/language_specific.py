@@ -1,0 +1,74 @@
+"""On the Cross-lingual Transferability of Monolingual Representations (Artetxe, Ruder, Yogatama 2020)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.absolute.tokens import counted
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.positions import Positions
+
+
+@register("language_specific")
+class LanguageSpecific(PositionModel):
+    """A table of learned positions for each language; a token's language is `Positions.language`.
+
+    Dufter et al. 2022, section 4.5, are the specification.
+
+    Shapes: table (languages, max_length, dim).
+
+    Bounded: a position past max_length is an error.
+
+    Args:
+        frame: the stack of blocks it serves.
+        languages: their number, at least 1.
+
+    Raises:
+        PositionError: if an option is not valid, or the positions name no language or one there is not.
+
+    Example:
+        >>> model = LanguageSpecific(Frame(dim=4, heads=1, layers=1, max_length=8), languages=3)
+        >>> model.table.shape
+        torch.Size([3, 8, 4])
+    """
+
+    card = Card(
+        paper="Artetxe et al. 2020",
+        link="https://arxiv.org/abs/1910.11856",
+        point="absolute",
+        equation="x_t + P^{language of t}_t",
+        parameters="languages * t_max * d",
+    )
+
+    def __init__(self, frame: Frame, *, languages: int = 2) -> None:
+        super().__init__(frame)
+        if languages < 1:
+            raise PositionError(f"languages is {languages}; it must be at least 1")
+        self.table = nn.Parameter(torch.empty(languages, frame.max_length, frame.dim))
+        self.reset_parameters()
+
+    @property
+    def bound(self) -> int:
+        """The number of positions."""
+        return self.frame.max_length
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, std=self.frame.dim**-0.5)
+
+    def prepare(self, positions: Positions) -> Tensor:
+        query = counted(positions.query, "positions of a language", self.bound)
+        language = positions.language
+        if language is None:
+            raise PositionError("no language in the positions; this model has a table for each language")
+        languages = len(self.table)
+        if language.numel() and not 0 <= int(language.min()) <= int(language.max()) < languages:
+            raise PositionError(
+                f"languages are 0 to {languages - 1}; got {int(language.min())} to {int(language.max())}"
+            )
+        vectors: Tensor = self.table[language, query]
+        return vectors
+
+    def embed(self, x: Tensor, state: Tensor) -> Tensor:
+        return x + state.to(x.dtype)

@@ -1,0 +1,118 @@
+"""On the Importance of Word Order Information in Cross-lingual Sequence Labeling (Liu et al. 2021b)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from floater.encodings.absolute.learned import Learned
+from floater.encodings.absolute.tokens import even
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.flow import sinusoid
+from floater.positions import Positions
+
+
+@register("shuffled")
+class Shuffled(PositionModel):
+    """Sinusoids whose order is drawn anew for each sentence while training, and is right in evaluation.
+
+    Dufter et al. 2022, section 4.5, are the specification: they shuffle the tokens of the source language.
+    To an encoder that is the same as to shuffle the positions of the tokens, as is done here; padding keeps
+    its own.
+
+    Args:
+        frame: the stack of blocks it serves; dim must be even.
+
+    Raises:
+        PositionError: if dim is odd.
+
+    Example:
+        >>> model = Shuffled(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> x = torch.zeros(1, 9, 2)
+        >>> once, twice = (model.embed(x, model.prepare(Positions.arange(9))) for _ in range(2))
+        >>> torch.equal(once, twice), torch.equal(once.sort(1).values, twice.sort(1).values)
+        (False, True)
+    """
+
+    card = Card(
+        paper="Liu et al. 2021b",
+        link="https://arxiv.org/abs/2001.11164",
+        point="absolute",
+        equation="x_t + p_{s(t)}, s a random permutation in training",
+    )
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame)
+        even(frame)
+
+    def prepare(self, positions: Positions) -> tuple[Tensor, Tensor | None]:
+        valid = positions.key_valid
+        return positions.query, None if valid is None else valid[
+            :, valid.shape[1] - positions.query.shape[1] :
+        ]
+
+    def embed(self, x: Tensor, state: tuple[Tensor, Tensor | None]) -> Tensor:
+        place, valid = state
+        if self.training:
+            padding = torch.zeros(x.shape[:2], device=x.device) if valid is None else (~valid).float()
+            tokens = padding.expand(x.shape[:2]).argsort(dim=1, stable=True)
+            drawn = (padding + torch.rand(x.shape[:2], device=x.device)).argsort(dim=1)
+            place = place.expand(x.shape[:2])
+            place = torch.empty_like(place).scatter(1, drawn, place.gather(1, tokens))
+        return x + sinusoid(place, self.frame.dim).to(x.dtype)
+
+
+@register("frozen")
+class Frozen(Learned):
+    """A table of positions that somebody else trained and that stays as it is.
+
+    Dufter et al. 2022, section 4.5, are the specification. The table is a parameter, so that it is saved and
+    loaded with the model, but no gradient reaches it. Until `fill` it is a random one.
+
+    Bounded: a position past the table is an error.
+
+    Args:
+        frame: the stack of blocks it serves; max_length is the size of the table.
+
+    Example:
+        >>> model = Frozen(Frame(dim=4, heads=1, layers=1, max_length=16))
+        >>> model.fill(torch.ones(16, 4))
+        >>> model.embed(torch.zeros(1, 2, 4), model.prepare(Positions.arange(2))).requires_grad
+        False
+    """
+
+    card = Card(
+        paper="Liu et al. 2021b",
+        link="https://arxiv.org/abs/2001.11164",
+        point="absolute",
+        equation="x_t + P_t, P fixed",
+        parameters="t_max * d",
+    )
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame)
+        self.train()
+
+    def train(self, mode: bool = True) -> Frozen:
+        super().train(mode)
+        self.table(0).weight.requires_grad_(False)  # loaders of checkpoints make every parameter learn again
+        return self
+
+    @torch.no_grad()
+    def fill(self, vectors: Tensor) -> None:
+        """Take over the positions of a pretrained model.
+
+        Args:
+            vectors: (max_length, dim).
+
+        Raises:
+            PositionError: if the shape is another one.
+        """
+        weight = self.table(0).weight
+        if vectors.shape != weight.shape:
+            raise PositionError(f"vectors are {tuple(vectors.shape)}; the table is {tuple(weight.shape)}")
+        weight.copy_(vectors)
+
+    def vectors(self, state: Tensor, layer: int) -> Tensor:
+        return super().vectors(state, layer).detach()

@@ -1,0 +1,1 @@
+"""Position models of decoders: they know how long the text shall become."""

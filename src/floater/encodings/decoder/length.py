@@ -1,0 +1,200 @@
+"""Positional Encoding to Control Output Sequence Length (Takase, Okazaki 2019); Incorporating Noisy Length
+Constraints into Transformer with Length-aware Positional Encodings (Oka et al. 2020)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from floater.encodings.absolute.tokens import even
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, PositionError, PositionModel, one_of, register
+from floater.flow import sinusoid
+from floater.flow.stepping import wide_dtype
+from floater.positions import Positions
+
+_SURVEY = SurveyRow("absolute", "APE", learnable=False, recurring=False, unbound=True, parameters="0")
+
+
+class LengthAware(PositionModel):
+    """x + p(t, l), where l is `Positions.target_length`. Subclasses give the vectors.
+
+    Args:
+        frame: the stack of blocks it serves; dim must be even.
+        plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder,
+            instead of refusing. The decoder of an encoder-decoder refuses all the same.
+
+    Raises:
+        PositionError: if dim is odd, or a target length is lacking.
+    """
+
+    window = 0
+
+    def __init__(self, frame: Frame, plain: bool) -> None:
+        super().__init__(frame)
+        even(frame)
+        self.plain = plain and frame.site != "decoder"
+
+    def vectors(self, place: Tensor, length: Tensor) -> Tensor:
+        """p(t, l): (batch or 1, T, dim) for places (batch or 1, T) and lengths (batch or 1, 1)."""
+        raise NotImplementedError(f"{type(self).__name__} must define vectors")
+
+    def prepare(self, positions: Positions) -> tuple[Tensor, Tensor | None]:
+        if positions.target_length is not None:
+            return positions.query, positions.target_length[:, None]
+        if not self.plain:
+            raise PositionError(
+                "no target_length in the positions; a length-aware model must know how long the text shall be"
+            )
+        return positions.query, None
+
+    def embed(self, x: Tensor, state: tuple[Tensor, Tensor | None]) -> Tensor:
+        place, length = state
+        if length is None:
+            return x + sinusoid(place, self.frame.dim).to(x.dtype)
+        if self.training and self.window:
+            noise = torch.randint(-self.window, self.window + 1, (len(x), 1), device=x.device)
+            length = (length + noise).clamp(min=1)
+        return x + self.vectors(place, length).to(x.dtype)
+
+
+def difference(place: Tensor, length: Tensor, dim: int) -> Tensor:
+    """The sinusoid of l - t (Dufter et al. 2022, equation 32): (batch or 1, T, dim).
+
+    Example:
+        >>> difference(torch.tensor([[3]]), torch.tensor([[3]]), 2)
+        tensor([[[0., 1.]]])
+    """
+    return sinusoid(length - place, dim)
+
+
+def ratio(place: Tensor, length: Tensor, dim: int) -> Tensor:
+    """Sinusoids of t whose base is l instead of 10,000 (Dufter et al. 2022, equation 33).
+
+    Example:
+        >>> ratio(torch.tensor([[0]]), torch.tensor([[3]]), 2)
+        tensor([[[0., 1.]]])
+    """
+    wide = wide_dtype(place.device)
+    exponent = -torch.arange(0, dim, 2, device=place.device, dtype=wide) / dim
+    angle = place.to(wide)[..., None] * length.to(wide)[..., None] ** exponent
+    vectors = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+    return vectors if place.dtype == torch.float64 else vectors.float()
+
+
+@register("ldpe")
+class LengthDifference(LengthAware):
+    """Sinusoids of the tokens that are left, l - t: they count down, and stand at 1 for the last of l tokens.
+
+    Takase and Okazaki 2019, section 3.1; Dufter et al. 2022, equation 32. Positions t count from 0 and the
+    exponents are the paper's; the released program counts one more and has other frequencies.
+
+    Args:
+        frame: the stack of blocks it serves; dim must be even.
+        plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder,
+            instead of refusing. The decoder of an encoder-decoder refuses all the same.
+
+    Raises:
+        PositionError: if dim is odd, or a target length is lacking.
+
+    Example:
+        >>> model = LengthDifference(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> positions = Positions(torch.tensor([[9]]), torch.tensor([[9]]), target_length=torch.tensor([9]))
+        >>> model.embed(torch.zeros(1, 1, 2), model.prepare(positions))
+        tensor([[[0., 1.]]])
+    """
+
+    card = Card(
+        paper="Takase and Okazaki 2019",
+        link="https://arxiv.org/abs/1904.07418",
+        point="absolute",
+        equation="x_t + p; p_{2j} = sin((l - t) / 10000^{2j/d}), p_{2j+1} = cos((l - t) / 10000^{2j/d})",
+        survey=_SURVEY,
+    )
+
+    def __init__(self, frame: Frame, *, plain: bool = False) -> None:
+        super().__init__(frame, plain)
+
+    def vectors(self, place: Tensor, length: Tensor) -> Tensor:
+        return difference(place, length, self.frame.dim)
+
+
+@register("lrpe")
+class LengthRatio(LengthAware):
+    """Sinusoids whose slowest wave fits the length of the text: their base is the target length l.
+
+    Takase and Okazaki 2019, section 3.1; Dufter et al. 2022, equation 33. Positions t count from 0 and the
+    exponents are the paper's; the released program counts from the padding index and has other frequencies.
+
+    Args:
+        frame: the stack of blocks it serves; dim must be even.
+        plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder,
+            instead of refusing. The decoder of an encoder-decoder refuses all the same.
+
+    Raises:
+        PositionError: if dim is odd, or a target length is lacking.
+
+    Example:
+        >>> model = LengthRatio(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> model.prepare(Positions.arange(4))
+        Traceback (most recent call last):
+        floater.encodings.model.PositionError: no target_length in the positions; ...
+    """
+
+    card = Card(
+        paper="Takase and Okazaki 2019",
+        link="https://arxiv.org/abs/1904.07418",
+        point="absolute",
+        equation="x_t + p; p_{2j} = sin(t / l^{2j/d}), p_{2j+1} = cos(t / l^{2j/d})",
+        survey=_SURVEY,
+    )
+
+    def __init__(self, frame: Frame, *, plain: bool = False) -> None:
+        super().__init__(frame, plain)
+
+    def vectors(self, place: Tensor, length: Tensor) -> Tensor:
+        return ratio(place, length, self.frame.dim)
+
+
+@register("noisy_length")
+class NoisyLength(LengthAware):
+    """`ldpe` or `lrpe` with a target length that is wrong by a few tokens while training.
+
+    Oka et al. 2020; Dufter et al. 2022, section 4.4. For each text an integer between -window and window,
+    drawn evenly, is added to its target length; a length never falls below 1. Evaluation takes the length as
+    it is given. Their predictor of the length is a model of its own and not part of this.
+
+    Args:
+        frame: the stack of blocks it serves; dim must be even.
+        kind: "difference" (ldpe) or "ratio" (lrpe).
+        window: the largest error, at least 1.
+        plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder,
+            instead of refusing. The decoder of an encoder-decoder refuses all the same.
+
+    Raises:
+        PositionError: if dim is odd, an option is not valid, or a target length is lacking.
+
+    Example:
+        >>> NoisyLength(Frame(dim=2, heads=1, layers=1, max_length=16), kind="ratio").window
+        4
+    """
+
+    card = Card(
+        paper="Oka et al. 2020",
+        link="https://doi.org/10.18653/v1/2020.coling-main.319",
+        point="absolute",
+        equation="x_t + p(t, l + noise) in training, x_t + p(t, l) else; p of ldpe or lrpe",
+        survey=_SURVEY,
+    )
+
+    def __init__(
+        self, frame: Frame, *, kind: str = "difference", window: int = 4, plain: bool = False
+    ) -> None:
+        super().__init__(frame, plain)
+        one_of("kind", kind, ("difference", "ratio"))
+        if window < 1:
+            raise PositionError(f"window is {window}; it must be at least 1")
+        self.kind, self.window = kind, window
+
+    def vectors(self, place: Tensor, length: Tensor) -> Tensor:
+        return (difference if self.kind == "difference" else ratio)(place, length, self.frame.dim)

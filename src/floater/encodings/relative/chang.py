@@ -1,0 +1,81 @@
+"""Convolutions and Self-Attention: Re-interpreting Relative Positions in Pre-trained Language Models (Chang
+et al. 2021): composite attention."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.absolute.tokens import counted
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.positions import Positions
+
+
+@register("chang")
+class Chang(PositionModel):
+    """A fixed and a dynamic lightweight convolution inside of attention.
+
+    A number for each distance and head (the fixed one, as in T5) and the product of the query with a vector
+    for each distance, shared by the heads of a block (the dynamic one, as in Shaw et al. 2018). Section 3 of
+    the paper; Dufter et al. 2022, section 4.1.2, say only that both are combined. As in the released program
+    the numbers are not scaled and start at zero, and distances are clipped to the window: two tokens further
+    apart than it are taken for that far apart.
+
+    Shapes: fixed (layers, heads, 2 window + 1); query (layers, head_dim, 2 window + 1), and key the same.
+    Column window + d belongs to keys d places after the query.
+
+    Args:
+        frame: the stack of blocks it serves.
+        window: the largest distance that is told apart, at least 1.
+        keys: add the product of the key with vectors of its own.
+
+    Raises:
+        PositionError: if window is below 1, or positions are real.
+
+    Example:
+        >>> model = Chang(Frame(dim=4, heads=2, layers=1, max_length=16), window=2)
+        >>> q = torch.randn(1, 2, 3, 2)
+        >>> model.bias(q, q, model.prepare(Positions.arange(3)), 0).shape
+        torch.Size([1, 2, 3, 3])
+    """
+
+    card = Card(
+        paper="Chang et al. 2021",
+        link="https://arxiv.org/abs/2106.05505",
+        point="relative",
+        equation="A_{ts} = q_t . (k_s + r_{s-t}) / sqrt(d_h) + b_{s-t}, s - t clipped to the window",
+        parameters="l * (2 * window + 1) * (h + d // h)",
+    )
+
+    def __init__(self, frame: Frame, *, window: int = 8, keys: bool = False) -> None:
+        super().__init__(frame)
+        if window < 1:
+            raise PositionError(f"window is {window}; it must be at least 1")
+        self.window = window
+        columns = 2 * window + 1
+        self.fixed = nn.Parameter(torch.empty(frame.layers, frame.heads, columns))
+        shape = frame.layers, frame.dim // frame.heads, columns
+        self.query = nn.Parameter(torch.empty(shape))
+        self.key = nn.Parameter(torch.empty(shape)) if keys else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.fixed)
+        for table in (self.query, self.key):
+            if table is not None:
+                nn.init.normal_(table, std=0.02)
+
+    def prepare(self, positions: Positions) -> Tensor:
+        for places in (positions.query, positions.key):
+            counted(places, "distances of a convolution")
+        return positions.delta.clamp(-self.window, self.window) + self.window
+
+    def bias(self, q: Tensor, k: Tensor, state: Tensor, layer: int) -> Tensor:
+        column = state[:, None].expand(len(q), q.shape[1], -1, -1)
+        scale = self.scale(q.shape[-1])
+        dynamic = (q @ self.query[layer] * scale).gather(-1, column)
+        if self.key is not None:
+            of_keys = (k @ self.key[layer] * scale).gather(-1, column.transpose(-1, -2))
+            dynamic = dynamic + of_keys.transpose(-1, -2)
+        return dynamic + self.fixed[layer][:, state].transpose(0, 1)

@@ -1,0 +1,68 @@
+"""On the Relation between Position Information and Sentence Length in Neural Machine Translation (Neishi,
+Yoshinaga 2019)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from floater.encodings.absolute.tokens import counted, sweep, whole
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, PositionModel, register
+from floater.positions import Positions
+
+
+@register("rnn_transformer")
+class RNNTransformer(PositionModel):
+    """A GRU reads the embeddings, and the Transformer reads the GRU: there are no positions.
+
+    Section 3.2 of the paper; Dufter et al. 2022, section 4.1.2 and figure 5. The GRU runs from the first
+    token to the last in encoder and decoder, passes padding over, and starts at zero. Its last state is not
+    kept for later calls, so decoding with a cache is refused.
+
+    Args:
+        frame: the stack of blocks it serves.
+
+    Raises:
+        PositionError: if positions are real, or decoding has a cache.
+
+    Example:
+        >>> import torch
+        >>> model = RNNTransformer(Frame(dim=4, heads=1, layers=1, max_length=16))
+        >>> model.embed(torch.zeros(2, 5, 4), model.prepare(Positions.arange(5))).shape
+        torch.Size([2, 5, 4])
+    """
+
+    card = Card(
+        paper="Neishi and Yoshinaga 2019",
+        link="https://doi.org/10.18653/v1/K19-1031",
+        point="relative",
+        equation="h_t = GRU(x_t, h_{t-1}) instead of x_t",
+        parameters="6 * d * d + 6 * d",
+        survey=SurveyRow(
+            "relative",
+            "-",
+            learnable=True,
+            recurring=False,
+            unbound=True,
+            parameters="6*d^2 + 3*d",
+            differs={
+                "injection": "it changes the input embeddings, if not by a sum",
+                "parameters": "PyTorch's GRU has a bias for the input and one for the state; the survey "
+                "counts one",
+            },
+        ),
+    )
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame)
+        self.gru = nn.GRU(frame.dim, frame.dim, batch_first=True)
+
+    def reset_parameters(self) -> None:
+        self.gru.reset_parameters()
+
+    def prepare(self, positions: Positions) -> Tensor | None:
+        counted(positions.query, "steps of a GRU")
+        return whole(positions, "a GRU")
+
+    def embed(self, x: Tensor, state: Tensor | None) -> Tensor:
+        return sweep(x, state, lambda y: self.gru(y)[0].to(y.dtype))

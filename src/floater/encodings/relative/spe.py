@@ -1,0 +1,245 @@
+"""Relative Positional Encoding for Transformers with Linear Complexity (Liutkus et al. 2021): SPE."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from floater.encodings.absolute.tokens import counted
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.flow.stepping import wide_dtype
+from floater.positions import Positions
+
+_CHUNK = 64  # tokens whose noise is drawn at once in evaluation
+
+
+class Codes(NamedTuple):
+    """What all blocks share: random processes along the tokens.
+
+    Args:
+        query: (batch or 1, T, heads, head_dim, realizations), and
+        key: the same, correlated with it as the positions are.
+        gate: (heads, head_dim, realizations), the same for all positions; None without gates.
+    """
+
+    query: Tensor
+    key: Tensor
+    gate: Tensor | None
+
+
+class StochasticPositions(PositionModel):
+    """Queries and keys filtered by correlated noise, whose product is relative attention in expectation.
+
+    A query becomes q'_r = sum_d q_d Q_{d,r}(t), a key k'_r = sum_d k_d K_{d,r}(s), r = 1, ..., realizations,
+    with E[Q_{d,r}(t) K_{d,r}(s)] = P_d(t - s). So E[q' . k'] = sum_d q_d k_d P_d(t - s) / sqrt(head_dim), up
+    to noise that falls as 1 / sqrt(realizations). With gates g, learned for each block, head and component,
+    P_d becomes (1 - g) P_d + g. Subclasses give the processes.
+
+    The noise is drawn once in a forward pass, for all blocks and samples. In evaluation it is drawn from
+    `seed`, so that outputs do not change and a cache serves; the released program draws it anew. Relative
+    means here: in expectation. Only full attention is offered.
+
+    Args:
+        frame: the stack of blocks it serves.
+        realizations: R, the width of filtered queries and keys, at least 1.
+        gated: learn how much of each component is content alone.
+        seed: of the noise in evaluation, not negative.
+    """
+
+    def __init__(self, frame: Frame, realizations: int, gated: bool, seed: int) -> None:
+        super().__init__(frame)
+        if realizations < 1 or seed < 0:
+            raise PositionError(
+                f"realizations is {realizations} and seed {seed}; they must be at least 1 and 0"
+            )
+        self.realizations, self.seed = realizations, seed
+        shape = frame.layers, frame.heads, frame.dim // frame.heads
+        self.gate = nn.Parameter(torch.empty(shape)) if gated else None
+
+    def reset_parameters(self) -> None:
+        if self.gate is not None:
+            nn.init.normal_(self.gate)
+
+    def noise(self, shape: Sequence[int], like: Tensor, chunk: int = 0) -> Tensor:
+        """Standard normal numbers; in evaluation those of one chunk are always the same."""
+        if self.training:
+            return torch.randn(*shape, device=like.device, dtype=like.dtype)
+        generator = torch.Generator().manual_seed(self.seed + chunk)
+        return torch.randn(*shape, generator=generator).to(like)
+
+    def processes(self, positions: Positions) -> tuple[Tensor, Tensor]:
+        """Q and K at the positions of the queries: (batch or 1, T, heads, head_dim, realizations)."""
+        raise NotImplementedError(f"{type(self).__name__} must define processes")
+
+    def prepare(self, positions: Positions) -> Codes:
+        head_dim = self.frame.dim // self.frame.heads
+        unit = (self.realizations * head_dim) ** -0.25  # the rest of 1 / R sqrt(head_dim) is `scale`
+        query, key = self.processes(positions)
+        gate = None
+        if self.gate is not None:
+            gate = self.noise((self.frame.heads, head_dim, self.realizations), self.gate) * unit
+        return Codes(query * unit, key * unit, gate)
+
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Codes, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        return self._filter(q, state.query, state, layer), self._filter(k, state.key, state, layer), v
+
+    def _filter(self, x: Tensor, code: Tensor, state: Codes, layer: int) -> Tensor:
+        content = None
+        if self.gate is not None and state.gate is not None:
+            gate = self.gate[layer].sigmoid()
+            content = torch.einsum("bthd,hdr->bthr", x * gate.sqrt().to(x.dtype), state.gate.to(x.dtype))
+            x = x * (1 - gate).sqrt().to(x.dtype)
+        code = code.to(x.dtype)
+        if len(code) == 1:
+            out = torch.einsum("bthd,thdr->bthr", x, code[0])
+        else:
+            out = torch.einsum("bthd,bthdr->bthr", x, code)
+        return out if content is None else out + content
+
+
+@register("spe_sine")
+class SineSPE(StochasticPositions):
+    """SPE of sums of waves: P_d(t - s) = sum_k gain_k^2 cos(2 pi f_k (t - s) + offset_k) / 2K, learned.
+
+    Section 2.2 of the paper; Dufter et al. 2022, section 4.1.2. Frequencies are sigmoid(.) / 2 and start low,
+    gains are softplus(.), as in the released program. See `StochasticPositions`.
+
+    Shapes: frequency, offset and gain (heads, head_dim, sines); gate (layers, heads, head_dim).
+
+    Args:
+        frame: the stack of blocks it serves.
+        sines: K, waves of each component, at least 1.
+        realizations: R, the width of filtered queries and keys, at least 1.
+        gated: learn how much of each component is content alone.
+        seed: of the noise in evaluation, not negative.
+
+    Raises:
+        PositionError: if an option is not valid.
+
+    Example:
+        >>> model = SineSPE(Frame(dim=4, heads=2, layers=1, max_length=16), realizations=8)
+        >>> q = torch.randn(1, 3, 2, 2)
+        >>> model.qkv(q, q, q, model.prepare(Positions.arange(3)), 0)[0].shape
+        torch.Size([1, 3, 2, 8])
+    """
+
+    card = Card(
+        paper="Liutkus et al. 2021",
+        link="https://arxiv.org/abs/2105.08399",
+        point="relative",
+        equation="E[A_{ts}] = sum_d q_{t,d} k_{s,d} ((1 - g_d) P_d(t - s) + g_d) / sqrt(d_h); "
+        "P_d(t - s) = sum_k a_{d,k}^2 cos(2 pi f_{d,k} (t - s) + c_{d,k}) / 2K",
+        parameters="3 * sines * d + l * d",
+        survey=SurveyRow(
+            "relative",
+            "MAM",
+            learnable=True,
+            recurring=True,
+            unbound=False,
+            parameters="3*K*d*h + l*d",
+            differs={
+                "unbound": "waves go on past any length",
+                "parameters": "each head has waves for its own d / h components: 3 K (d / h) h",
+            },
+        ),
+    )
+
+    def __init__(
+        self, frame: Frame, *, sines: int = 5, realizations: int = 64, gated: bool = True, seed: int = 0
+    ) -> None:
+        super().__init__(frame, realizations, gated, seed)
+        if sines < 1:
+            raise PositionError(f"sines is {sines}; it must be at least 1")
+        shape = frame.heads, frame.dim // frame.heads, sines
+        self.frequency, self.offset, self.gain = (nn.Parameter(torch.empty(shape)) for _ in range(3))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        nn.init.normal_(self.frequency, mean=-4.0)
+        nn.init.normal_(self.offset)
+        nn.init.normal_(self.gain)
+        self.gain.mul_(2 / self.gain.norm(dim=-1, keepdim=True).sqrt())
+
+    def processes(self, positions: Positions) -> tuple[Tensor, Tensor]:
+        wide, own = wide_dtype(self.frequency.device), self.frequency.dtype
+        cycles = positions.query.to(wide)[..., None, None, None] * (self.frequency.to(wide).sigmoid() / 2)
+        phase = 2 * math.pi * (cycles - cycles.detach().floor())
+        query, key = (
+            torch.cat((angle.cos(), angle.sin()), dim=-1).to(own) for angle in (phase + self.offset, phase)
+        )
+        weight = F.softplus(self.gain).repeat(1, 1, 2)[..., None] * query.shape[-1] ** -0.5
+        z = weight * self.noise((*query.shape[-3:], self.realizations), self.gain, chunk=1)
+        return torch.einsum("xthdk,hdkr->xthdr", query, z), torch.einsum("xthdk,hdkr->xthdr", key, z)
+
+
+@register("spe_conv")
+class ConvSPE(StochasticPositions):
+    """SPE of filtered noise: P_d(t - s) = sum_i a_i b_{i + t - s}, a and b learned filters.
+
+    Section 2.2 of the paper. Tokens as far apart as the filters are long, or further, see nothing of each
+    other's position (P = 0). See `StochasticPositions`.
+
+    Shapes: filters (2, heads, head_dim, kernel), for queries and for keys; gate (layers, heads, head_dim).
+
+    Args:
+        frame: the stack of blocks it serves.
+        kernel: length of the filters in tokens, at least 1.
+        realizations: R, the width of filtered queries and keys, at least 1.
+        gated: learn how much of each component is content alone.
+        seed: of the noise in evaluation, not negative.
+
+    Raises:
+        PositionError: if an option is not valid, or positions are real.
+
+    Example:
+        >>> model = ConvSPE(Frame(dim=4, heads=2, layers=1, max_length=16), kernel=8, gated=False)
+        >>> q = torch.randn(1, 3, 2, 2)
+        >>> model.qkv(q, q, q, model.prepare(Positions.arange(3)), 0)[1].shape
+        torch.Size([1, 3, 2, 64])
+    """
+
+    card = Card(
+        paper="Liutkus et al. 2021",
+        link="https://arxiv.org/abs/2105.08399",
+        point="relative",
+        equation="E[A_{ts}] = sum_d q_{t,d} k_{s,d} ((1 - g_d) P_d(t - s) + g_d) / sqrt(d_h); "
+        "P_d(t - s) = sum_i a_{d,i} b_{d,i+t-s}",
+        parameters="2 * kernel * d + l * d",
+    )
+
+    def __init__(
+        self, frame: Frame, *, kernel: int = 128, realizations: int = 64, gated: bool = True, seed: int = 0
+    ) -> None:
+        super().__init__(frame, realizations, gated, seed)
+        if kernel < 1:
+            raise PositionError(f"kernel is {kernel}; it must be at least 1")
+        self.kernel = kernel
+        self.filters = nn.Parameter(torch.empty(2, frame.heads, frame.dim // frame.heads, kernel))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        nn.init.uniform_(self.filters, 0.0, (2 / self.kernel) ** 0.5)
+
+    def processes(self, positions: Positions) -> tuple[Tensor, Tensor]:
+        query = counted(positions.query, "steps of a convolution")
+        heads, head_dim = self.filters.shape[1:3]
+        length = int(query.max()) + self.kernel if query.numel() else self.kernel
+        shape = self.realizations, heads * head_dim, _CHUNK
+        chunks = range(1, 1 - (-length // _CHUNK))
+        z = torch.cat([self.noise(shape, self.filters, chunk) for chunk in chunks], dim=-1)[..., :length]
+        weights = self.filters.flatten(1, 2)[:, :, None]
+
+        def at(weight: Tensor) -> Tensor:
+            rows = F.conv1d(z, weight, groups=heads * head_dim).permute(2, 1, 0)
+            return rows.reshape(len(rows), heads, head_dim, self.realizations)[query]
+
+        return at(weights[0]), at(weights[1])

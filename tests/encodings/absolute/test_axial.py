@@ -1,0 +1,59 @@
+"""Axial positions against Hugging Face's Reformer and the survey's equation."""
+
+import pytest
+import torch
+
+from floater import PositionError, Positions, build
+
+SIZES = {"heads": 2, "layers": 1, "max_length": 12}
+
+
+def model(**given):
+    torch.manual_seed(0)
+    return build("axial", dim=6, **(SIZES | given), segment=4).double()
+
+
+@pytest.mark.parametrize("first", [2, 3])
+def test_the_released_order_is_hugging_faces(first):
+    reformer = pytest.importorskip("transformers.models.reformer.modeling_reformer")
+    from transformers import ReformerConfig
+
+    built = model(first=first)
+    config = ReformerConfig(
+        hidden_size=6, axial_pos_shape=(3, 4), axial_pos_embds_dim=(first, 6 - first), hidden_dropout_prob=0.0
+    )
+    other = reformer.AxialPositionEmbeddings(config).double()
+    with torch.no_grad():
+        other.weights[0].copy_(built.segments.view(3, 1, -1))
+        other.weights[1].copy_(built.places.view(1, 4, -1))
+    x = torch.randn(2, 12, 6, dtype=torch.double)
+    found = built.embed(x, built.prepare(Positions.arange(12)))
+    torch.testing.assert_close(found, x + other(torch.arange(12)[None]))
+
+
+def test_the_surveys_order_is_equation_5():
+    built = model(first=2, order="survey")
+    places = [0, 1, 3, 4, 7, 11]
+    state = built.prepare(Positions(torch.tensor([places]), torch.tensor([places])))
+    for vector, t in zip(state[0], places, strict=True):
+        expected = [built.places[t % 4, j] if j < 2 else built.segments[t // 4, j - 2] for j in range(6)]
+        assert vector.tolist() == [value.item() for value in expected]
+
+
+def test_a_last_segment_need_not_be_full():
+    assert model(max_length=9).segments.shape == (3, 3)
+    with pytest.raises(PositionError, match=r"axial positions end at 8 \(max_length 9\); got 9"):
+        model(max_length=9).prepare(Positions.arange(10))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"segment": 0}, "segment is 0"),
+        ({"first": 6}, "first is 6; they must be at least 1, and first below dim 6"),
+        ({"order": "trax"}, "order is 'trax'; it must be one of 'released', 'survey'"),
+    ],
+)
+def test_what_cannot_be_is_refused(given, message):
+    with pytest.raises(PositionError, match=message):
+        build("axial", dim=6, **SIZES, **given)

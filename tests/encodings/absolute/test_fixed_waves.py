@@ -1,0 +1,99 @@
+"""Shortformer, Universal Transformer, mvPE and complex embeddings against their equations."""
+
+import cmath
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from floater import PositionError, Positions, build
+from floater.transformer import FloaterConfig
+from floater.transformer.attention import Attention
+
+SIZES = {"dim": 6, "heads": 2, "layers": 3, "max_length": 16}
+LEFT = Positions.from_mask(torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]]))
+
+
+def wave(t, k=1.0):
+    """Equation 21 of the survey for one position, component by component; equation 25 with k."""
+    return [
+        math.sin(10000 ** (-j / 6) * k * t) if j % 2 == 0 else math.cos(10000 ** (-(j - 1) / 6) * k * t)
+        for j in range(6)
+    ]
+
+
+def waves(positions, k=1.0):
+    return torch.tensor([[wave(t, k) for t in row] for row in positions.query.tolist()], dtype=torch.double)
+
+
+@pytest.mark.parametrize("positions", [Positions.arange(4), LEFT])
+def test_shortformer_is_attention_of_infused_queries_and_keys(positions):
+    torch.manual_seed(0)
+    attention = Attention(FloaterConfig(hidden_size=6, num_attention_heads=2), 1).double()
+    other = nn.MultiheadAttention(6, 2, batch_first=True).double()
+    with torch.no_grad():
+        parts = attention.query, attention.key, attention.value
+        other.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
+        other.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
+        other.out_proj.load_state_dict(attention.output.state_dict())
+    x = torch.randn(2, 4, 6, dtype=torch.double)
+    infused = x + waves(positions)
+    expected, _ = other(infused, infused, x)
+    model = build("shortformer", **SIZES)
+    positions = Positions(positions.query.double(), positions.key.double())
+    found, _ = attention(x, model, model.prepare(positions), None, None)
+    torch.testing.assert_close(found, expected)
+    assert model.embed(x, model.prepare(positions)) is x
+
+
+@pytest.mark.parametrize("positions", [Positions.arange(4), Positions.arange(2, offset=5), LEFT])
+def test_universal_adds_position_and_layer_to_every_block(positions):
+    model = build("universal", **SIZES)
+    state, x = model.prepare(positions), torch.zeros(len(positions.query), positions.query.shape[1], 6)
+    for layer in range(3):
+        found = model.embed(x, state) if layer == 0 else model.block(x, state, layer)
+        expected = waves(positions) + torch.tensor(wave(layer + 1))
+        torch.testing.assert_close(found, expected.float())
+
+
+@pytest.mark.parametrize("k", [1024.0, 1500.5])
+def test_mvpe_is_exact_where_single_precision_is_not(k):
+    model = build("mvpe", **SIZES, k=k)
+    positions = Positions(torch.tensor([[0, 1, 7, 5000, 8001]]), torch.tensor([[0]]))
+    torch.testing.assert_close(model.prepare(positions), waves(positions, k).float())
+    times = Positions.times(torch.tensor([[0.25, 4999.75]], dtype=torch.double))
+    torch.testing.assert_close(model.prepare(times), waves(times, k), rtol=0, atol=1e-8)
+
+
+def test_complex_embeddings_are_equation_8():
+    torch.manual_seed(0)
+    model = build("complex", **SIZES).double()
+    nn.init.normal_(model.frequency)
+    x = torch.randn(2, 4, 6, dtype=torch.double)
+    found = model.embed(x, model.prepare(LEFT))
+    for b in range(2):
+        for n, t in enumerate(LEFT.query[b].tolist()):
+            for i, w in enumerate(model.frequency.tolist()):
+                r, theta = cmath.polar(complex(*x[b, n, 2 * i : 2 * i + 2].tolist()))
+                g = r * cmath.exp(1j * (w * t + theta))
+                assert found[b, n, 2 * i : 2 * i + 2].tolist() == pytest.approx([g.real, g.imag])
+
+
+def test_complex_frequencies_start_at_those_of_sinusoids():
+    model = build("complex", **SIZES)
+    x = torch.tensor([0.0, 1.0]).repeat(3).expand(1, 1, 6)  # i, whose turning by a gives -sin a, cos a
+    found = model.embed(x, model.prepare(Positions(torch.tensor([[8000]]), torch.tensor([[8000]]))))
+    expected = torch.tensor(wave(8000)).view(3, 2) * torch.tensor([-1, 1])
+    torch.testing.assert_close(found.view(3, 2), expected, rtol=0, atol=1e-3)  # frequencies are float32
+
+
+@pytest.mark.parametrize("name", ["shortformer", "universal", "mvpe", "complex", "cape"])
+def test_an_odd_dim_is_refused(name):
+    with pytest.raises(PositionError, match=r"dim is 9; .*even"):
+        build(name, **(SIZES | {"dim": 9, "heads": 3}))
+
+
+def test_mvpe_needs_a_factor():
+    with pytest.raises(PositionError, match="k is 0; it must not be 0"):
+        build("mvpe", **SIZES, k=0)

@@ -1,0 +1,75 @@
+"""Composite attention against a loop over queries and keys."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from floater import PositionError, Positions, build
+
+SIZES = {"dim": 6, "heads": 2, "layers": 2, "max_length": 16}
+
+
+def model(**given):
+    torch.manual_seed(0)
+    built = build("chang", **SIZES, window=2, **given).double()
+    for parameter in built.parameters():
+        nn.init.normal_(parameter)
+    return built
+
+
+@pytest.mark.parametrize("keys", [False, True])
+@pytest.mark.parametrize(
+    "positions",
+    [
+        Positions.arange(6),
+        Positions.arange(2, offset=4),
+        Positions.from_mask(torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])),
+    ],
+)
+def test_each_distance_has_a_number_and_a_vector(positions, keys):
+    built = model(keys=keys)
+    length, slots = positions.query.shape[1], positions.key.shape[1]
+    q, k = (torch.randn(2, 2, n, 3, dtype=torch.double) for n in (length, slots))
+    state = built.prepare(positions)
+    fixed, of_query = built.fixed.tolist(), built.query.tolist()
+    of_key = built.key.tolist() if keys else None
+    query, key = positions.query.expand(2, -1).tolist(), positions.key.expand(2, -1).tolist()
+    for layer in range(2):
+        found = built.bias(q, k, state, layer)
+        for b in range(2):
+            for head in range(2):
+                for t in range(length):
+                    for s in range(slots):
+                        column = 2 + max(-2, min(2, key[b][s] - query[b][t]))
+                        expected = fixed[layer][head][column]
+                        for i in range(3):
+                            expected += q[b, head, t, i].item() * of_query[layer][i][column] / math.sqrt(3)
+                            if keys:
+                                expected += k[b, head, s, i].item() * of_key[layer][i][column] / math.sqrt(3)
+                        assert found[b, head, t, s].item() == pytest.approx(expected)
+
+
+def test_it_does_not_see_where_the_sentence_starts():
+    built, q = model(keys=True), torch.randn(1, 2, 5, 3, dtype=torch.double)
+    here, there = (
+        built.bias(q, q, built.prepare(Positions(place, place)), 0)
+        for place in (torch.arange(5)[None], torch.arange(100, 105)[None])
+    )
+    assert torch.equal(here, there)
+
+
+def test_the_fixed_part_starts_at_zero_and_learns():
+    built = build("chang", **SIZES)
+    assert not built.fixed.any()
+    q = torch.randn(1, 2, 5, 3)
+    built.bias(q, q, built.prepare(Positions.arange(5)), 1).square().sum().backward()
+    assert all(bool(parameter.grad[1].any()) for parameter in built.parameters())
+
+
+def test_windows_and_times_that_cannot_be_are_refused():
+    with pytest.raises(PositionError, match="window is 0; it must be at least 1"):
+        build("chang", **SIZES, window=0)
+    with pytest.raises(PositionError, match="distances of a convolution count tokens"):
+        model().prepare(Positions.times(torch.tensor([[0.5]])))
