@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from floater.structures import Structure, graphs, trees
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
@@ -19,6 +23,7 @@ class Positions:
         query: (batch or 1, T) positions of the queries.
         key: (batch or 1, S) positions of the keys.
         key_valid: (batch or 1, S) bool, False where a key is padding; None when every key is a token.
+        structure: trees or graphs over the S keys, for the position models that read them.
 
     Raises:
         ValueError: if the shapes do not fit together.
@@ -34,9 +39,11 @@ class Positions:
     query: Tensor
     key: Tensor
     key_valid: Tensor | None = None
+    structure: Structure | None = None
 
     def __post_init__(self) -> None:
-        given = {"query": self.query, "key": self.key, "key_valid": self.key_valid}
+        nodes = None if self.structure is None else self.structure.token_valid
+        given = {"query": self.query, "key": self.key, "key_valid": self.key_valid, "structure": nodes}
         shapes = {name: tuple(value.shape) for name, value in given.items() if value is not None}
         for name, shape in shapes.items():
             if len(shape) != 2:
@@ -49,6 +56,8 @@ class Positions:
             )
         if self.key_valid is not None and self.key_valid.dtype != torch.bool:
             raise ValueError(f"key_valid is {self.key_valid.dtype}; it must be bool")
+        if nodes is not None and nodes.shape[1] != self.key.shape[1]:
+            raise ValueError(f"the structure covers {nodes.shape[1]} keys; there are {self.key.shape[1]}")
 
     @property
     def delta(self) -> Tensor:
@@ -145,3 +154,76 @@ class Positions:
         if not bool(torch.isfinite(times).all()):
             raise ValueError("times hold a NaN or an infinity; every time must be finite")
         return cls(query=times, key=times, key_valid=None if mask is None else mask.bool())
+
+    @classmethod
+    def tree(
+        cls,
+        parents: Sequence[Sequence[int] | Tensor],
+        *,
+        labels: Sequence[Sequence[int] | Tensor] | None = None,
+        words: Sequence[Sequence[int] | Tensor] | None = None,
+        device: torch.device | str | None = None,
+    ) -> Positions:
+        """A batch of trees over the tokens, in the order of the tokens and padded on the right.
+
+        Args:
+            parents: of each tree, the index of each node's parent, -1 for the root.
+            labels: of each tree, the label of the edge from a node's parent to the node, from 0.
+            words: of each tree, the node that each token belongs to, for trees over words whose tokens are
+                subwords; -1 is padding, on any side. None: token i is node i.
+            device: where the tensors live.
+
+        Returns:
+            Positions as of `from_mask`, with a `structure`.
+
+        Raises:
+            ValueError: if a tree has no root, two roots or a cycle, or an index is out of range.
+
+        Example:
+            >>> positions = Positions.tree([[1, -1, 1], [-1, 0]])
+            >>> positions.structure.depth.tolist(), positions.key_valid[1].tolist()
+            ([[1, 0, 1], [0, 1, 0]], [True, True, False])
+        """
+        return cls._over(trees(parents, labels=labels, words=words, device=device))
+
+    @classmethod
+    def graph(
+        cls,
+        given: Any,
+        *,
+        sizes: Sequence[int] | None = None,
+        labels: Sequence[Sequence[int] | Tensor] | None = None,
+        directed: bool = True,
+        words: Sequence[Sequence[int] | Tensor] | None = None,
+        device: torch.device | str | None = None,
+    ) -> Positions:
+        """A batch of graphs over the tokens, in the order of the tokens and padded on the right.
+
+        Args:
+            given: the graphs, each a networkx graph, an `edge_index` tensor (2, E), or a list of pairs
+                (source, target) or triples (source, target, label); see `floater.structures.graphs`.
+            sizes: number of nodes of each graph; None counts to the highest node that has an edge.
+            labels: of each graph, the label of each edge, from 0.
+            directed: False adds every edge's reverse.
+            words: of each graph, the node that each token belongs to; see `tree`.
+            device: where the tensors live.
+
+        Returns:
+            Positions as of `from_mask`, with a `structure`.
+
+        Raises:
+            ValueError: if a node or label is out of range, or an edge is given twice with different labels.
+
+        Example:
+            >>> positions = Positions.graph([[(0, 1), (2, 1)]])
+            >>> positions.structure.distance[0].tolist()
+            [[0, 1, -1], [-1, 0, -1], [-1, 1, 0]]
+        """
+        return cls._over(
+            graphs(given, sizes=sizes, labels=labels, directed=directed, words=words, device=device)
+        )
+
+    @classmethod
+    def _over(cls, structure: Structure) -> Positions:
+        places = cls.from_mask(structure.token_valid)
+        return cls(places.query, places.key, places.key_valid, structure)
