@@ -112,17 +112,17 @@ class Structural(Structured):
         weight: Tensor = self.outer(torch.tanh(self.inner(mixed))).masked_fill(
             ~paths.valid[..., None], -torch.inf
         )
-        return (weight.softmax(1) * mixed).sum(1)
+        pooled: Tensor = (weight.softmax(1) * mixed).sum(1)
+        return pooled
 
     def _convolve(self, x: Tensor, paths: Paths) -> Tensor:
         """(R, D, dim) -> (R, dim)."""
         kernel = self.convolution.kernel_size[0]
         x = F.pad(x * paths.valid[..., None], (0, 0, 0, max(0, kernel - x.shape[1])))
         windows: Tensor = self.convolution(x.transpose(1, 2)).relu()
-        whole = torch.arange(windows.shape[-1], device=x.device) <= (paths.lengths[:, None] - kernel).clamp(
-            min=0
-        )
-        return (windows * whole[:, None]).amax(-1)
+        last = (paths.lengths[:, None, None] - kernel).clamp(min=0)
+        within = torch.arange(windows.shape[-1], device=x.device) <= last
+        return windows.masked_fill(~within, 0.0).amax(-1)
 
     def bias(self, q: Tensor, k: Tensor, state: PairVectors, layer: int) -> Tensor:
         table = state.heads(self.keys[layer], self.frame.heads).to(q.dtype)

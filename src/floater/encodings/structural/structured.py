@@ -97,7 +97,8 @@ class Paths:
     def valid(self) -> Tensor:
         """(R, D) bool, False past the end of a sequence."""
         place = torch.arange(self.rows.shape[1], device=self.rows.device)
-        return place.expand_as(self.rows) < self.lengths[:, None]
+        ended: Tensor = place >= self.lengths[:, None]
+        return ~ended
 
 
 def scores(q: Tensor, table: Tensor, pair: Tensor) -> Tensor:
