@@ -131,7 +131,7 @@ def test_laplacian_vectors_solve_the_eigenvalue_problem_of_networkx(batch, count
         assert not found[:, kept:].any()
         assert not vectors[sample, size:].any()
         for column in found[:, :kept].T:
-            assert column[column.abs().argmax()] > 0
+            assert next(x for x in column if abs(x) > column.abs().max() - 1e-7) > 0
 
 
 @settings(deadline=None, max_examples=40)
@@ -140,14 +140,9 @@ def test_colours_part_nodes_as_networkx_does_and_do_not_depend_on_names(batch, r
     structure = graphs([edges for _, edges in batch], sizes=[size for size, _ in batch])
     colours = wl_colours(structure.neighbours, structure.valid, rounds)
     for sample, (size, edges) in enumerate(batch):
-        # networkx starts from degrees, so that its iteration n is round n + 1; loops add to both alike
-        loopless = [(u, v, k) for u, v, k in edges if u != v]
-        if len(loopless) < len(edges):
-            continue
         graph = graph_of(size, edges, nx.Graph)
-        hashes = nx.weisfeiler_lehman_subgraph_hashes(
-            graph, iterations=max(rounds - 1, 1), include_initial_labels=True
-        )
+        nx.set_node_attributes(graph, "same", "colour")
+        hashes = nx.weisfeiler_lehman_subgraph_hashes(graph, iterations=rounds, node_attr="colour")
         found = colours[sample, :size].tolist()
         theirs = [hashes[node][rounds - 1] for node in range(size)]
         for u, v in itertools.combinations(range(size), 2):

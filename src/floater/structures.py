@@ -335,7 +335,8 @@ def laplacian_vectors(neighbours: Tensor, valid: Tensor, count: int) -> Tensor:
     """Eigenvectors of I - D^-1/2 A D^-1/2 with the smallest eigenvalues, the first left out.
 
     Degrees count from 1, so that a node without edges is an eigenvector of eigenvalue 1. The sign makes the
-    component of greatest size positive. Equal eigenvalues leave their vectors open to a rotation.
+    component of greatest size positive, of equal ones the first. Equal eigenvalues leave their vectors open
+    to a rotation.
 
     Args:
         neighbours: (batch, N, N) bool, symmetric.
@@ -359,7 +360,9 @@ def laplacian_vectors(neighbours: Tensor, valid: Tensor, count: int) -> Tensor:
     rank = torch.arange(1, 1 + vectors.shape[-1], device=valid.device)
     vectors = vectors * (rank < valid.sum(-1)[:, None])[:, None, :] * valid[:, :, None]
     if vectors.numel():
-        greatest = vectors.gather(1, vectors.abs().argmax(1, keepdim=True))
+        size = vectors.abs()
+        equal = size >= size.amax(1, keepdim=True) * (1 - 1e-6)  # but for rounding
+        greatest = vectors.gather(1, equal.long().argmax(1, keepdim=True))
         vectors = torch.where(greatest < 0, -vectors, vectors)
     return torch.nn.functional.pad(vectors, (0, count - vectors.shape[-1]))
 
