@@ -262,15 +262,18 @@ def distances(edges: Tensor) -> Tensor:
         >>> distances(torch.tensor([[[False, True], [False, False]]])).tolist()
         [[[0, 1], [-1, 0]]]
     """
-    nodes = edges.shape[1]
-    reached = torch.eye(nodes, dtype=torch.bool, device=edges.device).expand_as(edges)
+    batch, nodes, _ = edges.shape
+    sample, source, target = edges.nonzero(as_tuple=True)
+    source, target = source + nodes * sample, target + nodes * sample
+    reached = torch.eye(nodes, dtype=torch.bool, device=edges.device).repeat(batch, 1)  # node by start
     distance = reached.long() - 1
     steps = 0
     while True:
         steps += 1
-        reached = (reached.float() @ edges.float() > 0) & (distance < 0)
+        ways = torch.zeros(distance.shape, device=edges.device).index_add(0, target, reached[source].float())
+        reached = (ways > 0) & (distance < 0)
         if not bool(reached.any()):
-            return distance
+            return distance.view(batch, nodes, nodes).transpose(1, 2)
         distance = distance.masked_fill(reached, steps)
 
 
@@ -299,12 +302,13 @@ def path_symbols(symbol: Tensor) -> tuple[Tensor, Tensor]:
         symbol: (batch, N, N), 0 where there is no edge.
 
     Returns:
-        (batch, N, N, D), 0 past the end, D the greatest distance; and the distances (batch, N, N).
+        The distinct sequences of the batch, (R, greatest distance), 0 past the end, the empty one first; and
+        for each pair of nodes the number of its sequence, (batch, N, N), -1 without a path.
 
     Example:
-        >>> path, distance = path_symbols(symbols(graphs([[(0, 1, 5), (2, 1, 6)]]).edges))
-        >>> path[0, 0, 2].tolist(), distance[0, 0, 2].item()
-        ([11, 14], 2)
+        >>> rows, pair = path_symbols(symbols(graphs([[(0, 1, 5), (2, 1, 6)]]).edges))
+        >>> rows[pair[0, 0, 2]].tolist()
+        [11, 14]
     """
     batch, nodes, _ = symbol.shape
     distance = distances(symbol > 0)
@@ -316,19 +320,26 @@ def path_symbols(symbol: Tensor) -> tuple[Tensor, Tensor]:
         torch.where(nearer, target[:, None], nodes),
         "amin",
     )
-    steps = int(distance.max()) if distance.numel() else 0
-    path = symbol.new_zeros(batch, nodes, nodes, steps)
-    grid = torch.arange(batch * nodes, device=symbol.device).view(batch, nodes, 1)
-    at = grid % max(nodes, 1)
-    base, end = grid - at, torch.arange(nodes, device=symbol.device)
-    at = at.expand(-1, -1, nodes)
-    flat = symbol.reshape(batch * nodes, nodes)
-    for step in range(steps):
-        on = distance > step
-        then = torch.where(on, following[base + at, end], at)
-        path[..., step] = flat[base + at, then] * on
-        at = then
-    return path, distance
+    # A path is its first symbol and the path from the next node on, so that sequences grow by one symbol a
+    # distance and are told apart by two numbers.
+    order = distance.flatten().argsort(stable=True)
+    groups = torch.split(order, torch.bincount(distance.flatten() + 1, minlength=2).tolist())
+    pair = torch.where(distance.flatten() < 0, -1, 0)
+    rows = [symbol.new_zeros(1, 0)]
+    start = 0
+    for group in groups[2:]:
+        row, end = group // nodes, group % nodes
+        then = following[row, end]
+        first = symbol.flatten()[row * nodes + then]
+        rest = pair[(row - row % nodes + then) * nodes + end] - start
+        start += len(rows[-1])
+        key, number = torch.unique(first * len(rows[-1]) + rest, return_inverse=True)
+        pair[group] = number + start
+        grown = (key // len(rows[-1]), rows[-1][key % len(rows[-1])])
+        rows.append(torch.cat([grown[0][:, None], grown[1]], dim=1))
+    longest = rows[-1].shape[1]
+    padded = [torch.nn.functional.pad(row, (0, longest - row.shape[1])) for row in rows]
+    return torch.cat(padded), pair.view(batch, nodes, nodes)
 
 
 def laplacian_vectors(neighbours: Tensor, valid: Tensor, count: int) -> Tensor:

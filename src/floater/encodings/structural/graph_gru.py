@@ -86,8 +86,6 @@ class GraphGRU(Structured):
 
     def prepare(self, positions: Positions) -> PairVectors:
         paths = Paths(self.structure(positions), self.labels, type(self).__name__)
-        if not len(paths.rows):
-            return PairVectors(self.symbol.weight[paths.own], paths.pair)
         packed = pack_padded_sequence(
             self.symbol(paths.rows), paths.lengths.cpu(), batch_first=True, enforce_sorted=False
         )

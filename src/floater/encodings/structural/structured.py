@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from floater.encodings.model import PositionError, PositionModel, Site
@@ -67,7 +68,7 @@ class Paths:
         name: of the model, for messages.
 
     Attributes:
-        rows: (R, D) symbols, the distinct sequences of the batch, and
+        rows: (R, D) symbols, the distinct sequences of the batch, the empty path first, none last, and
         lengths: (R,) how many of them there are in each, at least 1; past them the rows hold 0.
         own: (batch, U) the distinct sequences of each sample, numbers of rows, and
         pair: (batch, T, T) the one among them that leads from a query's node to a key's.
@@ -82,14 +83,13 @@ class Paths:
                 f"{name} has labels 0 to {labels - 1} (option labels); an edge has label "
                 f"{int(structure.edges.max()) - 1}"
             )
-        symbol, distance = path_symbols(symbols(structure.edges))
-        single = torch.where(distance == 0, 2 * labels + 1, 2 * labels + 2)  # one more, as symbols of edges
-        first = torch.where(distance > 0, symbol[..., 0], single) if symbol.shape[-1] else single
-        symbol = torch.cat([first[..., None], symbol[..., 1:]], dim=-1)
-        rows, index = torch.unique(symbol.flatten(0, 2), dim=0, return_inverse=True)
+        rows, pair = path_symbols(symbols(structure.edges))
+        rows = F.pad(rows, (0, 0 if rows.shape[1] else 1, 0, 1))
+        rows[0, 0], rows[-1, 0] = 2 * labels + 1, 2 * labels + 2  # one more, as symbols of edges
+        pair = pair.remainder(len(rows))  # no path is the last row
         self.lengths = (rows > 0).sum(-1)
         self.rows = (rows - 1).clamp(min=0)
-        found = [torch.unique(of, return_inverse=True) for of in index.view(distance.shape)]
+        found = [torch.unique(of, return_inverse=True) for of in pair]
         self.own = pad_sequence([own for own, _ in found], batch_first=True)
         self.pair = structure.between(torch.stack([pair for _, pair in found]))
 
