@@ -79,6 +79,14 @@ def test_padding_changes_nothing(name):
 
 
 @pytest.mark.parametrize("name", ROWS)
+def test_one_structure_serves_a_batch(name):
+    model = encoder(name)
+    x = torch.randn(3, 5, 8, dtype=torch.float64)
+    one = Positions.tree(TREES[:1], labels=LABELS[:1])
+    torch.testing.assert_close(model(x, one), torch.cat([model(row[None], one) for row in x]))
+
+
+@pytest.mark.parametrize("name", ROWS)
 def test_gradients_reach_every_parameter(name):
     model = encoder(name).train()
     x = torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)

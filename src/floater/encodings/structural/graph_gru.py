@@ -99,4 +99,4 @@ class GraphGRU(Structured):
         # k_s meets the vectors of the pairs in its column
         found = scores(q, b, pair) + scores(k, a, pair.transpose(1, 2)).transpose(-1, -2)
         alone = (a * b).sum(-1).gather(-1, pair.flatten(1)[:, None].expand(-1, a.shape[1], -1))
-        return (found + alone.view_as(found)) * self.scale(q.shape[-1])
+        return (found + alone.view(*a.shape[:2], *pair.shape[1:])) * self.scale(q.shape[-1])

@@ -91,7 +91,7 @@ class Paths:
         self.rows = (rows - 1).clamp(min=0)
         found = [torch.unique(of, return_inverse=True) for of in pair]
         self.own = pad_sequence([own for own, _ in found], batch_first=True)
-        self.pair = structure.between(torch.stack([pair for _, pair in found]))
+        self.pair = structure.between(torch.stack([numbers for _, numbers in found]))
 
     @property
     def valid(self) -> Tensor:
