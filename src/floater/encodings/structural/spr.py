@@ -22,9 +22,9 @@ from floater.structures import Structure, common_ancestors
 class SPRAbsolute(Structured):
     """The sinusoid of a token's depth in the tree is added to its embedding.
 
-    Subwords stand where their word stands. The paper does best with sequential positions beside:
-    `sequence="add"` adds the sinusoid of the token's index, "fuse" adds tanh(U p_index + V p_depth) with
-    learned U and V.
+    Subwords stand where their word stands. The survey says that the paper does best with sequential positions
+    beside: `sequence="add"` adds the sinusoid p_index of the token's index too, "fuse" adds
+    tanh(U p_index + V p_depth) instead, U and V learned, as the paper is said to do.
 
     Args:
         frame: the stack of blocks it serves; dim must be even.
