@@ -145,6 +145,7 @@ def test_what_some_models_need_beside_the_positions():
             ),
             "the batch sizes differ",
         ),
+        (
             lambda: beside(target_length=torch.ones(1, 1)),
             r"target_length is \(1, 1\); it must be \(batch or 1,\)",
         ),

@@ -40,7 +40,7 @@ def project(linear: nn.Linear, x: Tensor, bias: Tensor | None) -> Tensor:
     # Added to the rows in place, it costs no more than the projection's own bias does; autocast knows only
     # the product that copies them first.
     product = torch.addmm if torch.is_autocast_enabled(x.device.type) else Tensor.addmm_
-    return product(rows, x.flatten(0, -2), linear.weight.T).view(*x.shape[:-1], -1)
+    return product(rows, x.flatten(0, -2), linear.weight.T).view(*x.shape[:-1], rows.shape[-1])
 
 
 _IDENTITY = PositionModel(Frame(dim=1, heads=1, layers=1, max_length=1))
@@ -82,7 +82,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """(batch, T, dim) -> (batch, T, heads, head_dim), with the positions' bias."""
         y = project(linear, x, position.projection(name, state, self.layer))
-        return y.view(*x.shape[:-1], self.heads, -1)
+        return y.view(*x.shape[:-1], self.heads, y.shape[-1] // self.heads)
 
     def forward(
         self, x: Tensor, position: PositionModel, state: Any, key_valid: Tensor | None, cache: Cache | None

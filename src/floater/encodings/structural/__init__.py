@@ -1,0 +1,1 @@
+"""Position in trees and graphs (the survey, section 4.3)."""

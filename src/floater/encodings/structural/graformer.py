@@ -1,0 +1,94 @@
+"""Modeling Graph Structure via Relative Position for Text Generation from Knowledge Graphs.
+
+Schmitt, Ribeiro, Dufter, Gurevych, Schuetze 2021, section 3.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.structural.structured import Structured
+from floater.positions import Positions
+
+
+@register("graformer")
+class Graformer(Structured):
+    """A learned scalar a head for the length and the direction of the shortest path between two nodes.
+
+    Equation 31 of the survey: with the query t and the key s, r = d(t, s) where d(t, s) <= d(s, t), else
+    -d(s, t), d along the directions of edges; infinity where there is no path either way. Distances beyond
+    `reach` share the last scalar of their sign, as the paper clips them (the released code clips the number
+    of the scalar, which loses the sign there, and its rows are d(s, t)). All blocks share the scalars, which
+    join the scaled logits as they are, and start uniform in (-1, 1).
+
+    With `subwords` the tokens of one word have r = their distance in tokens, on scalars of its own up to that
+    distance; without it they stand at distance 0.
+
+    Args:
+        frame: the stack of blocks it serves.
+        reach: D_max, the greatest distance with a scalar of its own; None means max_length.
+        subwords: greatest distance between tokens of one word with a scalar of its own.
+
+    Shapes:
+        state: numbers of the scalars, (batch or 1, T, T): 0 for the node itself, 1 for no path, 2 d and
+            2 d + 1 for the distances d and -d, then those of subwords likewise.
+
+    Raises:
+        PositionError: if an option is not valid, or the positions have no structure.
+
+    Example:
+        >>> model = Graformer(Frame(dim=8, heads=2, layers=1, max_length=16))
+        >>> model.prepare(Positions.graph([[(0, 1), (1, 2)]], sizes=[4]))[0].tolist()
+        [[0, 2, 4, 1], [3, 0, 2, 1], [5, 3, 0, 1], [1, 1, 1, 0]]
+    """
+
+    card = Card(
+        paper="Schmitt et al. 2021",
+        link="https://aclanthology.org/2021.textgraphs-1.2",
+        point="relative",
+        equation="q_t k_s + b_{r(t,s)}, r the signed length of the shortest path",
+        parameters="2 * (t_max + 1) * h",
+        survey=SurveyRow(
+            "relative",
+            "MAM",
+            learnable=True,
+            recurring=True,
+            unbound=False,
+            parameters="2 * (D_max + 1) * h",
+        ),
+    )
+    needs = "graph"
+
+    def __init__(self, frame: Frame, *, reach: int | None = None, subwords: int = 0) -> None:
+        super().__init__(frame)
+        self.reach = frame.max_length if reach is None else reach
+        self.subwords = subwords
+        if self.reach < 1 or subwords < 0:
+            raise PositionError(f"reach {self.reach} must be at least 1, subwords {subwords} at least 0")
+        self.scalars = nn.Embedding(2 * (self.reach + 1) + 2 * subwords, frame.heads)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.uniform_(self.scalars.weight, -1, 1)
+
+    def prepare(self, positions: Positions) -> Tensor:
+        structure = self.structure(positions)
+        there = structure.between(structure.distance)
+        back = there.transpose(1, 2)
+        backward = (back >= 0) & ((there < 0) | (back < there))
+        length = torch.where(backward, back, there).clamp(max=self.reach)
+        number = torch.where(length < 0, 1, 2 * length + backward)
+        if self.subwords and structure.words is not None:
+            token = torch.arange(number.shape[1], device=number.device)
+            offset = (token - token[:, None]).clamp(-self.subwords, self.subwords)
+            words = structure.words
+            same = (words[:, :, None] == words[:, None, :]) & (offset != 0) & (words >= 0)[:, :, None]
+            number = torch.where(same, 2 * (self.reach + offset.abs()) + (offset < 0), number)
+        return number
+
+    def bias(self, q: Tensor, k: Tensor, state: Tensor, layer: int) -> Tensor:
+        scalars: Tensor = self.scalars(state)
+        return scalars.permute(0, 3, 1, 2)

@@ -1,0 +1,108 @@
+"""A Generalization of Transformer Networks to Graphs (Dwivedi, Bresson 2020, section 2)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, PositionError, one_of, register
+from floater.encodings.structural.structured import Structured
+from floater.positions import Positions
+from floater.structures import laplacian_vectors
+
+
+class Neighbourhood(NamedTuple):
+    """Eigenvectors (batch or 1, T, k), and who may attend to whom (batch or 1, 1, T, T), or None."""
+
+    vectors: Tensor
+    mask: Tensor | None
+
+
+@register("laplacian")
+class Laplacian(Structured):
+    """Laplacian eigenvectors are projected and added to the embeddings; nodes attend to their neighbours.
+
+    L = I - D^-1/2 A D^-1/2; the eigenvectors of the smallest eigenvalues but the first, zeros where a graph
+    has fewer. Their sign is arbitrary: in training each is flipped at random, else the component of greatest
+    size is positive. Edges count in both directions. A node attends to itself only if it has an edge to
+    itself; one without edges attends to nothing. Subwords have the neighbours of their word.
+
+    The authors' code projects with `Linear(k, dim)`, bias included, which the survey's count of 0 leaves out;
+    `projection=False` pads the k components to dim instead. It also clamps logits to 5 either way, for a
+    softmax without a maximum: not done here.
+
+    Args:
+        frame: the stack of blocks it serves.
+        vectors: number k of eigenvectors.
+        projection: learned projection to dim.
+        attention: "neighbours" or "all".
+
+    Raises:
+        PositionError: if an option is not valid, or the positions have no structure.
+
+    Example:
+        >>> model = Laplacian(Frame(dim=8, heads=2, layers=1, max_length=16), vectors=2)
+        >>> state = model.prepare(Positions.graph([[(0, 1), (1, 2)]]))
+        >>> state.vectors.shape, model.mask(state, 0)[0, 0].int().tolist()
+        (torch.Size([1, 3, 2]), [[0, 1, 0], [1, 0, 1], [0, 1, 0]])
+    """
+
+    card = Card(
+        paper="Dwivedi and Bresson 2020",
+        link="https://arxiv.org/abs/2012.09699",
+        point="absolute",
+        equation="x_t + C l_t + c, l_t the Laplacian eigenvectors at t; attention to neighbours",
+        parameters="vectors * d + d",
+        survey=SurveyRow(
+            "absolute",
+            "APE",
+            learnable=False,
+            recurring=False,
+            unbound=True,
+            parameters="0",
+            differs={
+                "injection": "the mask of neighbours changes the attention matrix; attention='all' has none",
+                "learnable": "the eigenvectors are projected to the width of the model",
+                "recurring": "every block has the mask",
+                "parameters": "the projection and its bias",
+            },
+        ),
+    )
+    needs = "graph"
+
+    def __init__(
+        self, frame: Frame, *, vectors: int = 8, projection: bool = True, attention: str = "neighbours"
+    ) -> None:
+        super().__init__(frame)
+        one_of("attention", attention, ("neighbours", "all"))
+        if vectors < 1 or (not projection and vectors > frame.dim):
+            limit = "at least 1" if projection else f"from 1 to dim {frame.dim} without projection"
+            raise PositionError(f"vectors is {vectors}; it must be {limit}")
+        self.count, self.attention = vectors, attention
+        self.project = nn.Linear(vectors, frame.dim) if projection else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.project is not None:
+            self.project.reset_parameters()
+
+    def prepare(self, positions: Positions) -> Neighbourhood:
+        structure = self.structure(positions)
+        vectors = laplacian_vectors(structure.neighbours, structure.valid, self.count)
+        if self.training:
+            sign = torch.randint(0, 2, (len(vectors), 1, self.count), device=vectors.device) * 2 - 1
+            vectors = vectors * sign
+        mask = structure.between(structure.neighbours)[:, None] if self.attention == "neighbours" else None
+        return Neighbourhood(structure.at(vectors), mask)
+
+    def embed(self, x: Tensor, state: Neighbourhood) -> Tensor:
+        if self.project is None:
+            return x + nn.functional.pad(state.vectors, (0, self.frame.dim - self.count)).to(x.dtype)
+        added: Tensor = self.project(state.vectors.to(self.project.weight.dtype))
+        return x + added.to(x.dtype)
+
+    def mask(self, state: Neighbourhood, layer: int) -> Tensor | None:
+        return state.mask

@@ -1,0 +1,184 @@
+"""Self-Attention with Structural Position Representations (Wang, Tu, Wang, Shi 2019).
+
+The original was not at hand: the survey's section 4.3.1 is the specification.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.card import Card, SurveyRow
+from floater.encodings.model import Frame, PositionError, chosen_blocks, one_of, register
+from floater.encodings.structural.structured import Structured, mixture, scores
+from floater.flow import sinusoid
+from floater.positions import Positions
+from floater.structures import Structure, common_ancestors
+
+
+@register("spr_absolute")
+class SPRAbsolute(Structured):
+    """The sinusoid of a token's depth in the tree is added to its embedding.
+
+    Subwords stand where their word stands. The survey says that the paper does best with sequential positions
+    beside: `sequence="add"` adds the sinusoid p_index of the token's index too, "fuse" adds
+    tanh(U p_index + V p_depth) instead, U and V learned, as the paper is said to do.
+
+    Args:
+        frame: the stack of blocks it serves; dim must be even.
+        sequence: "none", "add" or "fuse".
+
+    Shapes:
+        state: (batch or 1, T, dim).
+
+    Raises:
+        PositionError: if dim is odd, the option is not valid, or the positions have no tree.
+
+    Example:
+        >>> model = SPRAbsolute(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> model.prepare(Positions.tree([[1, -1]])).round(decimals=2).tolist()
+        [[[0.8399999737739563, 0.5400000214576721], [0.0, 1.0]]]
+    """
+
+    card = Card(
+        paper="Wang et al. 2019",
+        link="https://arxiv.org/abs/1909.00383",
+        point="absolute",
+        equation="x_t + p_{abs(t)}, abs(t) = d_tree(t, ROOT), p sinusoidal",
+        survey=SurveyRow("absolute", "APE", learnable=False, recurring=False, unbound=True, parameters="0"),
+    )
+    needs = "tree"
+
+    def __init__(self, frame: Frame, *, sequence: str = "none") -> None:
+        super().__init__(frame)
+        one_of("sequence", sequence, ("none", "add", "fuse"))
+        if frame.dim % 2:
+            raise PositionError(f"dim is {frame.dim}; sinusoidal positions need an even one")
+        self.sequence = sequence
+        if sequence == "fuse":
+            self.index = nn.Linear(frame.dim, frame.dim, bias=False)
+            self.depth = nn.Linear(frame.dim, frame.dim, bias=False)
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for weight in self.parameters():
+            nn.init.xavier_uniform_(weight)
+
+    def prepare(self, positions: Positions) -> Tensor:
+        structure = self.structure(positions)
+        depth = sinusoid(structure.at(structure.depth), self.frame.dim)
+        if self.sequence == "none":
+            return depth
+        index = sinusoid(positions.query, self.frame.dim)
+        if self.sequence == "add":
+            return depth + index
+        dtype = self.depth.weight.dtype
+        return torch.tanh(self.index(index.to(dtype)) + self.depth(depth.to(dtype)))
+
+    def embed(self, x: Tensor, state: Tensor) -> Tensor:
+        return x + state.to(x.dtype)
+
+
+class Relations(NamedTuple):
+    """Rows of the tables that are in use, and for each pair of tokens its row among them."""
+
+    rows: slice
+    pair: Tensor
+
+
+@register("spr_relative")
+class SPRRelative(Structured):
+    """A learned vector for each relative position in the tree, added to keys and values as Shaw et al. do.
+
+    With the query t and the key s: rel = abs(t) - abs(s) if one of them is an ancestor of the other, else
+    sgn(t - s) (abs(t) + abs(s)), with the depths abs and the token indices t and s. That is no tree distance,
+    unless the root is their lowest common ancestor. Subwords stand where their word stands, so that two of
+    one word have rel = 0.
+
+    The survey counts one table for keys and one for values, a vector of width d (head by head) in each row,
+    and no recurrence: `blocks="input"`, the first block. As Shaw et al. clip distances, so do relative
+    positions beyond `reach` share the last vector. Tables start at a scale of head_dim^-1/2.
+
+    Args:
+        frame: the stack of blocks it serves.
+        reach: greatest relative position that has a vector of its own; None means max_length.
+        blocks: "input" (the first block), "all", or a list of block indices, each with tables of its own.
+
+    Shapes:
+        state: rel as rows of the tables, (batch or 1, T, T).
+
+    Raises:
+        PositionError: if an option is not valid, or the positions have no tree.
+
+    Example:
+        >>> tree = Positions.tree([[1, -1, 1]]).structure
+        >>> tree_relations(tree)[0].tolist()
+        [[0, 1, -2], [-1, 0, -1], [2, 1, 0]]
+    """
+
+    card = Card(
+        paper="Wang et al. 2019",
+        link="https://arxiv.org/abs/1909.00383",
+        point="relative",
+        equation="q_t (k_s + a_{rel(t,s)}), sum_s A_ts (v_s + b_{rel(t,s)})",
+        parameters="2 * (2 * t_max + 1) * d",
+        survey=SurveyRow(
+            "relative",
+            "MAM",
+            learnable=True,
+            recurring=False,
+            unbound=False,
+            parameters="2 * (2 * t_max + 1) * d",
+        ),
+    )
+    needs = "tree"
+    keys: nn.Parameter
+    vectors: nn.Parameter
+
+    def __init__(self, frame: Frame, *, reach: int | None = None, blocks: str | list[int] = "input") -> None:
+        super().__init__(frame)
+        self.blocks = chosen_blocks(blocks, frame.layers)
+        self.reach = frame.max_length if reach is None else reach
+        if self.reach < 1:
+            raise PositionError(f"reach is {reach}; it must be at least 1")
+        size = (len(self.blocks), frame.heads, 2 * self.reach + 1, frame.dim // frame.heads)
+        self.keys = nn.Parameter(torch.empty(size))
+        self.vectors = nn.Parameter(torch.empty(size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for table in (self.keys, self.vectors):
+            nn.init.normal_(table, std=table.shape[-1] ** -0.5)
+
+    def prepare(self, positions: Positions) -> Relations:
+        found = tree_relations(self.structure(positions)).clamp(-self.reach, self.reach) + self.reach
+        if not found.numel():
+            return Relations(slice(0), found)
+        low, high = int(found.min()), int(found.max())
+        return Relations(slice(low, high + 1), found - low)
+
+    def bias(self, q: Tensor, k: Tensor, state: Relations, layer: int) -> Tensor | None:
+        if layer not in self.blocks:
+            return None
+        table = self.keys[None, self.blocks.index(layer), :, state.rows].to(q.dtype)
+        return scores(q, table, state.pair) * self.scale(q.shape[-1])
+
+    def values(self, weights: Tensor, state: Relations, layer: int) -> Tensor | None:
+        if layer not in self.blocks:
+            return None
+        return mixture(weights, self.vectors[None, self.blocks.index(layer), :, state.rows], state.pair)
+
+
+def tree_relations(structure: Structure) -> Tensor:
+    """rel(t, s) of every two tokens, query by key: (batch, T, T)."""
+    lowest, depth = structure.between(common_ancestors(structure)), structure.at(structure.depth)
+    node = structure.at(
+        torch.arange(structure.valid.shape[1], device=lowest.device).expand_as(structure.valid)
+    )
+    one_path = (lowest == node[:, :, None]) | (lowest == node[:, None, :])
+    query, key = depth[:, :, None], depth[:, None, :]
+    token = torch.arange(depth.shape[1], device=depth.device)
+    order = (token[:, None] - token).sign()
+    return torch.where(one_path, query - key, order * (query + key))

@@ -1,0 +1,142 @@
+"""What position models over trees and graphs share."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from floater.encodings.model import PositionError, PositionModel, Site
+from floater.positions import Positions
+from floater.structures import Structure, path_symbols, symbols
+
+
+class Structured(PositionModel):
+    """A position model that reads a tree or a graph over all tokens at once.
+
+    Cached decoding is not defined for it, and the decoder of an encoder-decoder has no structure: there it is
+    the identity.
+
+    Class attributes: `needs` is the builder of `Positions` that gives what it reads; a tree is a graph too.
+    """
+
+    needs: ClassVar[Literal["tree", "graph"]]
+    sites: ClassVar[tuple[Site, ...]] = ("self",)
+
+    def structure(self, positions: Positions) -> Structure:
+        """The structure of the positions.
+
+        Raises:
+            PositionError: if they have none, only a graph where a tree is needed, or fewer queries than keys.
+        """
+        found, name = positions.structure, type(self).__name__
+        builder = "Positions.tree(parents)" if self.needs == "tree" else "Positions.graph(edges)"
+        if found is None or (self.needs == "tree" and found.parents is None):
+            raise PositionError(f"{name} reads a {self.needs}: build the positions with {builder}")
+        if positions.query.shape[1] != positions.key.shape[1]:
+            raise PositionError(
+                f"{name} reads a {self.needs} over all tokens: it has no cached decoding "
+                f"({positions.query.shape[1]} queries, {positions.key.shape[1]} keys)"
+            )
+        return found
+
+
+class PairVectors(NamedTuple):
+    """Vectors (batch, U, dim) of each sample, and which one each pair of tokens has, (batch, T, T)."""
+
+    vectors: Tensor
+    pair: Tensor
+
+    def heads(self, weight: Tensor, heads: int) -> Tensor:
+        """The vectors times a matrix (dim, width), (batch, heads, U, width / heads)."""
+        table = self.vectors @ weight
+        return table.view(*table.shape[:-1], heads, -1).transpose(1, 2)
+
+
+class Paths:
+    """The distinct label sequences on shortest paths between the tokens of a batch.
+
+    Symbols count from 0: 2 k along an edge with label k, 2 k + 1 against it, then one for the empty path from
+    a node to itself, and one for no path.
+
+    Args:
+        structure: the graphs.
+        labels: number of edge labels.
+        name: of the model, for messages.
+
+    Attributes:
+        rows: (R, D) symbols, the distinct sequences of the batch, the empty path first, none last, and
+        lengths: (R,) how many of them there are in each, at least 1; past them the rows hold 0.
+        own: (batch, U) the distinct sequences of each sample, numbers of rows, and
+        pair: (batch, T, T) the one among them that leads from a query's node to a key's.
+
+    Raises:
+        PositionError: if an edge has a label that the model does not know.
+    """
+
+    def __init__(self, structure: Structure, labels: int, name: str) -> None:
+        if structure.edges.numel() and int(structure.edges.max()) > labels:
+            raise PositionError(
+                f"{name} has labels 0 to {labels - 1} (option labels); an edge has label "
+                f"{int(structure.edges.max()) - 1}"
+            )
+        rows, pair = path_symbols(symbols(structure.edges))
+        rows = F.pad(rows, (0, 0 if rows.shape[1] else 1, 0, 1))
+        rows[0, 0], rows[-1, 0] = 2 * labels + 1, 2 * labels + 2  # one more, as symbols of edges
+        pair = pair.remainder(len(rows))  # no path is the last row
+        self.lengths = (rows > 0).sum(-1)
+        self.rows = (rows - 1).clamp(min=0)
+        found = [torch.unique(of, return_inverse=True) for of in pair]
+        self.own = pad_sequence([own for own, _ in found], batch_first=True)
+        self.pair = structure.between(torch.stack([numbers for _, numbers in found]))
+
+    @property
+    def valid(self) -> Tensor:
+        """(R, D) bool, False past the end of a sequence."""
+        place = torch.arange(self.rows.shape[1], device=self.rows.device)
+        ended: Tensor = place >= self.lengths[:, None]
+        return ~ended
+
+
+def scores(q: Tensor, table: Tensor, pair: Tensor) -> Tensor:
+    """q_t . table[pair_ts] of each head, without a vector for each head and pair.
+
+    Args:
+        q: (batch, heads, T, head_dim).
+        table: (batch or 1, heads or 1, U, head_dim).
+        pair: (batch or 1, T, S) integers below U.
+
+    Returns:
+        (batch, heads, T, S).
+
+    Example:
+        >>> scores(torch.ones(1, 2, 1, 3), torch.ones(1, 1, 1, 3), torch.tensor([[[0, 0]]])).tolist()
+        [[[[3.0, 3.0]], [[3.0, 3.0]]]]
+    """
+    batch, heads, length, _ = q.shape
+    return (q @ table.transpose(-1, -2)).gather(
+        -1, pair[:, None].expand(batch, heads, length, pair.shape[-1])
+    )
+
+
+def mixture(weights: Tensor, table: Tensor, pair: Tensor) -> Tensor:
+    """sum_s weights_ts table[pair_ts] of each head, without a vector for each head and pair.
+
+    Args:
+        weights: (batch, heads, T, S).
+        table: (batch or 1, heads or 1, U, head_dim).
+        pair: (batch or 1, T, S) integers below U.
+
+    Returns:
+        (batch, heads, T, head_dim).
+
+    Example:
+        >>> mixture(torch.ones(1, 2, 1, 2), torch.ones(1, 1, 1, 3), torch.tensor([[[0, 0]]])).tolist()
+        [[[[2.0, 2.0, 2.0]], [[2.0, 2.0, 2.0]]]]
+    """
+    summed = weights.new_zeros(*weights.shape[:-1], table.shape[-2])
+    summed = summed.scatter_add(-1, pair[:, None].expand_as(weights), weights)
+    return summed @ table.to(weights.dtype)

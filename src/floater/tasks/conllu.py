@@ -1,0 +1,76 @@
+"""Dependency trees in the CoNLL-U format (https://universaldependencies.org/format.html)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from floater.tasks.text import DataError, Path, read_lines
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence and its basic dependency tree.
+
+    Args:
+        words: the syntactic words.
+        tags: their universal parts of speech.
+        parents: the index of each word's head, -1 at the root: what `Positions.tree` takes.
+        relations: the relation of each word to its head.
+    """
+
+    words: list[str]
+    tags: list[str]
+    parents: list[int]
+    relations: list[str]
+
+
+def read_conllu(path: Path) -> list[Sentence]:
+    r"""Read the sentences of a file; ranges of multiword tokens and empty nodes are left out.
+
+    Args:
+        path: a CoNLL-U file, plain or gzip.
+
+    Raises:
+        DataError: if the file cannot be read, or a line is not one of the format; it names the line.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder, "two.conllu")
+        ...     rows = "1 Go go VERB _ _ 0 root _ _", "2 on on ADV _ _ 1 advmod _ _"
+        ...     _ = file.write_text("\n".join(row.replace(" ", "\t") for row in rows))
+        ...     [(sentence.words, sentence.parents) for sentence in read_conllu(file)]
+        [(['Go', 'on'], [-1, 0])]
+    """
+    found: list[Sentence] = []
+    rows: list[list[str]] = []
+    for number, line in enumerate([*read_lines(path), ""], start=1):
+        if line.startswith("#"):
+            continue
+        if not line.strip():
+            if rows:
+                found.append(_sentence(rows))
+            rows = []
+            continue
+        fields = line.split("\t")
+        if len(fields) != 10:
+            raise DataError(f"{path}, line {number}: there are {len(fields)} fields; CoNLL-U has 10")
+        if "-" in fields[0] or "." in fields[0]:
+            continue
+        if fields[0] != str(len(rows) + 1):
+            raise DataError(f"{path}, line {number}: the word has number {fields[0]}, not {len(rows) + 1}")
+        if not fields[6].isdecimal():
+            raise DataError(
+                f"{path}, line {number}: the head is {fields[6]!r}; it must be a word's number or 0"
+            )
+        rows.append(fields)
+    return found
+
+
+def _sentence(rows: list[list[str]]) -> Sentence:
+    return Sentence(
+        words=[row[1] for row in rows],
+        tags=[row[3] for row in rows],
+        parents=[int(row[6]) - 1 for row in rows],
+        relations=[row[7] for row in rows],
+    )

@@ -1,0 +1,238 @@
+"""What holds for every position model over trees and graphs."""
+
+import itertools
+
+import pytest
+import torch
+from structural_cases import LABELS, OPTIONS, ROWS, SIZES, TREES, encoder, qk
+
+from floater import PositionError, Positions, build, catalogue
+from floater.encodings import PositionModel
+from floater.encodings.structural.structured import mixture, scores
+from floater.transformer import FloaterConfig, FloaterForCausalLM, FloaterForMaskedLM
+
+TREE_ROWS = [name for name in ROWS if catalogue()[name].needs == "tree"]
+
+
+def test_all_are_there():
+    assert set(ROWS) == {
+        "graformer",
+        "graph_bert",
+        "graph_gru",
+        "laplacian",
+        "spr_absolute",
+        "spr_relative",
+        "structural",
+        "tree",
+    }
+    assert set(TREE_ROWS) == {"spr_absolute", "spr_relative", "tree"}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_positions_without_the_structure_are_refused_with_the_builder(name):
+    model = build(name, **SIZES)
+    builder = r"reads a tree: .*Positions\.tree\(parents\)"
+    if name not in TREE_ROWS:
+        builder = r"reads a graph: .*Positions\.graph\(edges\)"
+    with pytest.raises(PositionError, match=builder):
+        model.prepare(Positions.arange(3))
+    if name in TREE_ROWS:
+        with pytest.raises(PositionError, match=builder):
+            model.prepare(Positions.graph([[(0, 1)]]))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_models_without_structure_at_hand_say_so(name):
+    config = FloaterConfig.preset("tiny", vocab_size=9, position=name)
+    for head in (FloaterForMaskedLM, FloaterForCausalLM):
+        with pytest.raises(PositionError, match=r"build the positions with Positions\."):
+            head(config)(torch.tensor([[3, 4]]))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_cached_decoding_is_refused(name):
+    whole = Positions.tree(TREES[:1])
+    step = Positions(whole.query[:, -1:], whole.key, structure=whole.structure)
+    with pytest.raises(PositionError, match=r"no cached decoding \(1 queries, 5 keys\)"):
+        build(name, **SIZES, **OPTIONS.get(name, {})).prepare(step)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_decoder_gets_the_identity(name):
+    assert type(build(name, **SIZES, site="decoder")) is PositionModel
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_padding_changes_nothing(name):
+    model = encoder(name)
+    x = torch.randn(2, 6, 8, dtype=torch.float64)
+    alone = [
+        model(x[i : i + 1, : len(t)], Positions.tree([t], labels=[LABELS[i]])) for i, t in enumerate(TREES)
+    ]
+    right = model(x[:, :5], Positions.tree(TREES, labels=LABELS))
+    words = [[-1] * (6 - len(t)) + list(range(len(t))) for t in TREES]
+    shifted = torch.stack([x[i].roll(6 - len(t), 0) for i, t in enumerate(TREES)])
+    left = model(shifted, Positions.tree(TREES, labels=LABELS, words=words))
+    for i, tree in enumerate(TREES):
+        torch.testing.assert_close(right[i, : len(tree)], alone[i][0])
+        torch.testing.assert_close(left[i, -len(tree) :], alone[i][0])
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_one_structure_serves_a_batch(name):
+    model = encoder(name)
+    x = torch.randn(3, 5, 8, dtype=torch.float64)
+    one = Positions.tree(TREES[:1], labels=LABELS[:1])
+    torch.testing.assert_close(model(x, one), torch.cat([model(row[None], one) for row in x]))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_gradients_reach_every_parameter(name):
+    model = encoder(name).train()
+    x = torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)
+    model(x, Positions.tree(TREES, labels=LABELS))[:, :4].square().sum().sin().backward()
+    for key, parameter in [*model.position.named_parameters(), ("x", x)]:
+        assert parameter.grad is not None, key
+        assert bool(parameter.grad.isfinite().all()), key
+        assert bool(parameter.grad.any()), key
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "more"),
+    [
+        ("graformer", {}, [(1, 4, 0), (4, 2, 1)]),
+        ("graph_gru", {}, []),  # a tree has one path for any two nodes
+        ("structural", {}, []),
+        ("structural", {"encoder": "cnn"}, []),
+        ("laplacian", {"vectors": 2}, [(1, 4, 0), (2, 6, 0), (2, 5, 0)]),  # no ties of size
+    ],
+)
+def test_the_names_of_nodes_do_not_matter(name, options, more):
+    model = encoder(name, **options)
+    edges = [(0, 1, 0), (1, 2, 2), (3, 2, 1), (3, 4, 0), (5, 4, 1), *more]
+    new = [3, 5, 0, 6, 2, 1, 4]
+    x = torch.randn(1, 7, 8, dtype=torch.float64)
+    there = torch.empty_like(x)
+    there[:, new] = x
+    renamed = [(new[u], new[v], k) for u, v, k in edges]
+    found = model(there, Positions.graph([renamed], sizes=[7]))
+    torch.testing.assert_close(found[:, new], model(x, Positions.graph([edges], sizes=[7])))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_structure_matters(name):
+    model = encoder(name)
+    x = torch.randn(1, 5, 8, dtype=torch.float64)
+    one, two = (model(x, Positions.tree([t])) for t in ([1, -1, 1, 2, 3], [1, -1, 1, 1, 1]))
+    assert bool(((one - two).abs() > 1e-3).any())
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_subwords_inherit_the_place_of_their_word(name):
+    model = build(name, **SIZES, **OPTIONS.get(name, {})).double().eval()
+    words = [0, 0, 1, 2, 3, 3, 4]
+    own = Positions.tree(TREES[:1], labels=LABELS[:1])
+    shared = Positions.tree(TREES[:1], labels=LABELS[:1], words=[words])
+    zeros = torch.zeros(1, 7, 8, dtype=torch.float64)
+    added = model.embed(zeros[:, :5], model.prepare(own)), model.embed(zeros, model.prepare(shared))
+    torch.testing.assert_close(added[1], added[0][:, words])
+    if name == "spr_relative":  # its order is that of tokens
+        return
+    q, k = qk(own)
+    logits = model.bias(q, k, model.prepare(own), 0)
+    if logits is not None:
+        subwords = model.bias(q[:, :, words], k[:, :, words], model.prepare(shared), 0)
+        torch.testing.assert_close(subwords, logits[:, :, words][..., words])
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_measured_bounds_are_those_of_the_survey(name):
+    """Beyond max_length on a chain, absolute rows tell two nodes apart, relative rows two distances."""
+    model = build(name, **SIZES, **OPTIONS.get(name, {})).double().eval()
+    chain = Positions.tree([list(range(-1, 63))])
+    state = model.prepare(chain)
+    if model.overrides("embed"):
+        found = model.embed(torch.zeros(1, 64, 8, dtype=torch.float64), state)[0]
+        apart = not torch.allclose(found[40], found[50])
+    else:
+        alike = torch.ones(1, 2, 64, 4, dtype=torch.float64)
+        found = model.bias(alike, alike, state, 0)[0, 0]
+        apart = not torch.allclose(found[0, 40], found[0, 50])
+    assert apart == model.card.survey.unbound
+    hooks = ("bias", "mask", "values")
+    assert ("MAM" in model.card.survey.injection) == (
+        model.overrides(*hooks) and "injection" not in model.card.survey.differs
+    )
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_low_precision_leaves_no_nan(name):
+    model = encoder(name).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = model(torch.randn(2, 5, 8), Positions.tree(TREES, labels=LABELS))
+    assert bool(out.isfinite().all())
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_reset_parameters_draws_every_parameter_anew(name):
+    model = build(name, **SIZES)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(7.0)
+    model.reset_parameters()
+    for key, parameter in model.named_parameters():
+        assert not bool((parameter == 7.0).any()), key
+
+
+def test_scores_and_mixtures_are_sums_over_pairs():
+    torch.manual_seed(0)
+    q, weights = torch.randn(2, 3, 4, 5), torch.rand(2, 3, 4, 4)
+    table, pair = torch.randn(2, 3, 6, 5), torch.randint(0, 6, (2, 4, 4))
+    found, mixed = scores(q, table, pair), mixture(weights, table, pair)
+    for b, h, t in itertools.product(range(2), range(3), range(4)):
+        rows = table[b, h, pair[b, t]]
+        torch.testing.assert_close(found[b, h, t], rows @ q[b, h, t])
+        torch.testing.assert_close(mixed[b, h, t], weights[b, h, t] @ rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("spr_absolute", {"sequence": "sum"}, "sequence is 'sum'; it must be one of 'none', 'add', 'fuse'"),
+        ("spr_absolute", {"dim": 9, "heads": 3}, r"dim is 9; .*even"),
+        ("spr_relative", {"reach": 0}, "reach is 0; it must be at least 1"),
+        ("spr_relative", {"blocks": [2]}, "there are blocks 0 to 1"),
+        ("tree", {"branching": 0}, "branching 0 and depth 4 must be at least 1"),
+        ("tree", {"branching": 3, "depth": 3}, "dim 8 is too small for 3 steps of 3 branches, 9 components"),
+        ("tree", {"branching": 4, "depth": 2, "binary": True}, "branching is 4; a binary tree has 2"),
+        ("structural", {"encoder": "gru"}, "encoder is 'gru'; it must be one of 'attention', 'cnn'"),
+        ("structural", {"labels": 0}, "labels is 0; it must be at least 1"),
+        ("structural", {"kernel": 0}, "kernel is 0"),
+        ("structural", {"dim": 9, "heads": 3}, r"dim is 9; .*even"),
+        ("graph_gru", {"labels": 0}, "labels is 0"),
+        ("graph_gru", {"dim": 9, "heads": 3}, r"dim is 9; .*even"),
+        ("graformer", {"reach": 0}, "reach 0 must be at least 1"),
+        ("graformer", {"subwords": -1}, "subwords -1 at least 0"),
+        ("laplacian", {"attention": "some"}, "attention is 'some'"),
+        ("laplacian", {"vectors": 0}, "vectors is 0; it must be at least 1"),
+        ("laplacian", {"vectors": 9, "projection": False}, "vectors is 9; it must be from 1 to dim 8"),
+        ("graph_bert", {"restart": 1.0}, r"restart 1\.0 between 0 and 1"),
+        ("graph_bert", {"rounds": -1}, "rounds -1 must be at least 0"),
+        ("graph_bert", {"dim": 9, "heads": 3}, r"dim is 9; .*even"),
+    ],
+)
+def test_options_that_are_not_valid_are_refused(name, given, message):
+    with pytest.raises(PositionError, match=message):
+        build(name, **(SIZES | given))
+
+
+@pytest.mark.parametrize("name", ["structural", "graph_gru"])
+def test_labels_out_of_range_are_refused(name):
+    model = build(name, **SIZES, labels=2)
+    with pytest.raises(PositionError, match=r"has labels 0 to 1 \(option labels\); an edge has label 2"):
+        model.prepare(Positions.graph([[(0, 1, 2)]]))
+
+
+def test_too_many_children_are_refused():
+    with pytest.raises(PositionError, match="tree 1: node 3 is child 3 of its parent; branching is 2"):
+        build("tree", **SIZES).prepare(Positions.tree([[-1], [-1, 0, 0, 0]]))
