@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -88,6 +88,51 @@ class Positions:
             [[[-2, -1, 0]]]
         """
         return self.key[:, None, :] - self.query[:, :, None]
+
+    @property
+    def batch(self) -> int:
+        """How many samples there are; 1 when all of a batch stand at the same places.
+
+        Example:
+            >>> Positions.from_mask(torch.tensor([[0, 1], [1, 1]])).batch
+            2
+        """
+        parts = [getattr(self, field.name) for field in fields(self)]
+        tensors = [part.token_valid if isinstance(part, Structure) else part for part in parts]
+        return max(len(tensor) for tensor in tensors if tensor is not None)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Positions:
+        """The same positions on a device.
+
+        Example:
+            >>> Positions.arange(3).to("meta").key.device.type
+            'meta'
+        """
+        if self.query.device == torch.device(device):
+            return self
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def repeat(self, times: int) -> Positions:
+        """Each sample a number of times, one after another, as the hypotheses of a beam search stand.
+
+        Example:
+            >>> Positions.times(torch.tensor([[0.0, 0.5], [0.0, 2.5]])).repeat(2).query[:, 1].tolist()
+            [0.5, 0.5, 2.5, 2.5]
+        """
+        return self._map(lambda tensor: tensor if len(tensor) == 1 else tensor.repeat_interleave(times, 0))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Positions:
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Positions(
+            **{
+                name: part.map(change)
+                if isinstance(part, Structure)
+                else part
+                if part is None
+                else change(part)
+                for name, part in given.items()
+            }
+        )
 
     @classmethod
     def arange(cls, length: int, *, offset: int = 0, device: torch.device | str | None = None) -> Positions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -41,6 +41,11 @@ class Structure:
     def token_valid(self) -> Tensor:
         """(batch, T) bool, False where a token is padding."""
         return self.valid if self.words is None else self.words >= 0
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Structure:
+        """The same graphs, with every tensor changed: moved to another device, or repeated."""
+        parts = (self.edges, self.valid, self.parents, self.words)
+        return Structure(*(None if part is None else change(part) for part in parts))  # type: ignore[arg-type]
 
     def at(self, values: Tensor) -> Tensor:
         """Values of nodes (batch, N, ...) as values of tokens (batch, T, ...)."""

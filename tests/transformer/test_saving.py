@@ -12,6 +12,7 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
 )
 
 from floater.encodings import PositionModel
@@ -21,6 +22,7 @@ from floater.transformer import (
     FloaterForConditionalGeneration,
     FloaterForMaskedLM,
     FloaterForSequenceClassification,
+    FloaterForTokenClassification,
     FloaterModel,
 )
 
@@ -28,6 +30,7 @@ AUTO = {
     FloaterModel: AutoModel,
     FloaterForMaskedLM: AutoModelForMaskedLM,
     FloaterForSequenceClassification: AutoModelForSequenceClassification,
+    FloaterForTokenClassification: AutoModelForTokenClassification,
     FloaterForCausalLM: AutoModelForCausalLM,
     FloaterForConditionalGeneration: AutoModelForSeq2SeqLM,
 }

@@ -5,6 +5,7 @@ from floater.transformer.models import (
     FloaterForCausalLM,
     FloaterForMaskedLM,
     FloaterForSequenceClassification,
+    FloaterForTokenClassification,
     FloaterModel,
 )
 from floater.transformer.seq2seq import FloaterForConditionalGeneration
@@ -16,5 +17,6 @@ __all__ = [
     "FloaterForConditionalGeneration",
     "FloaterForMaskedLM",
     "FloaterForSequenceClassification",
+    "FloaterForTokenClassification",
     "FloaterModel",
 ]

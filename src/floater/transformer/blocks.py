@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -281,3 +282,41 @@ def place(mask: Tensor | None, length: int, earlier: int, device: torch.device) 
             f"{earlier} cached and {length} new tokens"
         )
     return Positions.from_mask(mask, queries=length)
+
+
+def fitted(given: Positions, placed: Positions, mask: Tensor | None, batch: int) -> Positions:
+    """Positions that a model was given, instead of those that `place` makes of the attention mask.
+
+    Args:
+        given: the positions.
+        placed: what `place` makes of the mask and the cache.
+        mask: the attention mask, or None.
+        batch: number of samples.
+
+    Returns:
+        The given positions on the device of the others; the padding is the mask's, where they name none.
+
+    Raises:
+        ValueError: if they are of other tokens than there are, or name other padding than the mask does.
+
+    Example:
+        >>> fitted(Positions.arange(3), place(None, 1, 2, torch.device("cpu")), None, 1)
+        Traceback (most recent call last):
+        ValueError: the positions are of 3 queries and 3 keys; there are 1 new and 2 cached tokens
+    """
+    given = given.to(placed.query.device)
+    queries, keys = placed.query.shape[1], placed.key.shape[1]
+    if (given.query.shape[1], given.key.shape[1]) != (queries, keys):
+        raise ValueError(
+            f"the positions are of {given.query.shape[1]} queries and {given.key.shape[1]} keys; "
+            f"there are {queries} new and {keys - queries} cached tokens"
+        )
+    if given.batch not in (1, batch):
+        raise ValueError(f"the positions are of {given.batch} samples; the batch has {batch}")
+    if mask is None:
+        return given
+    if given.key_valid is None:
+        return replace(given, key_valid=placed.key_valid)
+    if not bool((given.key_valid == mask.bool()).all()):
+        raise ValueError("the attention mask and the positions differ in what is padding; give one of them")
+    return given

@@ -26,3 +26,9 @@ class FloaterGenerationMixin(GenerationMixin):
                 if isinstance(module, FlowEncoder):
                     stack.enter_context(module.baked())
             return super().generate(*args, **kwargs)  # type: ignore[misc]
+
+    def _expand_inputs_for_generation(self, expand_size: int = 1, **kwargs: Any) -> Any:
+        # of its inputs transformers repeats the tensors for each hypothesis, not those inside a value
+        if (positions := kwargs.get("positions")) is not None:
+            kwargs["positions"] = positions.repeat(expand_size)
+        return super()._expand_inputs_for_generation(expand_size, **kwargs)  # type: ignore[misc]

@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     Cache,
     DynamicCache,
 )
@@ -23,11 +24,13 @@ from transformers.modeling_outputs import (
     CausalLMOutputWithPast,
     MaskedLMOutput,
     SequenceClassifierOutput,
+    TokenClassifierOutput,
 )
 from transformers.utils.generic import can_return_tuple
 
+from floater.positions import Positions
 from floater.transformer.base import FloaterPreTrainedModel, bidirectional, cached, changed, embed, refuse
-from floater.transformer.blocks import Encoder, place
+from floater.transformer.blocks import Encoder, fitted, place
 from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
 
@@ -58,6 +61,7 @@ class FloaterModel(FloaterPreTrainedModel):
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         past_key_values: Cache | None = None,
+        positions: Positions | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Hidden states of token ids (batch, T).
@@ -67,20 +71,24 @@ class FloaterModel(FloaterPreTrainedModel):
             attention_mask: (batch, cached + T), zero where there is padding, on any side.
             inputs_embeds: (batch, T, dim), instead of ids.
             past_key_values: keys and values of earlier tokens, to be extended.
+            positions: where the T tokens stand, and the cached ones before them, instead of what the mask
+                says: trees, graphs, times, languages, a target length.
             kwargs: nothing but what Hugging Face passes along.
 
         Returns:
             `last_hidden_state` (batch, T, dim).
 
         Raises:
-            ValueError: if not exactly one of ids and embeddings is given, the mask does not fit, or the cache
-                has a fixed length.
+            ValueError: if not exactly one of ids and embeddings is given, the mask or the positions do not
+                fit, or the cache has a fixed length.
             TypeError: if an argument would be ignored.
         """
         refuse(self, kwargs)
         x = embed(self.embedding, input_ids, inputs_embeds)
-        positions = place(attention_mask, x.shape[1], cached(past_key_values), x.device)
-        return BaseModelOutput(last_hidden_state=self.encoder(x, positions, past_key_values))
+        placed = place(attention_mask, x.shape[1], cached(past_key_values), x.device)
+        if positions is not None:
+            placed = fitted(positions, placed, attention_mask, len(x))
+        return BaseModelOutput(last_hidden_state=self.encoder(x, placed, past_key_values))
 
     def hidden(self, *args: Any, **kwargs: Any) -> Tensor:
         """`last_hidden_state` alone; arguments as in `forward`."""
@@ -166,20 +174,68 @@ class FloaterForSequenceClassification(FloaterPreTrainedModel):
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
+        positions: Positions | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
         """Logits (batch, labels), and with labels (batch,) or (batch, labels) the mean loss.
 
         The other arguments are those of `FloaterModel.forward`.
         """
-        hidden = self.model.hidden(input_ids, attention_mask, inputs_embeds, **kwargs)
-        first = 0 if attention_mask is None else attention_mask.long().argmax(1)
+        hidden = self.model.hidden(input_ids, attention_mask, inputs_embeds, positions=positions, **kwargs)
+        valid = attention_mask if positions is None or positions.key_valid is None else positions.key_valid
+        first = 0 if valid is None else valid.long().argmax(1)
         pooled = hidden[torch.arange(len(hidden), device=hidden.device), first]
         logits = self.classifier(self.dropout(pooled))
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
         return SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+class FloaterForTokenClassification(FloaterPreTrainedModel):
+    """An encoder and a classifier on every token.
+
+    Args:
+        config: sizes, position model and `num_labels`.
+
+    Raises:
+        ValueError: if `config.is_decoder`.
+
+    Example:
+        >>> config = FloaterConfig.preset("tiny", vocab_size=99, num_labels=17)
+        >>> model = FloaterForTokenClassification(config)
+        >>> model(torch.tensor([[5, 6, 7]]), labels=torch.tensor([[3, -100, 16]])).logits.shape
+        torch.Size([1, 3, 17])
+    """
+
+    def __init__(self, config: FloaterConfig) -> None:
+        super().__init__(bidirectional(config))
+        self.model = FloaterModel(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 0))
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> TokenClassifierOutput:
+        """Logits (batch, T, labels), and with labels (batch, T), -100 ignored, the mean loss.
+
+        `num_items_in_batch` replaces the number of labels that the loss is divided by. The other arguments
+        are those of `FloaterModel.forward`.
+        """
+        hidden = self.model.hidden(input_ids, attention_mask, inputs_embeds, **kwargs)
+        logits = self.classifier(self.dropout(hidden))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, self.config, num_items_in_batch=num_items_in_batch)
+        return TokenClassifierOutput(loss=loss, logits=logits)
 
 
 class FloaterForCausalLM(FloaterPreTrainedModel, FloaterGenerationMixin):
@@ -238,4 +294,5 @@ AutoConfig.register("floater", FloaterConfig)
 AutoModel.register(FloaterConfig, FloaterModel)
 AutoModelForMaskedLM.register(FloaterConfig, FloaterForMaskedLM)
 AutoModelForSequenceClassification.register(FloaterConfig, FloaterForSequenceClassification)
+AutoModelForTokenClassification.register(FloaterConfig, FloaterForTokenClassification)
 AutoModelForCausalLM.register(FloaterConfig, FloaterForCausalLM)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,8 +14,9 @@ from transformers import AutoModelForSeq2SeqLM, Cache, DynamicCache, EncoderDeco
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
+from floater.positions import Positions
 from floater.transformer.base import FloaterPreTrainedModel, cached, changed, embed, refuse
-from floater.transformer.blocks import Decoder, Encoder, place
+from floater.transformer.blocks import Decoder, Encoder, fitted, place
 from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
 
@@ -34,11 +36,12 @@ class _EncoderOnly(nn.Module):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        positions: Positions | None = None,
         return_dict: bool = True,
         **kwargs: Any,
     ) -> BaseModelOutput:
         refuse(self.model, kwargs)
-        return self.model.encode(input_ids, attention_mask, inputs_embeds)
+        return self.model.encode(input_ids, attention_mask, inputs_embeds, positions)
 
 
 class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationMixin):
@@ -74,11 +77,15 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         input_ids: Tensor | None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        positions: Positions | None = None,
     ) -> BaseModelOutput:
-        """The encoder's output for source tokens (batch, S) or embeddings (batch, S, dim)."""
+        """The encoder's output for source tokens (batch, S) or embeddings (batch, S, dim).
+
+        The target length of the positions is the decoder's business.
+        """
         x = embed(self.embedding, input_ids, inputs_embeds)
-        positions = place(attention_mask, x.shape[1], 0, x.device)
-        return BaseModelOutput(last_hidden_state=self.encoder(x, positions))
+        placed = replace(_source(attention_mask, x, positions), target_length=None)
+        return BaseModelOutput(last_hidden_state=self.encoder(x, placed))
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels (batch, T) shifted right by the decoder's start token; -100 becomes padding.
@@ -106,6 +113,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        positions: Positions | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """Logits of each next target token.
@@ -123,18 +131,21 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             use_cache: keep keys and values; left out, `config.use_cache`, but False with labels or in
                 training mode.
             num_items_in_batch: what the loss is divided by; left out, the number of labels.
+            positions: where the source tokens stand, instead of what the mask says: trees, graphs, times,
+                languages. Their target length goes to the decoder.
             kwargs: nothing but what Hugging Face passes along.
 
         Returns:
             `logits` (batch, T, vocabulary), `loss` if there are labels, the cache, the encoder's output.
 
         Raises:
-            ValueError: if there is no target, a mask does not fit, or the cache has a fixed length.
+            ValueError: if there is no target, a mask or the positions do not fit, or the cache has a fixed
+                length.
             TypeError: if an argument would be ignored.
         """
         refuse(self, kwargs)
         if encoder_outputs is None:
-            encoder_outputs = self.encode(input_ids, attention_mask, inputs_embeds)
+            encoder_outputs = self.encode(input_ids, attention_mask, inputs_embeds, positions)
         source = encoder_outputs[0]
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             if labels is None:
@@ -144,13 +155,11 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         if self.uses_cache(use_cache, labels) and cache is None:
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         y = embed(self.embedding, decoder_input_ids, decoder_inputs_embeds)
-        hidden = self.decoder(
-            y,
-            place(decoder_attention_mask, y.shape[1], cached(cache), y.device),
-            source,
-            place(attention_mask, source.shape[1], 0, source.device),
-            cache,
-        )
+        source_placed = _source(attention_mask, source, positions)
+        placed = place(decoder_attention_mask, y.shape[1], cached(cache), y.device)
+        if source_placed.target_length is not None:
+            placed = replace(placed, target_length=source_placed.target_length)
+        hidden = self.decoder(y, placed, source, source_placed, cache)
         logits = self.lm_head(hidden)
         loss = None
         if labels is not None:  # they are aligned with the logits already
@@ -164,6 +173,12 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         return Seq2SeqLMOutput(
             loss=loss, logits=logits, past_key_values=cache, encoder_last_hidden_state=source
         )
+
+
+def _source(mask: Tensor | None, x: Tensor, positions: Positions | None) -> Positions:
+    """Where the source tokens stand whose embeddings or encodings are x."""
+    placed = place(mask, x.shape[1], 0, x.device)
+    return placed if positions is None else fitted(positions, placed, mask, len(x))
 
 
 AutoModelForSeq2SeqLM.register(FloaterConfig, FloaterForConditionalGeneration)

@@ -1,0 +1,170 @@
+"""Positions given to the models instead of those that the attention mask says."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from transformer_cases import made, tokens
+
+from floater import PositionError, Positions
+from floater.flow import sinusoid
+from floater.transformer import (
+    FloaterForCausalLM,
+    FloaterForConditionalGeneration,
+    FloaterForMaskedLM,
+    FloaterForSequenceClassification,
+    FloaterForTokenClassification,
+    FloaterModel,
+)
+
+ENCODERS = (
+    FloaterModel,
+    FloaterForMaskedLM,
+    FloaterForSequenceClassification,
+    FloaterForTokenClassification,
+)
+EVERY = (*ENCODERS, FloaterForCausalLM, FloaterForConditionalGeneration)
+TIMES = torch.tensor([[0.0, 0.5, 3.0, 7.25], [0.0, 2.0, 2.0, 9.5]])
+
+
+def target(cls):
+    return {"decoder_input_ids": tokens(2, 3, seed=1)} if cls is FloaterForConditionalGeneration else {}
+
+
+@pytest.mark.parametrize("cls", EVERY)
+def test_positions_of_the_mask_change_nothing(cls):
+    model, ids, mask = made(cls), tokens(2, 5), torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    expected = model(ids, mask, **target(cls))[0]
+    placed = Positions.from_mask(mask)
+    assert torch.equal(model(ids, mask, positions=placed, **target(cls))[0], expected)
+    assert torch.equal(model(ids, positions=placed, **target(cls))[0], expected)
+    unpadded = replace(placed, key_valid=None)
+    assert torch.equal(model(ids, mask, positions=unpadded, **target(cls))[0], expected)
+
+
+@pytest.mark.parametrize("cls", EVERY)
+def test_times_are_what_the_position_model_reads(cls):
+    """Sinusoids at real times, added by hand to the embeddings of the same model without positions."""
+    model, plain, ids = made(cls, "sinusoidal"), made(cls, "none"), tokens(2, 4)
+    if cls is FloaterForConditionalGeneration:
+        plain.decoder.load_state_dict(model.decoder.state_dict())
+        plain.decoder.position = model.decoder.position
+    embeds = plain.get_input_embeddings()(ids) + sinusoid(TIMES, 16) / math.sqrt(16)
+    expected = plain(inputs_embeds=embeds, **target(cls))[0]
+    found = model(ids, positions=Positions.times(TIMES), **target(cls))[0]
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(found, model(ids, **target(cls))[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("cls", [*ENCODERS, FloaterForConditionalGeneration])
+def test_a_graph_reaches_the_position_model(cls):
+    """Without an order of the tokens, a graph whose nodes are renumbered gives the renumbered outputs."""
+    model, ids = made(cls, "structural"), tokens(1, 4)
+    edges, order = [(0, 1), (1, 2), (1, 3)], torch.tensor([0, 3, 1, 2])
+    place = order.argsort().tolist()
+    renumbered = [(place[u], place[v]) for u, v in edges]
+    run = model.encode if cls is FloaterForConditionalGeneration else model
+    expected = run(ids, positions=Positions.graph([edges]))[0]
+    found = run(ids[:, order], positions=Positions.graph([renumbered]))[0]
+    if cls is FloaterForSequenceClassification:
+        torch.testing.assert_close(found, expected)
+    else:
+        torch.testing.assert_close(found, expected[:, order])
+    other = run(ids, positions=Positions.graph([[(0, 1), (0, 2), (0, 3)]]))[0]
+    assert not torch.allclose(other, expected, atol=1e-3)
+    with pytest.raises(PositionError, match=r"build the positions with Positions\.graph"):
+        run(ids)
+
+
+def test_classification_reads_the_first_token_of_the_positions():
+    model, ids = made(FloaterForSequenceClassification, num_labels=3), tokens(2, 3)
+    left = torch.cat([torch.zeros(2, 2, dtype=torch.long), ids], 1)
+    placed = Positions.from_mask(torch.tensor([[0, 0, 1, 1, 1]]))
+    torch.testing.assert_close(model(left, positions=placed).logits, model(ids).logits)
+
+
+def test_cached_decoding_takes_the_times_of_new_and_old_tokens():
+    model, ids = made(FloaterForCausalLM, "sinusoidal"), tokens(2, 4)
+    expected = model(ids, positions=Positions.times(TIMES), use_cache=False).logits
+    cache, found = None, []
+    for t in range(4):
+        step = Positions(query=TIMES[:, t : t + 1], key=TIMES[:, : t + 1])
+        out = model(ids[:, t : t + 1], past_key_values=cache, positions=step, use_cache=True)
+        found.append(out.logits)
+        cache = out.past_key_values
+    torch.testing.assert_close(torch.cat(found, 1), expected)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("case", ["floater", "structural"])
+def test_generation_keeps_each_samples_positions(beams, case):
+    model, ids = made(FloaterForConditionalGeneration, case), tokens(2, 4)
+    parents = [[1, -1, 1, 1], [-1, 0, 1, 2]]
+    if case == "floater":
+        positions = Positions.times(TIMES)
+        alone = [Positions.times(row[None]) for row in TIMES]
+    else:
+        positions = Positions.tree(parents)
+        alone = [Positions.tree([row]) for row in parents]
+    settings = {"max_new_tokens": 6, "min_new_tokens": 6, "num_beams": beams, "do_sample": False}
+    settings |= {"output_scores": True, "return_dict_in_generate": True}
+    both = model.generate(ids, positions=positions, **settings)
+    for i, own in enumerate(alone):
+        one = model.generate(ids[i : i + 1], positions=own, **settings)
+        assert torch.equal(one.sequences[0], both.sequences[i])
+        torch.testing.assert_close(one.scores[0], both.scores[0][i * beams : (i + 1) * beams])
+    if case == "floater":  # the others refuse
+        plain = model.generate(ids, **settings)
+        assert not torch.allclose(plain.scores[0], both.scores[0], atol=1e-3)
+
+
+def test_a_target_length_is_for_the_decoder():
+    model = made(FloaterForConditionalGeneration, "ldpe", position_options={"plain": True})
+    ids, decoder_ids = tokens(2, 4), tokens(2, 3)
+    outs = [
+        model(ids, None, decoder_ids, positions=replace(Positions.arange(4), target_length=torch.tensor([n])))
+        for n in (3, 9)
+    ]
+    assert torch.equal(outs[0].encoder_last_hidden_state, outs[1].encoder_last_hidden_state)
+    assert not torch.allclose(outs[0].logits, outs[1].logits, atol=1e-3)
+    with pytest.raises(PositionError, match="no target_length"):
+        model(ids, None, decoder_ids)
+    lengths = replace(Positions.arange(4), target_length=torch.tensor([3, 9]))
+    settings = {"max_new_tokens": 5, "num_beams": 2, "return_dict_in_generate": True, "output_scores": True}
+    both = model.generate(ids, positions=lengths, **settings)
+    one = model.generate(
+        ids[1:], positions=replace(lengths, target_length=lengths.target_length[1:]), **settings
+    )
+    torch.testing.assert_close(one.scores[0], both.scores[0][2:])
+
+
+@pytest.mark.parametrize("cls", EVERY)
+def test_positions_that_do_not_fit_are_refused(cls):
+    model, ids = made(cls), tokens(2, 4)
+    with pytest.raises(ValueError, match="are of 3 queries and 3 keys; there are 4 new and 0 cached tokens"):
+        model(ids, positions=Positions.arange(3), **target(cls))
+    with pytest.raises(ValueError, match="are of 3 samples; the batch has 2"):
+        model(ids, positions=Positions.times(torch.rand(3, 4)), **target(cls))
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
+    for other in (torch.ones_like(mask), mask.flip(0)):
+        with pytest.raises(ValueError, match="differ in what is padding"):
+            model(ids, other, positions=Positions.from_mask(mask), **target(cls))
+
+
+def test_positions_of_a_whole_text_are_refused_with_a_cache():
+    model, ids = made(FloaterForCausalLM), tokens(1, 4)
+    cache = model(ids, use_cache=True).past_key_values
+    with pytest.raises(ValueError, match="are of 4 queries and 4 keys; there are 1 new and 4 cached tokens"):
+        model(ids[:, :1], past_key_values=cache, positions=Positions.arange(4))
+    with pytest.raises(ValueError, match=r"not used by the model: \['positions'\]"):
+        model.generate(ids, positions=Positions.arange(4), max_new_tokens=2)
+
+
+def test_a_trees_padding_is_that_of_the_batch():
+    """A batch of trees equals each alone, without an attention mask."""
+    model = made(FloaterForTokenClassification, "tree", position_options={"binary": True})
+    ids, parents = tokens(2, 4), [[1, -1, 1, 2], [-1, 0]]
+    both = model(ids, positions=Positions.tree(parents)).logits
+    short = model(ids[1:, :2], positions=Positions.tree(parents[1:])).logits
+    torch.testing.assert_close(both[1:, :2], short)
