@@ -122,17 +122,12 @@ class Positions:
         return self._map(lambda tensor: tensor if len(tensor) == 1 else tensor.repeat_interleave(times, 0))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Positions:
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Positions(
-            **{
-                name: part.map(change)
-                if isinstance(part, Structure)
-                else part
-                if part is None
-                else change(part)
-                for name, part in given.items()
-            }
-        )
+        changed: dict[str, Any] = {}
+        for field in fields(self):
+            part = getattr(self, field.name)
+            if part is not None:
+                changed[field.name] = part.map(change) if isinstance(part, Structure) else change(part)
+        return Positions(**changed)
 
     @classmethod
     def arange(cls, length: int, *, offset: int = 0, device: torch.device | str | None = None) -> Positions:

@@ -44,8 +44,8 @@ class Structure:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Structure:
         """The same graphs, with every tensor changed: moved to another device, or repeated."""
-        parts = (self.edges, self.valid, self.parents, self.words)
-        return Structure(*(None if part is None else change(part) for part in parts))  # type: ignore[arg-type]
+        parents, words = (None if part is None else change(part) for part in (self.parents, self.words))
+        return Structure(change(self.edges), change(self.valid), parents, words)
 
     def at(self, values: Tensor) -> Tensor:
         """Values of nodes (batch, N, ...) as values of tokens (batch, T, ...)."""

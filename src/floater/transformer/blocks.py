@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -294,7 +294,7 @@ def fitted(given: Positions, placed: Positions, mask: Tensor | None, batch: int)
         batch: number of samples.
 
     Returns:
-        The given positions on the device of the others; the padding is the mask's, where they name none.
+        The given positions on the device of the others, with what those know and the given ones do not.
 
     Raises:
         ValueError: if they are of other tokens than there are, or name other padding than the mask does.
@@ -313,10 +313,7 @@ def fitted(given: Positions, placed: Positions, mask: Tensor | None, batch: int)
         )
     if given.batch not in (1, batch):
         raise ValueError(f"the positions are of {given.batch} samples; the batch has {batch}")
-    if mask is None:
-        return given
-    if given.key_valid is None:
-        return replace(given, key_valid=placed.key_valid)
-    if not bool((given.key_valid == mask.bool()).all()):
+    if given.key_valid is not None and mask is not None and bool((given.key_valid != mask.bool()).any()):
         raise ValueError("the attention mask and the positions differ in what is padding; give one of them")
-    return given
+    lacking = [field.name for field in fields(given) if getattr(given, field.name) is None]
+    return replace(given, **{name: getattr(placed, name) for name in lacking})

@@ -27,8 +27,17 @@ class FloaterGenerationMixin(GenerationMixin):
                     stack.enter_context(module.baked())
             return super().generate(*args, **kwargs)  # type: ignore[misc]
 
-    def _expand_inputs_for_generation(self, expand_size: int = 1, **kwargs: Any) -> Any:
+    def _expand_inputs_for_generation(
+        self,
+        expand_size: int = 1,
+        is_encoder_decoder: bool = False,
+        input_ids: Any = None,
+        **model_kwargs: Any,
+    ) -> tuple[Any, dict[str, Any]]:
         # of its inputs transformers repeats the tensors for each hypothesis, not those inside a value
-        if (positions := kwargs.get("positions")) is not None:
-            kwargs["positions"] = positions.repeat(expand_size)
-        return super()._expand_inputs_for_generation(expand_size, **kwargs)  # type: ignore[misc]
+        if (positions := model_kwargs.get("positions")) is not None:
+            model_kwargs["positions"] = positions.repeat(expand_size)
+        expanded: tuple[Any, dict[str, Any]] = super()._expand_inputs_for_generation(  # type: ignore[misc]
+            expand_size, is_encoder_decoder, input_ids, **model_kwargs
+        )
+        return expanded
