@@ -72,22 +72,6 @@ def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
         raise SettingsError(" ".join(f"{origin}: {error}".split())) from None
 
 
-def peek(path: str | Path, key: str, overrides: Sequence[str] = ()) -> Any:
-    """The value of a top-level key, as it is written; None without one, or if `load` would refuse the rest.
-
-    >>> import os
-    >>> peek(os.devnull, "task", ["task=tagging", "lr=3e-4"])
-    'tagging'
-    """
-    value = None
-    with suppress(OSError, SettingsError):
-        tree = _parse(Path(path).read_bytes())
-        value = tree.get(key) if isinstance(tree, dict) else None
-        for name, _, text in (override.partition("=") for override in overrides):
-            value = _parse(text) if name == key else value
-    return value
-
-
 def dump(instance: Any) -> str:
     """Write every setting as YAML, in field order, so that `load` reads back an equal instance.
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from floater.settings import dump, load
 from floater.tasks.bpe import load_bpe, train_bpe
@@ -26,11 +26,11 @@ SETTINGS, VOCABULARY, MODEL, LOG, RESULT = "config.yaml", "vocabulary", "model",
 _UNFINISHED = ".unfinished"
 
 
-def find_run(settings: Any) -> Path:
+def find_run(settings: TranslationSettings) -> Path:
     """The directory of a run, after a look at what is there; nothing is written.
 
     Args:
-        settings: of the run, of any task.
+        settings: of the run.
 
     Returns:
         A directory that is empty, does not exist yet, or holds a run with these settings.
@@ -43,7 +43,7 @@ def find_run(settings: Any) -> Path:
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is a file; a run needs a directory")
     if (run / SETTINGS).is_file():
-        before = load(type(settings), run / SETTINGS)
+        before = run_settings(run)
         differences = list(_differences(_plain(before), _plain(settings)))
         if differences:
             raise DataError(f"{run} holds a run with other settings: {'; '.join(differences)}")
@@ -52,7 +52,7 @@ def find_run(settings: Any) -> Path:
     return run
 
 
-def begin_run(run: Path, settings: Any, tokenizer: Any) -> None:
+def begin_run(run: Path, settings: TranslationSettings, tokenizer: PreTrainedTokenizerFast) -> None:
     """Write settings and vocabulary into the directory of a run, where they are not there yet."""
     run.mkdir(parents=True, exist_ok=True)
     if not (run / SETTINGS).is_file():
@@ -120,7 +120,7 @@ def load_run(
 
 
 def fill(
-    model: PreTrainedModel,
+    model: FloaterForConditionalGeneration,
     weights: Mapping[str, Tensor],
     origin: str,
     may_lack: Callable[[str], bool] = lambda name: False,
@@ -171,7 +171,7 @@ def _inside(folder: Path, *names: str) -> Path:
     return next((folder / name for name in names if (folder / name).is_dir()), folder)
 
 
-def _plain(settings: Any) -> dict[str, Any]:
+def _plain(settings: TranslationSettings) -> dict[str, Any]:
     """Settings as JSON has them, without the directory: one may be named in many ways."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
     return values | {"run": None}

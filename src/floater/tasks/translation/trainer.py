@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 from transformers import (
     PreTrainedTokenizerFast,
@@ -129,7 +128,7 @@ def make_trainer(
         greater_is_better=None if average_only else True,
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
-        ddp_find_unused_parameters=sometimes_unused(model),
+        ddp_find_unused_parameters=_sometimes_unused(model),
     )
     sampler = TokenBatchSampler(
         examples.lengths,
@@ -237,7 +236,7 @@ def _batch(
     return batch | {"decoder_input_ids": model.prepare_decoder_input_ids_from_labels(batch["labels"])}
 
 
-def sometimes_unused(model: nn.Module) -> bool:
+def _sometimes_unused(model: FloaterForConditionalGeneration) -> bool:
     """Whether some steps give some parameters no gradient, as a flow that is reused does."""
     return any(isinstance(module, FlowEncoder) and module.refresh_every > 1 for module in model.modules())
 
