@@ -58,6 +58,7 @@ class FloaterModel(FloaterPreTrainedModel):
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         past_key_values: Cache | None = None,
+        document_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Hidden states of token ids (batch, T).
@@ -67,6 +68,8 @@ class FloaterModel(FloaterPreTrainedModel):
             attention_mask: (batch, cached + T), zero where there is padding, on any side.
             inputs_embeds: (batch, T, dim), instead of ids.
             past_key_values: keys and values of earlier tokens, to be extended.
+            document_ids: (batch, cached + T) ids of documents packed into a row: a token attends within its
+                own only, and positions start at 0 in each.
             kwargs: nothing but what Hugging Face passes along.
 
         Returns:
@@ -79,7 +82,7 @@ class FloaterModel(FloaterPreTrainedModel):
         """
         refuse(self, kwargs)
         x = embed(self.embedding, input_ids, inputs_embeds)
-        positions = place(attention_mask, x.shape[1], cached(past_key_values), x.device)
+        positions = place(attention_mask, x.shape[1], cached(past_key_values), x.device, document_ids)
         return BaseModelOutput(last_hidden_state=self.encoder(x, positions, past_key_values))
 
     def hidden(self, *args: Any, **kwargs: Any) -> Tensor:
