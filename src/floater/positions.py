@@ -30,9 +30,11 @@ class Positions:
         reordered: (batch or 1, T) second positions of the queries: where their tokens stand in the order of
             another language.
         structure: trees or graphs over the S keys, for the position models that read them.
+        document: (batch or 1, S) integer ids of the documents that share a row; a query attends to keys of
+            its own document only. The queries are the last T of the S keys.
 
     Raises:
-        ValueError: if the shapes do not fit together.
+        ValueError: if the shapes do not fit together, or ids are no integers.
 
     Example:
         >>> positions = Positions.arange(3)
@@ -50,12 +52,13 @@ class Positions:
     language: Tensor | None = None
     reordered: Tensor | None = None
     structure: Structure | None = None
+    document: Tensor | None = None
 
     def __post_init__(self) -> None:
         masks = {"key_valid": self.key_valid, "special": self.special}
         nodes = None if self.structure is None else self.structure.token_valid
         queries = {"query": self.query, "language": self.language, "reordered": self.reordered}
-        keys = {"key": self.key, **masks, "structure": nodes}
+        keys = {"key": self.key, **masks, "structure": nodes, "document": self.document}
         given = {**queries, **keys, "target_length": self.target_length}
         shapes = {name: tuple(value.shape) for name, value in given.items() if value is not None}
         for name, shape in shapes.items():
@@ -74,8 +77,9 @@ class Positions:
         for name, mask in masks.items():
             if mask is not None and mask.dtype != torch.bool:
                 raise ValueError(f"{name} is {mask.dtype}; it must be bool")
-        if self.language is not None and (self.language.is_floating_point() or self.language.is_complex()):
-            raise ValueError(f"language is {self.language.dtype}; it must be integers")
+        for name, ids in {"language": self.language, "document": self.document}.items():
+            if ids is not None and (ids.is_floating_point() or ids.is_complex()):
+                raise ValueError(f"{name} is {ids.dtype}; it must be integers")
         if self.target_length is not None and not bool((self.target_length >= 1).all()):
             raise ValueError(f"target_length is {self.target_length.tolist()}; lengths must be at least 1")
 
@@ -128,6 +132,23 @@ class Positions:
             if part is not None:
                 changed[field.name] = part.map(change) if isinstance(part, Structure) else change(part)
         return Positions(**changed)
+
+    @property
+    def visible(self) -> Tensor | None:
+        """Which keys a query may see, by padding and documents: bool, True = may; None where it may see all.
+
+        Returns:
+            (batch or 1, S), with documents (batch or 1, T, S).
+
+        Example:
+            >>> Positions.packed([[2, 1]]).visible.int().tolist()
+            [[[1, 1, 0], [1, 1, 0], [0, 0, 1]]]
+        """
+        if self.document is None:
+            return self.key_valid
+        of_query = self.document[:, self.key.shape[1] - self.query.shape[1] :]
+        same = of_query[:, :, None] == self.document[:, None, :]
+        return same if self.key_valid is None else same & self.key_valid[:, None, :]
 
     @classmethod
     def arange(cls, length: int, *, offset: int = 0, device: torch.device | str | None = None) -> Positions:
@@ -192,6 +213,85 @@ class Positions:
         plain = torch.arange(length, device=mask.device).clamp(max=index.max())[None]
         key = plain if bool(((index == plain) | ~valid).all()) else index
         return cls(query=key[:, length - queries :], key=key, key_valid=valid)
+
+    @classmethod
+    def packed(
+        cls, lengths: Sequence[Sequence[int]], *, device: torch.device | str | None = None
+    ) -> Positions:
+        """Documents packed into rows, one after the other; positions start at 0 in each.
+
+        Args:
+            lengths: of each row, the lengths of its documents; rows are padded on the right.
+            device: where the tensors live.
+
+        Returns:
+            Positions as of `from_documents`.
+
+        Raises:
+            ValueError: if a length is below 1.
+
+        Example:
+            >>> positions = Positions.packed([[2, 3], [4]])
+            >>> positions.query.tolist(), positions.document[0].tolist()
+            ([[0, 1, 0, 1, 2], [0, 1, 2, 3, 3]], [0, 0, 1, 1, 1])
+        """
+        if any(length < 1 for row in lengths for length in row):
+            raise ValueError(
+                f"documents have the lengths {list(map(list, lengths))}; each must be at least 1"
+            )
+        longest = max(map(sum, lengths), default=0)
+        ids = torch.zeros(len(lengths), longest, dtype=torch.long, device=device)
+        for of_row, row in zip(ids, lengths, strict=True):
+            end = sum(row)
+            of_row[:end] = torch.arange(len(row)).repeat_interleave(torch.tensor(row, dtype=torch.long))
+            of_row[end:] = len(row) - 1
+        sizes = torch.tensor([sum(row) for row in lengths], device=device)
+        return cls.from_documents(ids, mask=torch.arange(longest, device=device) < sizes[:, None])
+
+    @classmethod
+    def from_documents(
+        cls, ids: Tensor, *, mask: Tensor | None = None, queries: int | None = None
+    ) -> Positions:
+        """A token's position is its index among the unpadded tokens of its document.
+
+        Args:
+            ids: (batch, S) integer ids; a run of equal ids is a document, and an id that comes back later in
+                the row is another document.
+            mask: (batch, S), non-zero where there is a token; None when all are tokens.
+            queries: only the last `queries` columns are queries (cached decoding); None means all.
+
+        Returns:
+            Positions: query (batch, T), key (batch, S), key_valid (batch, S) or None, document (batch, S).
+
+        Raises:
+            ValueError: if ids and mask are not (batch, S) both, or there are fewer columns than queries.
+
+        Example:
+            >>> Positions.from_documents(torch.tensor([[7, 7, 4, 4, 7]])).key.tolist()
+            [[0, 1, 0, 1, 0]]
+        """
+        valid = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+        if ids.ndim != 2 or valid.shape != ids.shape:
+            raise ValueError(
+                f"document ids are {tuple(ids.shape)}, the mask {tuple(valid.shape)}; "
+                "they must be (batch, length)"
+            )
+        length = ids.shape[1]
+        queries = length if queries is None else queries
+        if not 0 <= queries <= length:
+            raise ValueError(f"there are {queries} queries; the ids have {length} columns")
+        begins = torch.ones_like(ids, dtype=torch.bool)
+        begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
+        earlier = valid.cumsum(1) - valid.long()
+        key = earlier - (earlier * begins).cummax(1).values if length else earlier
+        # padding stands where a token does, so that it reaches past no table
+        key = torch.where(valid, key, key.sub(1).clamp(min=0))
+        return cls(
+            query=key[:, length - queries :],
+            key=key,
+            key_valid=None if bool(valid.all()) else valid,
+            document=begins.cumsum(1) - 1,
+        )
 
     @classmethod
     def times(cls, times: Tensor, mask: Tensor | None = None) -> Positions:

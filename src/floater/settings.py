@@ -72,6 +72,37 @@ def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
         raise SettingsError(" ".join(f"{origin}: {error}".split())) from None
 
 
+def peek(path: str | Path, name: str, default: Any, overrides: Sequence[str] = ()) -> Any:
+    """Read one value at the top of a YAML file, as `load` would, before it is known what the file is for.
+
+    Args:
+        path: A UTF-8 YAML file.
+        name: The key.
+        default: What to return where neither the file nor an override has it.
+        overrides: As for `load`.
+
+    Raises:
+        SettingsError: If the file or the value cannot be read.
+
+    >>> import os
+    >>> peek(os.devnull, "task", "translation", ["lr=1", "task=language_modeling"])
+    'language_modeling'
+    """
+    origin = str(path)
+    try:
+        tree = _parse(Path(path).read_bytes())
+        value = tree.get(name, default) if isinstance(tree, dict) else default
+        for override in overrides:
+            origin = f"override '{override}'"
+            key, _, text = override.partition("=")
+            value = _parse(text) if key == name else value
+    except OSError as error:
+        raise SettingsError(f"{error.filename or path}: {error.strerror or error}") from None
+    except SettingsError as error:
+        raise SettingsError(" ".join(f"{origin}: {error}".split())) from None
+    return value
+
+
 def dump(instance: Any) -> str:
     """Write every setting as YAML, in field order, so that `load` reads back an equal instance.
 

@@ -17,12 +17,12 @@ import torch
 from tqdm.auto import tqdm
 
 from floater.tasks import cldr
+from floater.tasks.run import LOG, RESULT
 from floater.tasks.scores import score
+from floater.tasks.settings import Changes
 from floater.tasks.text import read_pairs
 from floater.tasks.translation import Decoding, TranslationSettings, load_run, train, translate
-from floater.tasks.translation.model_settings import Changes, Model
-from floater.tasks.translation.run import LOG, RESULT
-from floater.tasks.translation.settings import Data, Training
+from floater.tasks.translation.settings import Data, Model, Training
 from floater.tasks.translation.warm import is_position
 
 # learned vectors need a table that covers the long tests; a flow starts of order one over what it trains on

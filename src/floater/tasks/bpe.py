@@ -1,9 +1,11 @@
 """Joint byte-level BPE: one vocabulary for source and target, with no unknown token."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -12,6 +14,7 @@ from floater.tasks.text import DataError
 PAD, BOS, EOS = SPECIALS = ("<pad>", "<s>", "</s>")
 BYTES = 256
 TOKENIZER_FILE = "tokenizer.json"
+ENCODED_AT_ONCE = 100_000
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int, *, min_frequency: int = 2) -> PreTrainedTokenizerFast:
@@ -104,6 +107,21 @@ def load_bpe(path: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
     if ids != list(range(len(SPECIALS))):
         raise DataError(f"{file}: not a tokenizer of this task: {', '.join(SPECIALS)} have the ids {ids}")
     return _pretrained(bpe)
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, lines: Sequence[str]) -> list[np.ndarray]:
+    """Token ids of each line, with the end token, as int32.
+
+    Millions of lines fit into memory: lists of Python numbers would take ten times as much.
+    """
+    rows: list[np.ndarray] = []
+    for start in range(0, len(lines), ENCODED_AT_ONCE):
+        ids = tokenizer(list(lines[start : start + ENCODED_AT_ONCE]), return_attention_mask=False)[
+            "input_ids"
+        ]
+        flat = np.fromiter(chain.from_iterable(ids), dtype=np.int32)
+        rows += np.split(flat, np.cumsum([len(row) for row in ids])[:-1])
+    return rows
 
 
 def _pretrained(bpe: Tokenizer) -> PreTrainedTokenizerFast:

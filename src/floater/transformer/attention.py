@@ -93,7 +93,7 @@ class Attention(nn.Module):
             x: (batch, T, dim).
             position: the position model, and
             state: what it prepared for this forward pass.
-            key_valid: (batch, S) bool, False where a key is padding.
+            key_valid: (batch, S) bool, False where a key is padding, or (batch, T, S), by query.
             cache: keys and values of earlier steps.
 
         Returns:
@@ -121,7 +121,7 @@ class Attention(nn.Module):
             v: (batch, heads, S, head_dim).
             position: the position model, and
             state: what it prepared for this forward pass.
-            key_valid: (batch, S) bool, False where a key is padding.
+            key_valid: (batch, S) bool, False where a key is padding, or (batch, T, S), by query.
 
         Returns:
             (batch, T, dim), and the weights (batch, heads, T, S) on the plain path. A query that may attend
@@ -129,7 +129,9 @@ class Attention(nn.Module):
         """
         length, slots = q.shape[2], k.shape[2]
         bias = position.bias(q, k, state, self.layer)
-        mask = None if key_valid is None else key_valid[:, None, None, :]
+        mask = None if key_valid is None else key_valid[:, None]
+        if mask is not None and mask.ndim == 3:
+            mask = mask[:, None]
         allowed = position.mask(state, self.layer)
         if allowed is not None:
             mask = allowed if mask is None else mask & allowed

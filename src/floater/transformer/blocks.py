@@ -192,8 +192,9 @@ class Encoder(nn.Module):
         """
         state = self.position.prepare(positions)
         x = self.dropout(self.position.embed(x, state))
+        visible = positions.visible
         for block in self.blocks:
-            x = block(x, self.position, state, positions.key_valid, past_key_values=cache)
+            x = block(x, self.position, state, visible, past_key_values=cache)
         out: Tensor = self.norm(x)
         return out
 
@@ -239,6 +240,7 @@ class Decoder(nn.Module):
         state = self.position.prepare(positions)
         memory_state = self.memory.prepare(source_positions)
         x = self.dropout(self.position.embed(x, state))
+        visible = positions.visible
         for block in self.blocks:
             x = block(
                 x,
@@ -247,7 +249,7 @@ class Decoder(nn.Module):
                 state,
                 self.memory,
                 memory_state,
-                positions.key_valid,
+                visible,
                 source_positions.key_valid,
                 past_key_values=cache,
             )
@@ -255,7 +257,13 @@ class Decoder(nn.Module):
         return out
 
 
-def place(mask: Tensor | None, length: int, earlier: int, device: torch.device) -> Positions:
+def place(
+    mask: Tensor | None,
+    length: int,
+    earlier: int,
+    device: torch.device,
+    documents: Tensor | None = None,
+) -> Positions:
     """Where `length` tokens stand that come after `earlier` cached ones.
 
     Args:
@@ -263,24 +271,28 @@ def place(mask: Tensor | None, length: int, earlier: int, device: torch.device) 
         length: number of new tokens.
         earlier: number of cached tokens.
         device: of the result when there is no mask.
+        documents: (batch, earlier + length) ids of packed documents; None when each row is one.
 
     Returns:
         Positions of `length` queries and `earlier + length` keys.
 
     Raises:
-        ValueError: if the mask does not cover the cached and the new tokens.
+        ValueError: if the mask or the ids do not cover the cached and the new tokens.
 
     Example:
         >>> place(torch.tensor([[0, 1, 1, 1]]), 1, 3, torch.device("cpu")).query.tolist()
         [[2]]
     """
+    for name, given in (("attention mask is", mask), ("document ids are", documents)):
+        if given is not None and (given.ndim != 2 or given.shape[1] != earlier + length):
+            raise ValueError(
+                f"the {name} {tuple(given.shape)}; it must be (batch, {earlier + length}): "
+                f"{earlier} cached and {length} new tokens"
+            )
+    if documents is not None:
+        return Positions.from_documents(documents, mask=mask, queries=length)
     if mask is None:
         return Positions.arange(length, offset=earlier, device=device)
-    if mask.ndim != 2 or mask.shape[1] != earlier + length:
-        raise ValueError(
-            f"the attention mask is {tuple(mask.shape)}; it must be (batch, {earlier + length}): "
-            f"{earlier} cached and {length} new tokens"
-        )
     return Positions.from_mask(mask, queries=length)
 
 

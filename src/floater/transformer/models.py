@@ -61,6 +61,7 @@ class FloaterModel(FloaterPreTrainedModel):
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         past_key_values: Cache | None = None,
+        document_ids: Tensor | None = None,
         positions: Positions | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
@@ -71,6 +72,8 @@ class FloaterModel(FloaterPreTrainedModel):
             attention_mask: (batch, cached + T), zero where there is padding, on any side.
             inputs_embeds: (batch, T, dim), instead of ids.
             past_key_values: keys and values of earlier tokens, to be extended.
+            document_ids: (batch, cached + T) ids of documents packed into a row: a token attends within its
+                own only, and positions start at 0 in each.
             positions: where the T tokens stand, and the cached ones before them, instead of what the mask
                 says: trees, graphs, times, languages, a target length.
             kwargs: nothing but what Hugging Face passes along.
@@ -85,7 +88,7 @@ class FloaterModel(FloaterPreTrainedModel):
         """
         refuse(self, kwargs)
         x = embed(self.embedding, input_ids, inputs_embeds)
-        placed = place(attention_mask, x.shape[1], cached(past_key_values), x.device)
+        placed = place(attention_mask, x.shape[1], cached(past_key_values), x.device, document_ids)
         if positions is not None:
             placed = fitted(positions, placed, attention_mask, len(x))
         return BaseModelOutput(last_hidden_state=self.encoder(x, placed, past_key_values))

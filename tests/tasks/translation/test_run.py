@@ -10,9 +10,10 @@ import torch
 from floater.encodings import PositionError
 from floater.settings import load
 from floater.tasks.bpe import train_bpe
+from floater.tasks.run import begin_run, fill, find_run
 from floater.tasks.text import DataError, Pairs
 from floater.tasks.translation import Decoding, TranslationSettings, load_run
-from floater.tasks.translation.run import begin_run, fill, find_run, run_decoding, run_settings, vocabulary
+from floater.tasks.translation.run import run_decoding, run_settings, vocabulary
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration
 
 from .conftest import Files

@@ -60,7 +60,8 @@ def whole(positions: Positions, name: str) -> Tensor | None:
         (batch or 1, T) bool, or None when all are tokens.
 
     Raises:
-        PositionError: if there are keys of earlier steps: they come without the embeddings it would read.
+        PositionError: if there are keys of earlier steps: they come without the embeddings it would read; or
+            if a row holds more than one document.
 
     Example:
         >>> whole(Positions.arange(1, offset=4), "a GRU")
@@ -69,6 +70,8 @@ def whole(positions: Positions, name: str) -> Tensor | None:
     """
     if positions.query.shape[1] != positions.key.shape[1]:
         raise PositionError(f"{name} reads a whole sequence: decode without a cache")
+    if positions.document is not None:
+        raise PositionError(f"{name} reads over the ends of packed documents: give it one document a row")
     return positions.key_valid
 
 

@@ -25,7 +25,7 @@ class Shuffled(PositionModel):
         frame: the stack of blocks it serves; dim must be even.
 
     Raises:
-        PositionError: if dim is odd.
+        PositionError: if dim is odd; in `prepare`, in training, if a row holds more than one document.
 
     Example:
         >>> model = Shuffled(Frame(dim=2, heads=1, layers=1, max_length=16))
@@ -47,6 +47,8 @@ class Shuffled(PositionModel):
         even(frame)
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor | None]:
+        if self.training and positions.document is not None:
+            raise PositionError("the order of packed documents is not shuffled: give one document a row")
         valid = positions.key_valid
         return positions.query, None if valid is None else valid[
             :, valid.shape[1] - positions.query.shape[1] :

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from floater.tasks import cldr
+from floater.tasks.bpe import encode
 from floater.tasks.text import DataError, Pairs, read_pairs
 from floater.tasks.translation.settings import Data
 
@@ -20,7 +20,6 @@ Row = Sequence[int] | np.ndarray
 Example = dict[str, Row]
 
 IGNORED = -100
-ENCODED_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True)
@@ -138,21 +137,6 @@ class TokenPairs(Dataset[Example]):
     def __getitem__(self, index: int) -> Example:
         source, target = self._sides[index]
         return {"input_ids": source, "labels": target}
-
-
-def encode(tokenizer: PreTrainedTokenizerFast, lines: Sequence[str]) -> list[np.ndarray]:
-    """Token ids of each line, with the end token, as int32.
-
-    Millions of lines fit into memory: lists of Python numbers would take ten times as much.
-    """
-    rows: list[np.ndarray] = []
-    for start in range(0, len(lines), ENCODED_AT_ONCE):
-        ids = tokenizer(list(lines[start : start + ENCODED_AT_ONCE]), return_attention_mask=False)[
-            "input_ids"
-        ]
-        flat = np.fromiter(chain.from_iterable(ids), dtype=np.int32)
-        rows += np.split(flat, np.cumsum([len(row) for row in ids])[:-1])
-    return rows
 
 
 def source_batch(rows: Sequence[Row], *, pad: int) -> dict[str, Tensor]:

@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast, StoppingCriteria, StoppingCriteriaList
 
 from floater.encodings import PositionError
-from floater.tasks.translation.data import encode, source_batch
+from floater.tasks.bpe import encode
+from floater.tasks.translation.data import source_batch
 from floater.tasks.translation.settings import Decoding
 from floater.training import TokenBatchSampler
 from floater.transformer import FloaterForConditionalGeneration

@@ -1,64 +1,18 @@
-"""The directory of a run: settings, vocabulary, log, checkpoints, final model."""
+"""The directory of a translation run: what only translation has in it."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from floater.settings import dump, load
+from floater.settings import load
 from floater.tasks.bpe import load_bpe, train_bpe
-from floater.tasks.text import DataError, Pairs
+from floater.tasks.run import MODEL, SETTINGS, VOCABULARY, inside, load_model
+from floater.tasks.text import Pairs
 from floater.tasks.translation.settings import Decoding, TranslationSettings
-from floater.training import average
-from floater.transformer import FloaterConfig, FloaterForConditionalGeneration
-
-SETTINGS, VOCABULARY, MODEL, LOG, RESULT = "config.yaml", "vocabulary", "model", "log.json", "result.json"
-_UNFINISHED = ".unfinished"
-
-
-def find_run(settings: TranslationSettings) -> Path:
-    """The directory of a run, after a look at what is there; nothing is written.
-
-    Args:
-        settings: of the run.
-
-    Returns:
-        A directory that is empty, does not exist yet, or holds a run with these settings.
-
-    Raises:
-        DataError: if it holds something else, or a run with other settings.
-        SettingsError: if the settings that it holds cannot be read.
-    """
-    run = Path(settings.run)
-    if run.exists() and not run.is_dir():
-        raise DataError(f"{run} is a file; a run needs a directory")
-    if (run / SETTINGS).is_file():
-        before = run_settings(run)
-        differences = list(_differences(_plain(before), _plain(settings)))
-        if differences:
-            raise DataError(f"{run} holds a run with other settings: {'; '.join(differences)}")
-    elif run.is_dir() and any(not path.name.endswith(_UNFINISHED) for path in run.iterdir()):
-        raise DataError(f"{run} is not empty and holds no run (no {SETTINGS}); choose another directory")
-    return run
-
-
-def begin_run(run: Path, settings: TranslationSettings, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Write settings and vocabulary into the directory of a run, where they are not there yet."""
-    run.mkdir(parents=True, exist_ok=True)
-    if not (run / SETTINGS).is_file():
-        write_whole(run / SETTINGS, dump(settings))
-    if not (run / VOCABULARY).is_dir():
-        save_whole(run / VOCABULARY, tokenizer)
+from floater.transformer import FloaterForConditionalGeneration
 
 
 def vocabulary(settings: TranslationSettings, run: Path, pairs: Pairs) -> PreTrainedTokenizerFast:
@@ -67,9 +21,9 @@ def vocabulary(settings: TranslationSettings, run: Path, pairs: Pairs) -> PreTra
     if (run / VOCABULARY).is_dir():
         return load_bpe(run / VOCABULARY)
     if start is not None:
-        return load_bpe(_inside(Path(start), VOCABULARY, MODEL))
+        return load_bpe(inside(Path(start), VOCABULARY, MODEL))
     if data.vocabulary is not None:
-        return load_bpe(_inside(Path(data.vocabulary), VOCABULARY, MODEL))
+        return load_bpe(inside(Path(data.vocabulary), VOCABULARY, MODEL))
     return train_bpe([*pairs.source, *pairs.target], data.vocabulary_size)
 
 
@@ -90,97 +44,5 @@ def run_decoding(run: str | Path) -> Decoding:
 def load_run(
     run: str | Path, device: str | torch.device | None = None
 ) -> tuple[FloaterForConditionalGeneration, PreTrainedTokenizerFast]:
-    """The final model and the vocabulary of a run.
-
-    Args:
-        run: the run directory, or a directory with a saved model and tokenizer.
-        device: where to put the model; by default a GPU if there is one.
-
-    Returns:
-        The model in evaluation mode, and its tokenizer.
-
-    Raises:
-        DataError: if the directory holds no finished run, or a broken one.
-    """
-    folder = _inside(Path(run), MODEL)
-    if not (folder / "config.json").is_file():
-        raise DataError(f"{run} holds no trained model; a finished run has {Path(run) / MODEL}/config.json")
-    tokenizer = load_bpe(folder)
-    try:
-        kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-        if kind != FloaterConfig.model_type:
-            raise DataError(f"{folder} holds a model of type {kind!r}, not {FloaterConfig.model_type!r}")
-        model = FloaterForConditionalGeneration(FloaterConfig.from_pretrained(folder))
-        fill(model, average([folder]), str(folder))
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
-        raise DataError(f"{folder} holds no model that can be loaded: {error}") from error
-    own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
-    model.to(torch.device(device or own or "cpu"))  # type: ignore[arg-type] # transformers hides torch's signature
-    return model.train(False), tokenizer
-
-
-def fill(
-    model: FloaterForConditionalGeneration,
-    weights: Mapping[str, Tensor],
-    origin: str,
-    may_lack: Callable[[str], bool] = lambda name: False,
-) -> None:
-    """Load weights into a model, all or none.
-
-    Args:
-        model: of any weights.
-        weights: a state dict; tied tensors may be there once.
-        origin: where it comes from, for messages.
-        may_lack: which parameters the model may keep as they are, by name.
-
-    Raises:
-        DataError: if names or shapes are not those of the model.
-    """
-    known, tied = model.state_dict(), model.all_tied_weights_keys
-    for name in {**known, **weights}:
-        here, there = (tuple(state[name].shape) if name in state else "absent" for state in (known, weights))
-        if here != there and not (there == "absent" and (name in tied or may_lack(name))):
-            raise DataError(f"{origin} does not fit: {name} is {there} there and {here} here")
-    model.load_state_dict(weights, strict=False)
-    model.tie_weights()
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
-    hidden = path.with_name(f".{path.name}{_UNFINISHED}")
-    hidden.write_text(text, encoding="utf-8")
-    os.replace(hidden, path)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a value as indented JSON, whole or not at all."""
-    write_whole(path, json.dumps(value, indent=1) + "\n")
-
-
-def save_whole(path: Path, *parts: Any) -> None:
-    """Save models and tokenizers (`save_pretrained`) into one directory, whole or not at all."""
-    hidden = path.with_name(f".{path.name}{_UNFINISHED}")
-    shutil.rmtree(hidden, ignore_errors=True)
-    for part in parts:
-        part.save_pretrained(hidden)
-    os.replace(hidden, path)
-
-
-def _inside(folder: Path, *names: str) -> Path:
-    """The first of the named directories in a folder, or the folder itself."""
-    return next((folder / name for name in names if (folder / name).is_dir()), folder)
-
-
-def _plain(settings: TranslationSettings) -> dict[str, Any]:
-    """Settings as JSON has them, without the directory: one may be named in many ways."""
-    values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
-    return values | {"run": None}
-
-
-def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    for name in old | new:
-        there, here = old.get(name), new.get(name)
-        if isinstance(there, dict) and isinstance(here, dict):
-            yield from _differences(there, here, f"{prefix}{name}.")
-        elif there != here:
-            yield f"{prefix}{name} is {json.dumps(there)} there and {json.dumps(here)} here"
+    """The final model and the vocabulary of a translation run; see `floater.tasks.run.load_model`."""
+    return load_model(FloaterForConditionalGeneration, run, device)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from floater.tasks.run import SETTINGS
 from floater.tasks.scores import LengthBin, Scores, bleu_by_length, score
 from floater.tasks.text import read_pairs
 from floater.tasks.translation.decode import translate
-from floater.tasks.translation.run import SETTINGS, load_run, run_decoding, run_settings
+from floater.tasks.translation.run import load_run, run_decoding, run_settings
 from floater.tasks.translation.settings import Decoding
 
 

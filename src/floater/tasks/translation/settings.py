@@ -6,11 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from floater.encodings import options
+from floater.tasks import settings
 from floater.tasks.bpe import BYTES, SPECIALS
-from floater.tasks.translation.model_settings import Changes, Model, check_numbers
-
-__all__ = ["Changes", "Data", "Decoding", "Flow", "Model", "Training", "TranslationSettings"]
+from floater.tasks.settings import check_flow, check_numbers
 
 
 @dataclass(frozen=True)
@@ -58,103 +56,34 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Flow:
-    """How the flow's parameters are trained (Liu et al. 2020, section 4.4).
+class Model(settings.Model):
+    """The Transformer, an encoder-decoder, and its position model."""
 
-    Attributes:
-        lr_multiplier: learning rate of the flow as a multiple of the rest's.
-        update_every: steps between updates of the flow; the gradients between are averaged. save_every
-            must be a multiple.
-    """
-
-    lr_multiplier: float = 1.0
-    update_every: int = 1
-
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("lr_multiplier",), update_every=1)
+    encoder_decoder = True
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(settings.Optimisation):
     """Optimisation. Defaults are those of Liu et al. 2020 (their repository) and Vaswani et al. 2017.
 
     Attributes:
-        lr: peak learning rate.
-        warmup: steps of linear warm-up from initial_lr, before the inverse square root.
-        initial_lr: learning rate at the first step.
         max_tokens: tokens in a batch: padded length of the longer side times sentences.
-        accumulation: batches in a step of one process; its gradient is the mean over all their tokens.
-        epochs: passes over the data, where max_steps is null.
-        max_steps: steps of the training, instead of epochs.
         label_smoothing: share of the probability spread over the vocabulary.
-        betas: of Adam.
-        eps: of Adam.
-        weight_decay: of AdamW; 0 is Adam.
-        clip: largest norm of the gradient; 0 means no clipping.
-        seed: of the weights, the dropout and the order of the batches.
-        validate_every: steps between validations, "epoch", or "never".
-        log_every: steps between lines of the log (loss, learning rate, tokens per second).
-        patience: validations without a better BLEU before training stops; 0 means never.
         validate_beam: beam of the validation translations.
         samples: validation translations shown each time.
-        save_every: steps between checkpoints, or "epoch"; with flow.update_every above 1, a multiple of it.
-        keep: checkpoints kept; the average needs as many.
-        average: the last checkpoints whose mean is the final model; 0 takes the best validation BLEU.
         warm_start: a finished run whose weights and vocabulary this one starts from (protocol B.2).
-        bf16: bfloat16 autocast.
-        flow: schedule of the flow's parameters.
     """
 
-    lr: float = 7e-4
-    warmup: int = 4000
-    initial_lr: float = 1e-7
-    max_tokens: int = 2000
-    accumulation: int = 1
-    epochs: int = 30
-    max_steps: int | None = None
     label_smoothing: float = 0.1
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    clip: float = 0.0
-    seed: int = 1
-    validate_every: int | Literal["epoch", "never"] = "epoch"
-    log_every: int = 50
-    patience: int = 0
     validate_beam: int = 1
     samples: int = 3
-    save_every: int | Literal["epoch"] = "epoch"
-    keep: int = 5
-    average: int = 5
     warm_start: str | None = None
-    bf16: bool = False
-    flow: Flow = field(default_factory=Flow)
 
     def __post_init__(self) -> None:
-        positive = ("lr", "eps", "max_tokens", "max_steps", "validate_every", "log_every", "save_every")
-        least = dict.fromkeys(("initial_lr", "label_smoothing", "weight_decay", "clip", "seed"), 0)
-        least |= dict.fromkeys(("patience", "samples", "average"), 0)
-        least |= dict.fromkeys(("warmup", "accumulation", "epochs", "validate_beam", "keep"), 1)
-        check_numbers(self, positive=positive, **least)
-        lowest = self.lr * min(1.0, self.flow.lr_multiplier)
-        if self.initial_lr > lowest:
-            raise ValueError(f"initial_lr is {self.initial_lr}, above the peak rate {lowest:g}")
-        if self.label_smoothing > 1 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError("label_smoothing must be from 0 to 1, and betas at least 0 and below 1")
-        if self.average > self.keep:
-            raise ValueError(f"average is {self.average}, but only {self.keep} checkpoints are kept")
-        if self.validate_every == "never" and (self.patience or not self.average):
-            raise ValueError("patience and average=0 need validation; validate_every is 'never'")
-        if not self.average and not _falls_on(self.validate_every, self.save_every):
-            raise ValueError(
-                f"average=0 takes the best validation's checkpoint, but validate_every {self.validate_every} "
-                f"is no multiple of save_every {self.save_every}"
-            )
-
-
-def _falls_on(event: int | str, other: int | str) -> bool:
-    """Whether every step of an event is a step of the other, too."""
-    return event % other == 0 if isinstance(event, int) and isinstance(other, int) else event == other
+        super().__post_init__()
+        check_numbers(self, label_smoothing=0, samples=0, validate_beam=1)
+        if self.label_smoothing > 1:
+            raise ValueError(f"label_smoothing is {self.label_smoothing}; it must be from 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -200,11 +129,4 @@ class TranslationSettings:
     decoding: Decoding = field(default_factory=Decoding)
 
     def __post_init__(self) -> None:
-        if "refresh_every" not in options(self.model.position):
-            return
-        save, update = self.training.save_every, self.training.flow.update_every
-        if update > 1 and (save == "epoch" or save % update):
-            raise ValueError(
-                f"training.save_every is {save}; with flow.update_every {update} it must be a multiple of "
-                f"{update} steps, or a resumed run would not equal a whole one"
-            )
+        check_flow(self.model, self.training)

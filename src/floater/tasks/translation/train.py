@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import PartialState
-from tqdm.auto import tqdm
-from transformers import PreTrainedTokenizerFast, TrainerState, set_seed
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers import PreTrainedTokenizerFast, set_seed
 
-from floater.tasks.text import DataError
-from floater.tasks.translation.data import Corpus, TokenPairs, load_corpus
-from floater.tasks.translation.run import (
+from floater.tasks.run import (
     MODEL,
     RESULT,
     begin_run,
     fill,
     find_run,
-    load_run,
+    keep_quiet,
     save_whole,
-    vocabulary,
+    speak,
     write_json,
 )
+from floater.tasks.translation.data import Corpus, TokenPairs, load_corpus
+from floater.tasks.translation.run import load_run, vocabulary
 from floater.tasks.translation.settings import TranslationSettings
-from floater.tasks.translation.trainer import TranslationTrainer, check_lengths, make_trainer, patience_ends
+from floater.tasks.translation.trainer import check_lengths, make_trainer
 from floater.tasks.translation.validation import validate
 from floater.tasks.translation.warm import is_position, warm_started
-from floater.training import average, checkpoints, last_checkpoint
+from floater.training import average
 from floater.transformer import FloaterForConditionalGeneration
 
 Say = Callable[[str], None]
@@ -53,7 +49,7 @@ def train(settings: TranslationSettings) -> Path:
         DataError: if the data, the warm start or the run directory is not what it must be.
     """
     state = PartialState(cpu=not torch.accelerator.is_available())
-    say = _say if state.is_main_process else _quiet
+    say = speak if state.is_main_process else keep_quiet
     run = find_run(settings)
     if (run / MODEL).is_dir():
         say(f"{run} is finished; its model is in {run / MODEL}")
@@ -63,11 +59,11 @@ def train(settings: TranslationSettings) -> Path:
         tokenizer, model, examples = _parts(settings, run, corpus, say)
         begin_run(run, settings, tokenizer)
     trainer = make_trainer(settings.training, run, model, tokenizer, examples, corpus.valid, say)
-    _train_on(trainer, last_checkpoint(run), settings.training.patience, say)
+    trainer.train_on(run, say)
 
-    chosen = _chosen(run, settings.training.average, trainer.state)
+    chosen = trainer.chosen(run, settings.training.average)
     fill(model, average(chosen), str(run))
-    result = _result(trainer.state, chosen)
+    result = trainer.result(chosen)
     if settings.training.validate_every != "never":
         found = validate(model, tokenizer, corpus.valid, settings.decoding)
         result |= found.metrics | {"cut_translations": found.cut}
@@ -99,44 +95,3 @@ def _parts(
     positions = sum(p.numel() for name, p in model.named_parameters() if is_position(name))
     say(f"{model.num_parameters():,} parameters, {positions:,} in position models; {len(tokenizer):,} tokens")
     return tokenizer, model, examples
-
-
-def _train_on(trainer: TranslationTrainer, checkpoint: Path | None, patience: int, say: Say) -> None:
-    """Train from a checkpoint or from the start, unless the checkpoint is where the patience ended."""
-    if checkpoint is None:
-        trainer.train()
-        return
-    state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
-    say(f"going on from {checkpoint}")
-    if patience_ends(state.log_history, patience):
-        trainer.state = state
-    else:
-        trainer.train(resume_from_checkpoint=str(checkpoint))
-
-
-def _chosen(run: Path, count: int, state: TrainerState) -> list[Path]:
-    """The checkpoints whose mean is the final model: the last ones, or for 0 the best one."""
-    if count:
-        return checkpoints(run)[-count:]
-    if state.best_model_checkpoint is None:
-        raise DataError(f"{run}: training ended before a validation, so there is no best checkpoint")
-    return [Path(state.best_model_checkpoint)]
-
-
-def _result(state: TrainerState, chosen: list[Path]) -> dict[str, Any]:
-    log = state.log_history
-    return {
-        "steps": state.global_step,
-        "epochs": round(state.epoch or 0.0, 3),
-        "minutes": max((entry["minutes"] for entry in log), default=0.0),
-        "averaged": [path.name for path in chosen],
-        "best_valid_bleu": max((entry["eval_bleu"] for entry in log if "eval_bleu" in entry), default=None),
-    }
-
-
-def _say(text: str) -> None:
-    tqdm.write(text, file=sys.stderr)
-
-
-def _quiet(text: str) -> None:
-    pass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from floater.encodings import options
+from floater.tasks.run import fill
 from floater.tasks.text import DataError
-from floater.tasks.translation.run import fill
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration
 
 POSITION_PARTS = ("encoder.position.", "decoder.position.", "decoder.memory.")

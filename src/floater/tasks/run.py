@@ -1,0 +1,186 @@
+"""The directory of a run of any task: settings, vocabulary, log, checkpoints, final model."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerFast
+
+from floater.settings import dump, load, peek
+from floater.tasks.bpe import load_bpe
+from floater.tasks.text import DataError
+from floater.training import average
+from floater.transformer import FloaterConfig
+from floater.transformer.base import FloaterPreTrainedModel
+
+SETTINGS, VOCABULARY, MODEL, LOG, RESULT = "config.yaml", "vocabulary", "model", "log.json", "result.json"
+_UNFINISHED = ".unfinished"
+_Model = TypeVar("_Model", bound=FloaterPreTrainedModel)
+
+
+class Settings(Protocol):
+    """The settings of a task: a dataclass with the run's directory and the task's name."""
+
+    @property
+    def run(self) -> str: ...
+
+    @property
+    def task(self) -> str: ...
+
+
+def find_run(settings: Settings) -> Path:
+    """The directory of a run, after a look at what is there; nothing is written.
+
+    Args:
+        settings: of the run.
+
+    Returns:
+        A directory that is empty, does not exist yet, or holds a run with these settings.
+
+    Raises:
+        DataError: if it holds something else, or a run with other settings.
+        SettingsError: if the settings that it holds cannot be read.
+    """
+    run = Path(settings.run)
+    if run.exists() and not run.is_dir():
+        raise DataError(f"{run} is a file; a run needs a directory")
+    if (run / SETTINGS).is_file():
+        task = peek(run / SETTINGS, "task", settings.task)
+        if task != settings.task:
+            raise DataError(f"{run} holds a run of task {task!r}, not {settings.task!r}")
+        before = load(type(settings), run / SETTINGS)
+        differences = list(_differences(_plain(before), _plain(settings)))
+        if differences:
+            raise DataError(f"{run} holds a run with other settings: {'; '.join(differences)}")
+    elif run.is_dir() and any(not path.name.endswith(_UNFINISHED) for path in run.iterdir()):
+        raise DataError(f"{run} is not empty and holds no run (no {SETTINGS}); choose another directory")
+    return run
+
+
+def begin_run(run: Path, settings: Settings, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write settings and vocabulary into the directory of a run, where they are not there yet."""
+    run.mkdir(parents=True, exist_ok=True)
+    if not (run / SETTINGS).is_file():
+        write_whole(run / SETTINGS, dump(settings))
+    if not (run / VOCABULARY).is_dir():
+        save_whole(run / VOCABULARY, tokenizer)
+
+
+def load_model(
+    kind: type[_Model], run: str | Path, device: str | torch.device | None = None
+) -> tuple[_Model, PreTrainedTokenizerFast]:
+    """The final model and the vocabulary of a run.
+
+    Args:
+        kind: class of the model.
+        run: the run directory, or a directory with a saved model and tokenizer.
+        device: where to put the model; by default a GPU if there is one.
+
+    Returns:
+        The model in evaluation mode, and its tokenizer.
+
+    Raises:
+        DataError: if the directory holds no finished run, or a broken one.
+    """
+    folder = inside(Path(run), MODEL)
+    if not (folder / "config.json").is_file():
+        raise DataError(f"{run} holds no trained model; a finished run has {Path(run) / MODEL}/config.json")
+    tokenizer = load_bpe(folder)
+    try:
+        type_ = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+        if type_ != FloaterConfig.model_type:
+            raise DataError(f"{folder} holds a model of type {type_!r}, not {FloaterConfig.model_type!r}")
+        model = kind(FloaterConfig.from_pretrained(folder))
+        fill(model, average([folder]), str(folder))
+    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        raise DataError(f"{folder} holds no model that can be loaded: {error}") from error
+    own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+    model.to(torch.device(device or own or "cpu"))  # type: ignore[arg-type] # transformers hides torch's signature
+    return model.train(False), tokenizer
+
+
+def fill(
+    model: FloaterPreTrainedModel,
+    weights: Mapping[str, Tensor],
+    origin: str,
+    may_lack: Callable[[str], bool] = lambda name: False,
+) -> None:
+    """Load weights into a model, all or none.
+
+    Args:
+        model: of any weights.
+        weights: a state dict; tied tensors may be there once.
+        origin: where it comes from, for messages.
+        may_lack: which parameters the model may keep as they are, by name.
+
+    Raises:
+        DataError: if names or shapes are not those of the model.
+    """
+    known, tied = model.state_dict(), model.all_tied_weights_keys
+    for name in {**known, **weights}:
+        here, there = (tuple(state[name].shape) if name in state else "absent" for state in (known, weights))
+        if here != there and not (there == "absent" and (name in tied or may_lack(name))):
+            raise DataError(f"{origin} does not fit: {name} is {there} there and {here} here")
+    model.load_state_dict(weights, strict=False)
+    model.tie_weights()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    hidden = path.with_name(f".{path.name}{_UNFINISHED}")
+    hidden.write_text(text, encoding="utf-8")
+    os.replace(hidden, path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON, whole or not at all."""
+    write_whole(path, json.dumps(value, indent=1) + "\n")
+
+
+def save_whole(path: Path, *parts: Any) -> None:
+    """Save models and tokenizers (`save_pretrained`) into one directory, whole or not at all."""
+    hidden = path.with_name(f".{path.name}{_UNFINISHED}")
+    shutil.rmtree(hidden, ignore_errors=True)
+    for part in parts:
+        part.save_pretrained(hidden)
+    os.replace(hidden, path)
+
+
+def inside(folder: Path, *names: str) -> Path:
+    """The first of the named directories in a folder, or the folder itself."""
+    return next((folder / name for name in names if (folder / name).is_dir()), folder)
+
+
+def _plain(settings: Any) -> dict[str, Any]:
+    """Settings as JSON has them, without the directory: one may be named in many ways."""
+    values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    return values | {"run": None}
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name in old | new:
+        there, here = old.get(name), new.get(name)
+        if isinstance(there, dict) and isinstance(here, dict):
+            yield from _differences(there, here, f"{prefix}{name}.")
+        elif there != here:
+            yield f"{prefix}{name} is {json.dumps(there)} there and {json.dumps(here)} here"
+
+
+def speak(text: str) -> None:
+    """Tell a person about a training, above a progress bar."""
+    tqdm.write(text, file=sys.stderr)
+
+
+def keep_quiet(text: str) -> None:
+    """Tell nobody: what processes other than the first do."""

@@ -1,0 +1,251 @@
+"""The parts of a configuration file that tasks share: the Transformer, its position model, optimisation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal
+
+from transformers.activations import ACT2FN
+
+from floater.encodings import PositionModel, options
+from floater.encodings.model import Site
+from floater.tasks.bpe import BYTES, SPECIALS
+from floater.transformer import FloaterConfig
+from floater.transformer.blocks import position_model
+
+
+def check_numbers(section: Any, *, positive: tuple[str, ...] = (), **least: float) -> None:
+    """Refuse numbers of a section of settings that are too small, not a number or infinite.
+
+    Args:
+        section: has the numbers as attributes; null and texts pass.
+        positive: names of those that must be above 0.
+        least: the least value allowed of others, by name.
+
+    Raises:
+        ValueError: it names the number, its value and its bound.
+
+    Example:
+        >>> check_numbers(Changes(dropout=0.1), dropout=0.5)
+        Traceback (most recent call last):
+        ValueError: dropout is 0.1; it must be at least 0.5
+    """
+    for name, low in (dict.fromkeys(positive, 0) | least).items():
+        value = getattr(section, name)
+        if not isinstance(value, int | float):  # "epoch", or null
+            continue
+        if not (low < value if name in positive else low <= value) or value == math.inf:
+            bound = "positive" if name in positive else f"at least {low}"
+            raise ValueError(f"{name} is {value}; it must be {bound}")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What differs from the preset; null keeps the preset's value.
+
+    Attributes:
+        hidden_size: width d.
+        intermediate_size: inner width of the feed-forward layers.
+        num_attention_heads: heads; they divide hidden_size.
+        num_hidden_layers: blocks of the encoder, or of the language model.
+        decoder_layers: blocks of the decoder of an encoder-decoder.
+        dropout: after the embeddings and after each sub-layer.
+        attention_dropout: of the attention weights.
+        activation_dropout: inside the feed-forward layers.
+        activation_function: of the feed-forward layers, by its Hugging Face name.
+        norm_first: pre-norm blocks with a last norm, instead of post-norm.
+        tie_word_embeddings: one matrix for source, target and output embeddings.
+    """
+
+    hidden_size: int | None = None
+    intermediate_size: int | None = None
+    num_attention_heads: int | None = None
+    num_hidden_layers: int | None = None
+    decoder_layers: int | None = None
+    dropout: float | None = None
+    attention_dropout: float | None = None
+    activation_dropout: float | None = None
+    activation_function: str | None = None
+    norm_first: bool | None = None
+    tie_word_embeddings: bool | None = None
+
+    def __post_init__(self) -> None:
+        sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
+        check_numbers(self, positive=(*sizes, "decoder_layers"))
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            rate = getattr(self, name)
+            if rate is not None and not 0 <= rate < 1:
+                raise ValueError(f"{name} is {rate}; it must be at least 0 and below 1")
+        if self.activation_function is not None and self.activation_function not in ACT2FN:
+            valid = ", ".join(ACT2FN)
+            raise ValueError(f"activation_function is '{self.activation_function}'; there are: {valid}")
+
+    def given(self) -> dict[str, Any]:
+        """The fields that are not null.
+
+        Example:
+            >>> Changes(dropout=0.3).given()
+            {'dropout': 0.3}
+        """
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Model:
+    """The Transformer and its position model.
+
+    Attributes:
+        preset: named size: transformer-base, transformer-big, small or tiny.
+        position: name of the position model (see `floater models`).
+        position_options: its options.
+        max_length: training length in tokens: the table of learned positions, the span of a starting flow.
+        changes: what differs from the preset.
+    """
+
+    preset: str = "transformer-base"
+    position: str = "floater"
+    position_options: dict[str, Any] = field(default_factory=dict)
+    max_length: int = 1024
+    changes: Changes = field(default_factory=Changes)
+
+    encoder_decoder: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        self.position_model()
+        if self.encoder_decoder:
+            self.position_model("decoder")
+            self.position_model("memory")
+
+    def position_model(self, site: Site = "self") -> PositionModel:
+        """The position model of a stack of blocks (see `Frame.site`), with parameters of its own.
+
+        Raises:
+            ValueError: if the name, an option or a value is not valid.
+        """
+        config = self.config(vocab_size=BYTES + len(SPECIALS))
+        layers = config.num_hidden_layers if site == "self" else config.decoder_layers
+        try:
+            return position_model(config, layers, site)
+        except (TypeError, ZeroDivisionError) as error:
+            raise ValueError(f"position_options {self.position_options}: {error}") from error
+
+    def config(self, vocab_size: int) -> FloaterConfig:
+        """The Hugging Face configuration for a vocabulary of this size."""
+        return FloaterConfig.preset(
+            self.preset,
+            vocab_size=vocab_size,
+            position=self.position,
+            position_options=dict(self.position_options),
+            training_length=self.max_length,
+            is_encoder_decoder=self.encoder_decoder,
+            **self.changes.given(),
+        )
+
+
+@dataclass(frozen=True)
+class Flow:
+    """How the flow's parameters are trained (Liu et al. 2020, section 4.4).
+
+    Attributes:
+        lr_multiplier: learning rate of the flow as a multiple of the rest's.
+        update_every: steps between updates of the flow; the gradients between are averaged. save_every
+            must be a multiple.
+    """
+
+    lr_multiplier: float = 1.0
+    update_every: int = 1
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("lr_multiplier",), update_every=1)
+
+
+@dataclass(frozen=True)
+class Optimisation:
+    """Optimisation. Defaults are those of Liu et al. 2020 (their repository) and Vaswani et al. 2017.
+
+    Attributes:
+        lr: peak learning rate.
+        warmup: steps of linear warm-up from initial_lr, before the inverse square root.
+        initial_lr: learning rate at the first step.
+        max_tokens: tokens in a batch, padding included.
+        accumulation: batches in a step of one process; its gradient is the mean over all their tokens.
+        epochs: passes over the data, where max_steps is null.
+        max_steps: steps of the training, instead of epochs.
+        betas: of Adam.
+        eps: of Adam.
+        weight_decay: of AdamW; 0 is Adam.
+        clip: largest norm of the gradient; 0 means no clipping.
+        seed: of the weights, the dropout and the order of the batches.
+        validate_every: steps between validations, "epoch", or "never".
+        log_every: steps between lines of the log (loss, learning rate, tokens per second).
+        patience: validations without a better score before training stops; 0 means never.
+        save_every: steps between checkpoints, or "epoch"; with flow.update_every above 1, a multiple of it.
+        keep: checkpoints kept; the average needs as many.
+        average: the last checkpoints whose mean is the final model; 0 takes the best validation's.
+        bf16: bfloat16 autocast.
+        flow: schedule of the flow's parameters.
+    """
+
+    lr: float = 7e-4
+    warmup: int = 4000
+    initial_lr: float = 1e-7
+    max_tokens: int = 2000
+    accumulation: int = 1
+    epochs: int = 30
+    max_steps: int | None = None
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip: float = 0.0
+    seed: int = 1
+    validate_every: int | Literal["epoch", "never"] = "epoch"
+    log_every: int = 50
+    patience: int = 0
+    save_every: int | Literal["epoch"] = "epoch"
+    keep: int = 5
+    average: int = 5
+    bf16: bool = False
+    flow: Flow = field(default_factory=Flow)
+
+    def __post_init__(self) -> None:
+        positive = ("lr", "eps", "max_tokens", "max_steps", "validate_every", "log_every", "save_every")
+        least = dict.fromkeys(("initial_lr", "weight_decay", "clip", "seed"), 0)
+        least |= dict.fromkeys(("patience", "average"), 0)
+        least |= dict.fromkeys(("warmup", "accumulation", "epochs", "keep"), 1)
+        check_numbers(self, positive=positive, **least)
+        lowest = self.lr * min(1.0, self.flow.lr_multiplier)
+        if self.initial_lr > lowest:
+            raise ValueError(f"initial_lr is {self.initial_lr}, above the peak rate {lowest:g}")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas are {self.betas}; they must be at least 0 and below 1")
+        if self.average > self.keep:
+            raise ValueError(f"average is {self.average}, but only {self.keep} checkpoints are kept")
+        if self.validate_every == "never" and (self.patience or not self.average):
+            raise ValueError("patience and average=0 need validation; validate_every is 'never'")
+        if not self.average and not _falls_on(self.validate_every, self.save_every):
+            raise ValueError(
+                f"average=0 takes the best validation's checkpoint, but validate_every {self.validate_every} "
+                f"is no multiple of save_every {self.save_every}"
+            )
+
+
+def _falls_on(event: int | str, other: int | str) -> bool:
+    """Whether every step of an event is a step of the other, too."""
+    return event % other == 0 if isinstance(event, int) and isinstance(other, int) else event == other
+
+
+def check_flow(model: Model, training: Optimisation) -> None:
+    """Refuse checkpoints between two updates of a flow, from which no run could go on as if never stopped.
+
+    Raises:
+        ValueError: if `training.save_every` is no multiple of `training.flow.update_every`.
+    """
+    if "refresh_every" not in options(model.position):
+        return
+    save, update = training.save_every, training.flow.update_every
+    if update > 1 and (save == "epoch" or save % update):
+        raise ValueError(
+            f"training.save_every is {save}; with flow.update_every {update} it must be a multiple of "
+            f"{update} steps, or a resumed run would not equal a whole one"
+        )

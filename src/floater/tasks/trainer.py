@@ -1,0 +1,254 @@
+"""What the Hugging Face Trainers of all tasks share: arguments, logs, patience, going on, the final model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.tensorboard import SummaryWriter
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations.integration_utils import TensorBoardCallback
+from transformers.trainer import TRAINER_STATE_NAME
+
+from floater.flow import FlowEncoder
+from floater.tasks.run import LOG, write_json
+from floater.tasks.settings import Optimisation
+from floater.tasks.text import DataError
+from floater.training import (
+    FloaterTrainer,
+    FlowSchedule,
+    TokenBatchSampler,
+    adam,
+    checkpoints,
+    inverse_sqrt,
+    last_checkpoint,
+)
+from floater.transformer.base import FloaterPreTrainedModel
+
+TENSORBOARD = "tensorboard"
+
+
+class TaskTrainer(FloaterTrainer):
+    """A `FloaterTrainer` with a task's own validation, that logs the minutes of a run.
+
+    Class attributes: `metric` is the one that says which validation is best, as `validation` names it;
+    `greater` whether more of it is better.
+
+    Args:
+        training: the settings of the optimisation.
+        run: directory of the run.
+        model: to train.
+        lengths: tokens of each training example.
+        label_smoothing: share of the probability spread over the vocabulary.
+        **kwargs: as for `FloaterTrainer`.
+    """
+
+    metric: str
+    greater: bool
+
+    def __init__(
+        self,
+        *,
+        training: Optimisation,
+        run: Path,
+        model: FloaterPreTrainedModel,
+        lengths: Sequence[int],
+        label_smoothing: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        best = None if training.average else self.metric
+        args = arguments(training, run, model, best, self.greater, label_smoothing)
+        self.sampler = TokenBatchSampler(
+            lengths,
+            training.max_tokens,
+            seed=training.seed,
+            shuffle=True,
+            world_size=args.world_size,
+            rank=args.process_index,
+        )
+        flow = {name for name, _ in model.named_parameters() if ".flows." in name}
+        optimizer = adam(
+            model, args, is_flow=flow.__contains__, flow_lr_multiplier=training.flow.lr_multiplier
+        )
+        rate = inverse_sqrt(optimizer, warmup=training.warmup, initial=training.initial_lr)
+        self.patience = Patience(training.patience, f"eval_{self.metric}", self.greater)
+        callbacks: list[TrainerCallback] = [WholeLog(), self.patience]
+        if args.process_index == 0:
+            callbacks.append(TensorBoardCallback(SummaryWriter(str(run / TENSORBOARD))))
+        if flow:
+            callbacks.append(FlowSchedule(training.flow.update_every))
+        self._began = time.perf_counter()
+        self._minutes_before: float | None = None
+        super().__init__(
+            model=model,
+            args=args,
+            eval_dataset=kwargs["train_dataset"],  # the Trainer wants one; `evaluate` has its own
+            train_batch_sampler=self.sampler,
+            optimizers=(optimizer, rate),
+            callbacks=callbacks,
+            **kwargs,
+        )
+
+    def validation(self, model: torch.nn.Module) -> dict[str, float]:
+        """What a validation of the model finds, by name."""
+        raise NotImplementedError(f"{type(self).__name__} must define validation")
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """What `validation` finds, logged."""
+        found = self.validation(self.accelerator.unwrap_model(self.model))
+        metrics = {f"eval_{name}": value for name, value in found.items()}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log values, and with them the minutes of the run, those of earlier processes included."""
+        if self._minutes_before is None:
+            self._minutes_before = next((x["minutes"] for x in reversed(self.state.log_history)), 0.0)
+        logs["minutes"] = round(self._minutes_before + (time.perf_counter() - self._began) / 60, 3)
+        super().log(logs, start_time)
+
+    def train_on(self, run: Path, say: Callable[[str], None]) -> None:
+        """Train from the run's last checkpoint or from the start, unless the patience ended there."""
+        checkpoint = last_checkpoint(run)
+        if checkpoint is None:
+            self.train()
+            return
+        state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        say(f"going on from {checkpoint}")
+        if self.patience.ends(state.log_history):
+            self.state = state
+        else:
+            self.train(resume_from_checkpoint=str(checkpoint))
+
+    def result(self, chosen: Sequence[Path]) -> dict[str, Any]:
+        """Steps, epochs, minutes, the averaged checkpoints and the best validation, for a file."""
+        log, metric = self.state.log_history, f"eval_{self.metric}"
+        best = (max if self.greater else min)((x[metric] for x in log if metric in x), default=None)
+        return {
+            "steps": self.state.global_step,
+            "epochs": round(self.state.epoch or 0.0, 3),
+            "minutes": max((entry["minutes"] for entry in log), default=0.0),
+            "averaged": [path.name for path in chosen],
+            f"best_valid_{self.metric}": best,
+        }
+
+    def chosen(self, run: Path, count: int) -> list[Path]:
+        """The checkpoints whose mean is the final model: the last ones, or for 0 the best one.
+
+        Raises:
+            DataError: if there was no validation to choose the best one by.
+        """
+        if count:
+            return checkpoints(run)[-count:]
+        if self.state.best_model_checkpoint is None:
+            raise DataError(f"{run}: training ended before a validation, so there is no best checkpoint")
+        return [Path(self.state.best_model_checkpoint)]
+
+
+def arguments(
+    training: Optimisation,
+    run: Path,
+    model: FloaterPreTrainedModel,
+    best: str | None,
+    greater: bool,
+    label_smoothing: float,
+) -> TrainingArguments:
+    """The Trainer's arguments for the settings of an optimisation.
+
+    Args:
+        training: the settings.
+        run: directory of the run.
+        model: to train.
+        best: the metric whose best checkpoint is kept beyond the last ones; None where none is wanted.
+        greater: whether more of it is better.
+        label_smoothing: share of the probability spread over the vocabulary.
+    """
+    return TrainingArguments(
+        output_dir=str(run),
+        use_cache=True,  # else the Trainer turns the key/value cache off in the model's configuration
+        num_train_epochs=training.epochs,
+        max_steps=training.max_steps or -1,
+        learning_rate=training.lr,
+        weight_decay=training.weight_decay,
+        adam_beta1=training.betas[0],
+        adam_beta2=training.betas[1],
+        adam_epsilon=training.eps,
+        max_grad_norm=training.clip,
+        gradient_accumulation_steps=training.accumulation,
+        label_smoothing_factor=label_smoothing,
+        bf16=training.bf16,
+        use_cpu=not torch.accelerator.is_available(),
+        seed=training.seed,
+        logging_steps=training.log_every,
+        report_to="none",
+        eval_strategy=_strategy(training.validate_every),
+        eval_steps=_steps(training.validate_every),
+        save_strategy=_strategy(training.save_every),
+        save_steps=_steps(training.save_every) or 500,
+        save_total_limit=training.keep,
+        metric_for_best_model=best,
+        greater_is_better=None if best is None else greater,
+        remove_unused_columns=False,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        ddp_find_unused_parameters=_sometimes_unused(model),
+    )
+
+
+class WholeLog(TrainerCallback):
+    """Keep the whole log of a run in one JSON file."""
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Write it anew."""
+        if state.is_world_process_zero:
+            write_json(Path(str(args.output_dir)) / LOG, state.log_history)
+
+
+class Patience(TrainerCallback):
+    """Stop training after a number of validations without a better one; 0 never stops it.
+
+    It reads the log, which a checkpoint holds, so that a resumed run stops where a whole one does.
+
+    Args:
+        patience: number of validations.
+        metric: that of the log which says what is better.
+        greater: whether more of it is better.
+
+    Example:
+        >>> log = [{"eval_bleu": 1.0}, {"eval_bleu": 3.0}, {"loss": 2.0}, {"eval_bleu": 3.0}]
+        >>> [Patience(count, "eval_bleu", greater=True).ends(log) for count in (1, 2, 0)]
+        [True, False, False]
+    """
+
+    def __init__(self, patience: int, metric: str, greater: bool) -> None:
+        self.patience, self.metric, self.greater = patience, metric, greater
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Stop if the patience is at its end."""
+        control.should_training_stop |= self.ends(state.log_history)
+
+    def ends(self, log: Sequence[dict[str, float]]) -> bool:
+        """Whether the last `patience` validations brought nothing better than one before them."""
+        found = [entry[self.metric] for entry in log if self.metric in entry]
+        best = (max if self.greater else min)(found, default=0.0)
+        return bool(found) and 0 < self.patience < len(found) - found.index(best)
+
+
+def _sometimes_unused(model: FloaterPreTrainedModel) -> bool:
+    """Whether some steps give some parameters no gradient, as a flow that is reused does."""
+    return any(isinstance(module, FlowEncoder) and module.refresh_every > 1 for module in model.modules())
+
+
+def _strategy(every: int | str) -> str:
+    return "steps" if isinstance(every, int) else {"epoch": "epoch", "never": "no"}[every]
+
+
+def _steps(every: int | str) -> int | None:
+    return every if isinstance(every, int) else None

@@ -1,0 +1,142 @@
+"""Documents packed into one row are what they are in rows of their own."""
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from floater import FloaterConfig, PositionError, Positions, catalogue
+from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
+
+LENGTHS = [[3, 1, 4], [2, 4], [7]]
+# each reads over the tokens of a row outside of attention
+REFUSING = ("rnn_transformer", "convolution", "cape")
+OPTIONS = {"cape": {"normalize": False}}
+STRUCTURES = {name for name, row in catalogue().items() if row.__module__.split(".")[2] == "structural"}
+NEEDING = {"ldpe", "lrpe", "noisy_length", "language_specific", "xl"}
+
+
+def made(cls, name, **options):
+    torch.manual_seed(0)
+    config = FloaterConfig(
+        vocab_size=37,
+        hidden_size=16,
+        intermediate_size=24,
+        num_attention_heads=2,
+        num_hidden_layers=2,
+        training_length=16,
+        dropout=0.0,
+        position=name,
+        position_options=options,
+    )
+    model = cls(config).double().eval()
+    with torch.no_grad():
+        for parameter in model.model.encoder.position.parameters():
+            parameter.normal_(std=0.5)
+    return model
+
+
+def batch():
+    """Token ids padded on the right, their mask, and ids of their documents."""
+    longest = max(map(sum, LENGTHS))
+    tokens = torch.randint(3, 37, (len(LENGTHS), longest), generator=torch.Generator().manual_seed(0))
+    mask = torch.tensor([[1] * sum(row) + [0] * (longest - sum(row)) for row in LENGTHS])
+    ids = [[i for i, n in enumerate(row) for _ in range(n)] for row in LENGTHS]
+    return tokens, mask, torch.tensor([row + [99] * (longest - len(row)) for row in ids])
+
+
+def separate(model, tokens):
+    """The logits of each document alone, by its row and where it starts."""
+    for row, lengths in enumerate(LENGTHS):
+        start = 0
+        for n in lengths:
+            yield row, start, model(tokens[row : row + 1, start : start + n], use_cache=False).logits[0]
+            start += n
+
+
+@pytest.mark.parametrize("cls", [FloaterForCausalLM, FloaterForMaskedLM])
+@pytest.mark.parametrize("name", [*sorted(catalogue().keys() - {*REFUSING} - STRUCTURES - NEEDING), "cape"])
+@torch.no_grad()
+def test_packed_documents_are_what_they_are_alone(cls, name):
+    model = made(cls, name, **OPTIONS.get(name, {}))
+    tokens, mask, ids = batch()
+    packed = model(tokens, attention_mask=mask, document_ids=ids).logits
+    together = model(tokens, attention_mask=mask).logits
+    for row, start, alone in separate(model, tokens):
+        torch.testing.assert_close(packed[row, start : start + len(alone)], alone)
+    assert not torch.allclose(packed[0, 3:8], together[0, 3:8])
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_models_that_read_over_the_tokens_of_a_row_refuse_documents(name):
+    model = made(FloaterForMaskedLM, name)
+    tokens, mask, ids = batch()
+    with pytest.raises(PositionError, match="packed documents"):
+        model(tokens, attention_mask=mask, document_ids=ids)
+
+
+def test_positions_are_not_shuffled_among_documents():
+    model = made(FloaterForMaskedLM, "shuffled").train()
+    tokens, mask, ids = batch()
+    with pytest.raises(PositionError, match="packed documents"):
+        model(tokens, attention_mask=mask, document_ids=ids)
+
+
+@torch.no_grad()
+def test_the_embeddings_of_one_document_do_not_reach_another():
+    model = made(FloaterForMaskedLM, "rotary")
+    tokens, mask, ids = batch()
+    before = model(tokens, attention_mask=mask, document_ids=ids).logits
+    tokens[0, 3] = (tokens[0, 3] + 1) % 37
+    after = model(tokens, attention_mask=mask, document_ids=ids).logits
+    assert torch.equal(before[0, :3], after[0, :3])
+    assert torch.equal(before[0, 4:], after[0, 4:])
+    assert not torch.equal(before[0, 3], after[0, 3])
+
+
+@pytest.mark.parametrize("name", ["sinusoidal", "rotary", "t5", "shaw", "floater"])
+@torch.no_grad()
+def test_decoding_of_packed_documents_with_a_cache_is_the_whole(name):
+    model = made(FloaterForCausalLM, name)
+    tokens, mask, ids = batch()
+    whole = model(tokens, attention_mask=mask, document_ids=ids).logits
+    cache, parts = DynamicCache(), []
+    for start, stop in ((0, 2), (2, 4), (4, 5), (5, 8)):
+        given = {"attention_mask": mask[:, :stop], "document_ids": ids[:, :stop]}
+        parts.append(model(tokens[:, start:stop], past_key_values=cache, **given).logits)
+    torch.testing.assert_close(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()])
+
+
+def test_positions_restart_in_each_document():
+    _, mask, ids = batch()
+    positions = Positions.from_documents(ids, mask=mask)
+    for row, lengths in enumerate(LENGTHS):
+        wanted = [place for n in lengths for place in range(n)]
+        assert positions.key[row, : len(wanted)].tolist() == wanted
+    assert int(positions.key.max()) < 7  # padding too: tables end there
+    built = Positions.packed(LENGTHS)
+    for one, other in ((built.key, positions.key), (built.visible, positions.visible)):
+        assert torch.equal(one[mask.bool()], other[mask.bool()])
+    last = Positions.from_documents(ids, mask=mask, queries=2)
+    assert torch.equal(last.visible, positions.visible[:, -2:])
+
+
+def test_padding_on_the_left_or_inside_of_a_document_counts_for_nothing():
+    ids = torch.tensor([[5, 5, 5, 5, 2, 2, 2]])
+    mask = torch.tensor([[0, 1, 0, 1, 1, 0, 1]])
+    assert Positions.from_documents(ids, mask=mask).key[mask.bool()].tolist() == [0, 1, 0, 1]
+
+
+def test_what_is_no_packing_is_refused():
+    with pytest.raises(ValueError, match="must be at least 1"):
+        Positions.packed([[2, 0]])
+    with pytest.raises(ValueError, match=r"ids are \(1, 3\), the mask \(1, 2\)"):
+        Positions.from_documents(torch.zeros(1, 3).long(), mask=torch.ones(1, 2))
+    with pytest.raises(ValueError, match="there are 4 queries; the ids have 3 columns"):
+        Positions.from_documents(torch.zeros(1, 3).long(), queries=4)
+    with pytest.raises(ValueError, match=r"document is torch.float32; it must be integers"):
+        Positions(torch.zeros(1, 2), torch.zeros(1, 2), document=torch.zeros(1, 2))
+    with pytest.raises(ValueError, match="document covers 3 keys; there are 2"):
+        Positions(torch.zeros(1, 2), torch.zeros(1, 2), document=torch.zeros(1, 3).long())
+    model = made(FloaterForMaskedLM, "none")
+    with pytest.raises(ValueError, match=r"the document ids are \(1, 2\); it must be \(batch, 3\)"):
+        model(torch.tensor([[5, 6, 7]]), document_ids=torch.zeros(1, 2).long())
