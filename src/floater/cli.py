@@ -136,10 +136,10 @@ def _task(config: str | Path, overrides: Sequence[str] = ()) -> str:
     from floater.settings import SettingsError, peek
     from floater.tasks import TASKS
 
-    task = peek(config, "task", overrides)
-    if task is not None and task not in TASKS:
+    task: str = peek(config, "task", "translation", overrides)
+    if task not in TASKS:
         raise SettingsError(f"{config}: unknown task {task!r}; there are: {', '.join(TASKS)}")
-    return task or "translation"
+    return task
 
 
 def _translate(arguments: argparse.Namespace) -> None:
@@ -160,7 +160,8 @@ def _translate(arguments: argparse.Namespace) -> None:
 def _evaluate(arguments: argparse.Namespace) -> None:
     _quiet_transformers()
     _writable(arguments.output)
-    task = _task(Path(arguments.run) / "config.yaml")
+    config = Path(arguments.run) / "config.yaml"
+    task = _task(config) if config.is_file() else "translation"
     {"translation": _evaluate_translation, "tagging": _evaluate_tagging}[task](arguments)
 
 

@@ -15,7 +15,6 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from tqdm.auto import tqdm
-from transformers import PreTrainedTokenizerFast
 
 from floater.settings import dump, load, peek
 from floater.tasks.bpe import load_bpe
@@ -68,7 +67,7 @@ def find_run(settings: Settings) -> Path:
     return run
 
 
-def begin_run(run: Path, settings: Settings, tokenizer: PreTrainedTokenizerFast) -> None:
+def begin_run(run: Path, settings: Settings, tokenizer: Any) -> None:
     """Write settings and vocabulary into the directory of a run, where they are not there yet."""
     run.mkdir(parents=True, exist_ok=True)
     if not (run / SETTINGS).is_file():
@@ -78,17 +77,21 @@ def begin_run(run: Path, settings: Settings, tokenizer: PreTrainedTokenizerFast)
 
 
 def load_model(
-    kind: type[_Model], run: str | Path, device: str | torch.device | None = None
-) -> tuple[_Model, PreTrainedTokenizerFast]:
+    kind: type[_Model],
+    run: str | Path,
+    device: str | torch.device | None = None,
+    read: Callable[[Path], Any] = load_bpe,
+) -> tuple[_Model, Any]:
     """The final model and the vocabulary of a run.
 
     Args:
         kind: class of the model.
         run: the run directory, or a directory with a saved model and tokenizer.
         device: where to put the model; by default a GPU if there is one.
+        read: reads the vocabulary from a directory.
 
     Returns:
-        The model in evaluation mode, and its tokenizer.
+        The model in evaluation mode, and its vocabulary.
 
     Raises:
         DataError: if the directory holds no finished run, or a broken one.
@@ -96,7 +99,7 @@ def load_model(
     folder = inside(Path(run), MODEL)
     if not (folder / "config.json").is_file():
         raise DataError(f"{run} holds no trained model; a finished run has {Path(run) / MODEL}/config.json")
-    tokenizer = load_bpe(folder)
+    vocabulary = read(folder)
     try:
         type_ = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
         if type_ != FloaterConfig.model_type:
@@ -107,7 +110,7 @@ def load_model(
         raise DataError(f"{folder} holds no model that can be loaded: {error}") from error
     own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
     model.to(torch.device(device or own or "cpu"))  # type: ignore[arg-type] # transformers hides torch's signature
-    return model.train(False), tokenizer
+    return model.train(False), vocabulary
 
 
 def fill(

@@ -121,7 +121,6 @@ def test_every_setting_is_explained() -> None:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"model": {"changes": {"decoder_layers": 2}}}, "model: changes: a tagger has no decoder_layers"),
         ({"model": {"position_options": {"depth": 0}}}, "branching 2 and depth 0 must be at least 1"),
         ({"model": {"position": "tre"}}, "unknown position model 'tre'; did you mean 'tree'"),
         ({"training": {"average": 3}}, "average is 3, but only 2 checkpoints are kept"),

@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 
 from floater.encodings import catalogue
+from floater.tasks.run import load_model
 from floater.tasks.tagging.data import Vocabulary
-from floater.tasks.text import DataError
-from floater.tasks.translation.run import MODEL, fill
-from floater.training import average
-from floater.transformer import FloaterConfig, FloaterForTokenClassification
+from floater.transformer import FloaterForTokenClassification
 
 
 def structured(position: str) -> bool:
@@ -40,15 +37,4 @@ def load_run(
     Raises:
         DataError: if the directory holds no finished run, or a broken one.
     """
-    folder = Path(run) / MODEL if (Path(run) / MODEL).is_dir() else Path(run)
-    if not (folder / "config.json").is_file():
-        raise DataError(f"{run} holds no trained model; a finished run has {Path(run) / MODEL}/config.json")
-    vocabulary = Vocabulary.from_pretrained(folder)
-    try:
-        model = FloaterForTokenClassification(FloaterConfig.from_pretrained(folder))
-        fill(model, average([folder]), str(folder))
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{folder} holds no model that can be loaded: {error}") from error
-    own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
-    model.to(torch.device(device or own or "cpu"))  # type: ignore[arg-type] # transformers hides torch's signature
-    return model.train(False), vocabulary
+    return load_model(FloaterForTokenClassification, run, device, Vocabulary.from_pretrained)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from floater.encodings import options
-from floater.tasks.translation import model_settings
-from floater.tasks.translation.model_settings import check_numbers
-from floater.tasks.translation.settings import Flow
+from floater.tasks import settings
+from floater.tasks.settings import Optimisation, check_flow, check_numbers
 from floater.transformer import FloaterConfig
-from floater.transformer.blocks import position_model
+
+__all__ = ["Data", "Model", "TaggingSettings", "Training"]
 
 
 @dataclass(frozen=True)
@@ -36,106 +37,47 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Model(model_settings.Model):
+class Model(settings.Model):
     """The Transformer and its position model.
 
     Attributes:
-        position_options: its options; `labels`, where it has this one, is the number of relations.
-        changes: what differs from the preset; there is no decoder.
+        position_options: its options; the edge labels of a model that has an option `labels` are the
+            relations, unless it is given.
     """
 
     preset: str = "tiny"
     position: str = "sinusoidal"
     max_length: int = 256
 
-    def __post_init__(self) -> None:
-        given = self.changes.given()
-        if extra := [name for name in ("decoder_layers", "tie_word_embeddings") if name in given]:
-            raise ValueError(f"changes: a tagger has no {extra[0]}")
-        config = self.config(vocab_size=2)
-        try:
-            position_model(config, config.num_hidden_layers, "self")
-        except (TypeError, ZeroDivisionError) as error:
-            raise ValueError(f"position_options {self.position_options}: {error}") from error
-
-    def config(self, vocab_size: int, tags: list[str] | None = None, relations: int = 1) -> FloaterConfig:
-        """The Hugging Face configuration for a vocabulary of this size.
-
-        Args:
-            vocab_size: number of words.
-            tags: names of the tags.
-            relations: number of edge labels.
-        """
-        labels: dict[str, Any] = {"labels": relations} if "labels" in options(self.position) else {}
-        names = tags or ["_"]
-        return FloaterConfig.preset(
-            self.preset,
-            vocab_size=vocab_size,
-            position=self.position,
-            position_options=labels | self.position_options,
-            training_length=self.max_length,
-            id2label=dict(enumerate(names)),
-            label2id={name: i for i, name in enumerate(names)},
-            **self.changes.given(),
-        )
+    def config(self, vocab_size: int, tags: Sequence[str] = (), relations: int = 1) -> FloaterConfig:
+        """The Hugging Face configuration for a vocabulary of this size, with the names of the tags."""
+        config = super().config(vocab_size)
+        config.id2label = dict(enumerate(tags))
+        config.label2id = {tag: i for i, tag in enumerate(tags)}
+        if "labels" in options(self.position):
+            config.position_options = {"labels": relations} | self.position_options
+        return config
 
 
 @dataclass(frozen=True)
-class Training:
-    """Optimisation.
+class Training(Optimisation):
+    """Optimisation; the best validation is that of the highest accuracy.
 
     Attributes:
-        lr: peak learning rate.
-        warmup: steps of linear warm-up from initial_lr, before the inverse square root.
-        initial_lr: learning rate at the first step.
-        max_tokens: words in a batch: padded length times sentences.
-        epochs: passes over the data, where max_steps is null.
-        max_steps: steps of the training, instead of epochs.
         label_smoothing: share of the probability spread over the tags.
-        betas: of Adam.
-        eps: of Adam.
-        weight_decay: of AdamW; 0 is Adam.
-        clip: largest norm of the gradient; 0 means no clipping.
-        seed: of the weights, the dropout and the order of the batches.
-        log_every: steps between lines of the log (loss, learning rate, words per second).
-        save_every: epochs or steps between checkpoints, each with a validation: "epoch", or a number of
-            steps; with flow.update_every above 1, a multiple of it.
-        keep: checkpoints kept; the average needs as many.
-        average: the last checkpoints whose mean is the final model; 0 takes the best validation accuracy.
-        bf16: bfloat16 autocast.
-        flow: schedule of the flow's parameters.
     """
 
     lr: float = 2e-3
     warmup: int = 200
-    initial_lr: float = 1e-7
     max_tokens: int = 1000
     epochs: int = 10
-    max_steps: int | None = None
-    label_smoothing: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    clip: float = 0.0
-    seed: int = 1
-    log_every: int = 50
-    save_every: int | Literal["epoch"] = "epoch"
-    keep: int = 5
     average: int = 0
-    bf16: bool = False
-    flow: Flow = field(default_factory=Flow)
+    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        positive = ("lr", "eps", "max_tokens", "max_steps", "log_every", "save_every")
-        least = dict.fromkeys(("initial_lr", "label_smoothing", "weight_decay", "clip", "seed", "average"), 0)
-        check_numbers(self, positive=positive, **least, warmup=1, epochs=1, keep=1)
-        lowest = self.lr * min(1.0, self.flow.lr_multiplier)
-        if self.initial_lr > lowest:
-            raise ValueError(f"initial_lr is {self.initial_lr}, above the peak rate {lowest:g}")
-        if self.label_smoothing > 1 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError("label_smoothing must be from 0 to 1, and betas at least 0 and below 1")
-        if self.average > self.keep:
-            raise ValueError(f"average is {self.average}, but only {self.keep} checkpoints are kept")
+        super().__post_init__()
+        if not 0 <= self.label_smoothing <= 1:
+            raise ValueError(f"label_smoothing is {self.label_smoothing}; it must be from 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -157,10 +99,4 @@ class TaggingSettings:
     training: Training = field(default_factory=Training)
 
     def __post_init__(self) -> None:
-        save, update = self.training.save_every, self.training.flow.update_every
-        flows = "refresh_every" in options(self.model.position)
-        if flows and update > 1 and (save == "epoch" or save % update):
-            raise ValueError(
-                f"training.save_every is {save}; with flow.update_every {update} it must be a multiple of "
-                f"{update} steps, or a resumed run would not equal a whole one"
-            )
+        check_flow(self.model, self.training)

@@ -3,80 +3,59 @@
 from __future__ import annotations
 
 import functools
-import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
-from torch.utils.tensorboard import SummaryWriter
-from tqdm.auto import tqdm
-from transformers import TrainerCallback, TrainingArguments, set_seed
-from transformers.integrations.integration_utils import TensorBoardCallback
+from torch import nn
+from transformers import set_seed
 
 from floater.tasks.conllu import Sentence
-from floater.tasks.tagging.data import TaggedSentences, Vocabulary, collate, read_sentences
-from floater.tasks.tagging.run import structured
-from floater.tasks.tagging.score import tag
-from floater.tasks.tagging.settings import TaggingSettings, Training
-from floater.tasks.text import DataError
-from floater.tasks.translation.run import (
+from floater.tasks.run import (
     MODEL,
     RESULT,
     VOCABULARY,
     begin_run,
     fill,
     find_run,
+    keep_quiet,
     save_whole,
+    speak,
     write_json,
 )
-from floater.tasks.translation.trainer import TENSORBOARD, WholeLog, sometimes_unused
-from floater.training import (
-    FloaterTrainer,
-    FlowSchedule,
-    TokenBatchSampler,
-    adam,
-    average,
-    checkpoints,
-    inverse_sqrt,
-    last_checkpoint,
-)
+from floater.tasks.tagging.data import TaggedSentences, Vocabulary, collate, read_sentences
+from floater.tasks.tagging.run import structured
+from floater.tasks.tagging.score import tag
+from floater.tasks.tagging.settings import TaggingSettings
+from floater.tasks.text import DataError
+from floater.tasks.trainer import TaskTrainer
+from floater.training import average
 from floater.transformer import FloaterForTokenClassification
 
 Say = Callable[[str], None]
 
 
-class TaggingTrainer(FloaterTrainer):
-    """A `FloaterTrainer` that validates by tagging and logs the minutes of a run.
+class TaggingTrainer(TaskTrainer):
+    """A Trainer that validates by tagging.
 
     Args:
         vocabulary: of the model.
         valid: validation sentences.
-        **kwargs: as for `FloaterTrainer`.
+        **kwargs: as for `TaskTrainer`.
     """
+
+    metric, greater = "accuracy", True
 
     def __init__(self, *, vocabulary: Vocabulary, valid: Sequence[Sentence], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.vocabulary, self.valid = vocabulary, valid
-        self._began = time.perf_counter()
-        self._minutes_before: float | None = None
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Loss and accuracy of the validation sentences, logged."""
-        found = tag(self.accelerator.unwrap_model(self.model), self.vocabulary, self.valid)
-        metrics = {f"eval_{name}": value for name, value in found.metrics.items()}
-        self.log(dict(metrics))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log values, and with them the minutes of the run, those of earlier processes included."""
-        if self._minutes_before is None:
-            self._minutes_before = next((x["minutes"] for x in reversed(self.state.log_history)), 0.0)
-        logs["minutes"] = round(self._minutes_before + (time.perf_counter() - self._began) / 60, 3)
-        super().log(logs, start_time)
+    def validation(self, model: nn.Module) -> dict[str, float]:
+        """Loss and accuracy of the validation sentences."""
+        assert isinstance(model, FloaterForTokenClassification)
+        return tag(model, self.vocabulary, self.valid).metrics
 
 
 def train(settings: TaggingSettings) -> Path:
@@ -98,7 +77,7 @@ def train(settings: TaggingSettings) -> Path:
             under one head.
     """
     state = PartialState(cpu=not torch.accelerator.is_available())
-    say = _say if state.is_main_process else _quiet
+    say = speak if state.is_main_process else keep_quiet
     run = find_run(settings)
     if (run / MODEL).is_dir():
         say(f"{run} is finished; its model is in {run / MODEL}")
@@ -110,23 +89,22 @@ def train(settings: TaggingSettings) -> Path:
     with state.main_process_first():
         vocabulary, model, examples = _parts(settings, run, sentences, valid, say)
         begin_run(run, settings, vocabulary)
-    trainer = make_trainer(settings.training, run, model, examples, valid)
-    checkpoint = last_checkpoint(run)
-    if checkpoint is not None:
-        say(f"going on from {checkpoint}")
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    trainer = TaggingTrainer(
+        vocabulary=vocabulary,
+        valid=valid,
+        training=settings.training,
+        run=run,
+        model=model,
+        lengths=examples.lengths,
+        label_smoothing=settings.training.label_smoothing,
+        train_dataset=examples,
+        data_collator=functools.partial(collate, structured=trees),
+    )
+    trainer.train_on(run, say)
 
-    best = trainer.state.best_model_checkpoint
-    chosen = checkpoints(run)[-settings.training.average :] if best is None else [Path(best)]
+    chosen = trainer.chosen(run, settings.training.average)
     fill(model, average(chosen), str(run))
-    log = trainer.state.log_history
-    result = {
-        "steps": trainer.state.global_step,
-        "epochs": round(trainer.state.epoch or 0.0, 3),
-        "minutes": max((entry["minutes"] for entry in log), default=0.0),
-        "averaged": [path.name for path in chosen],
-        **tag(model, vocabulary, valid).metrics,
-    }
+    result = trainer.result(chosen) | tag(model, vocabulary, valid).metrics
     if state.is_main_process:
         write_json(run / RESULT, result)
         save_whole(run / MODEL, model, vocabulary)
@@ -175,87 +153,3 @@ def _check_positions(model: FloaterForTokenClassification, *parts: TaggedSentenc
             batch.pop("labels")
             model(**batch)
     model.train()
-
-
-def make_trainer(
-    training: Training,
-    run: Path,
-    model: FloaterForTokenClassification,
-    examples: TaggedSentences,
-    valid: Sequence[Sentence],
-) -> TaggingTrainer:
-    """The Trainer of a run, ready to train.
-
-    Args:
-        training: the settings of the optimisation.
-        run: directory of the run.
-        model: to train.
-        examples: encoded training sentences.
-        valid: validation sentences.
-    """
-    every = training.save_every
-    when = {"epoch": "epoch"}.get(str(every), "steps")
-    steps = every if isinstance(every, int) else 500
-    args = TrainingArguments(
-        output_dir=str(run),
-        num_train_epochs=training.epochs,
-        max_steps=training.max_steps or -1,
-        learning_rate=training.lr,
-        weight_decay=training.weight_decay,
-        adam_beta1=training.betas[0],
-        adam_beta2=training.betas[1],
-        adam_epsilon=training.eps,
-        max_grad_norm=training.clip,
-        label_smoothing_factor=training.label_smoothing,
-        bf16=training.bf16,
-        use_cpu=not torch.accelerator.is_available(),
-        seed=training.seed,
-        logging_steps=training.log_every,
-        report_to="none",
-        eval_strategy=when,
-        eval_steps=steps,
-        save_strategy=when,
-        save_steps=steps,
-        save_total_limit=training.keep,
-        # the best checkpoint is kept beyond the last ones, so one is named only where it is wanted
-        metric_for_best_model=None if training.average else "accuracy",
-        greater_is_better=None if training.average else True,
-        remove_unused_columns=False,
-        dataloader_pin_memory=torch.cuda.is_available(),
-        ddp_find_unused_parameters=sometimes_unused(model),
-    )
-    sampler = TokenBatchSampler(
-        examples.lengths,
-        training.max_tokens,
-        seed=training.seed,
-        shuffle=True,
-        world_size=args.world_size,
-        rank=args.process_index,
-    )
-    flow = {name for name, _ in model.named_parameters() if ".flows." in name}
-    optimizer = adam(model, args, is_flow=flow.__contains__, flow_lr_multiplier=training.flow.lr_multiplier)
-    callbacks: list[TrainerCallback] = [WholeLog()]
-    if args.process_index == 0:
-        callbacks.append(TensorBoardCallback(SummaryWriter(str(run / TENSORBOARD))))
-    if flow:
-        callbacks.append(FlowSchedule(training.flow.update_every))
-    return TaggingTrainer(
-        vocabulary=examples.vocabulary,
-        valid=valid,
-        model=model,
-        args=args,
-        train_dataset=examples,
-        eval_dataset=examples,  # the Trainer wants one; `evaluate` has its own
-        data_collator=functools.partial(collate, structured=structured(model.config.position)),
-        train_batch_sampler=sampler,
-        optimizers=(optimizer, inverse_sqrt(optimizer, warmup=training.warmup, initial=training.initial_lr)),
-        callbacks=callbacks,
-    )
-
-
-def _say(text: str) -> None:
-    tqdm.write(text, file=sys.stderr)
-
-
-def _quiet(text: str) -> None:
-    pass
