@@ -74,6 +74,7 @@ def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
     }
     for section, changes in parts.items():
         config[section] = config[section] | changes
+    config["training"].setdefault("validate_every", config["training"]["save_every"])
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     return path

@@ -12,6 +12,7 @@ from accelerate import PartialState
 from torch import nn
 from transformers import set_seed
 
+from floater.encodings import PositionError
 from floater.tasks.conllu import Sentence
 from floater.tasks.run import (
     MODEL,
@@ -131,7 +132,7 @@ def _parts(
     config = settings.model.config(len(vocabulary), vocabulary.tags, 1 + len(vocabulary.relations))
     set_seed(settings.training.seed)
     model = FloaterForTokenClassification(config)
-    _check_positions(model, examples, TaggedSentences(valid, vocabulary))
+    _check_positions(model, training=examples, validation=TaggedSentences(valid, vocabulary))
     if examples.dropped:
         say(f"{examples.dropped:,} training sentences of more than {data.max_tokens} words left out")
     positions = sum(p.numel() for p in model.model.encoder.position.parameters())
@@ -143,13 +144,15 @@ def _parts(
 
 
 @torch.no_grad()
-def _check_positions(model: FloaterForTokenClassification, *parts: TaggedSentences) -> None:
+def _check_positions(model: FloaterForTokenClassification, **parts: TaggedSentences) -> None:
     """Let the position model see the hardest sentences, so that it may refuse them before the training."""
-    trees = structured(model.config.position)
     model.train(False)
-    for examples in parts:
+    for name, examples in parts.items():
         for index in examples.extremes():
-            batch = collate([examples[index]], structured=trees)
+            batch = collate([examples[index]], structured=structured(model.config.position))
             batch.pop("labels")
-            model(**batch)
+            try:
+                model(**batch)
+            except PositionError as error:
+                raise PositionError(f"a {name} sentence: {error}") from error
     model.train()
