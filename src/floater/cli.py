@@ -83,15 +83,12 @@ def _parser() -> argparse.ArgumentParser:
     translate.add_argument("--output", metavar="FILE", help="translations (default: standard output)")
 
     evaluate = command(
-        "evaluate",
-        _evaluate,
-        "Score a finished run on a test set: a translation's BLEU, chrF and tokenised BLEU, or a tagger's "
-        "accuracy.",
+        "evaluate", _evaluate, "Translate a test set and score it: BLEU, chrF, tokenised BLEU."
     )
     evaluate.add_argument("run", metavar="RUN", help="run directory, or a saved model")
-    evaluate.add_argument("--source", metavar="FILE", required=True, help="source lines, or a CoNLL-U file")
-    evaluate.add_argument("--reference", metavar="FILE", help="translations of the source lines")
-    evaluate.add_argument("--output", metavar="FILE", help="write the translations, or the tags, here")
+    evaluate.add_argument("--source", metavar="FILE", required=True)
+    evaluate.add_argument("--reference", metavar="FILE", required=True)
+    evaluate.add_argument("--output", metavar="FILE", help="write the translations here")
     evaluate.add_argument("--language", metavar="CODE", help="of the references (default: the run's target)")
     evaluate.add_argument(
         "--bins",
@@ -115,31 +112,19 @@ def _parser() -> argparse.ArgumentParser:
 class _SettingsHelp(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> None:
         from floater.settings import describe
-        from floater.tasks import TASKS, module
+        from floater.tasks.translation import TranslationSettings
 
         print(parser.format_help())
-        print(*(f"With task: {task}\n\n{describe(module(task)[1])}" for task in TASKS), sep="\n\n")
+        print(describe(TranslationSettings))
         parser.exit()
 
 
 def _train(arguments: argparse.Namespace) -> None:
     from floater.settings import load
-    from floater.tasks import module
+    from floater.tasks.translation import TranslationSettings, train
 
     _quiet_transformers()
-    task, settings = module(_task(arguments.config, arguments.overrides))
-    task.train(load(settings, arguments.config, arguments.overrides))
-
-
-def _task(config: str | Path, overrides: Sequence[str] = ()) -> str:
-    """The task that a configuration names; a translation by default."""
-    from floater.settings import SettingsError, peek
-    from floater.tasks import TASKS
-
-    task: str = peek(config, "task", "translation", overrides)
-    if task not in TASKS:
-        raise SettingsError(f"{config}: unknown task {task!r}; there are: {', '.join(TASKS)}")
-    return task
+    train(load(TranslationSettings, arguments.config, arguments.overrides))
 
 
 def _translate(arguments: argparse.Namespace) -> None:
@@ -158,34 +143,10 @@ def _translate(arguments: argparse.Namespace) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    _quiet_transformers()
-    _writable(arguments.output)
-    config = Path(arguments.run) / "config.yaml"
-    task = _task(config) if config.is_file() else "translation"
-    {"translation": _evaluate_translation, "tagging": _evaluate_tagging}[task](arguments)
-
-
-def _evaluate_tagging(arguments: argparse.Namespace) -> None:
-    from floater.tasks.tagging import evaluate
-    from floater.tasks.text import DataError
-
-    for option in ("reference", "language", "bins"):
-        if getattr(arguments, option):
-            raise DataError(
-                f"{arguments.run} is a tagger, whose source holds the tags; it takes no --{option}"
-            )
-    result = evaluate(arguments.run, arguments.source)
-    if arguments.output:
-        _write([" ".join(tags) for tags in result.tags], arguments.output)
-    print(result)
-
-
-def _evaluate_translation(arguments: argparse.Namespace) -> None:
-    from floater.tasks.text import DataError
     from floater.tasks.translation import evaluate
 
-    if arguments.reference is None:
-        raise DataError("scoring translations needs their references: --reference FILE")
+    _quiet_transformers()
+    _writable(arguments.output)
     result = evaluate(
         arguments.run,
         arguments.source,
