@@ -83,19 +83,31 @@ def _parser() -> argparse.ArgumentParser:
     translate.add_argument("--output", metavar="FILE", help="translations (default: standard output)")
 
     evaluate = command(
-        "evaluate", _evaluate, "Translate a test set and score it: BLEU, chrF, tokenised BLEU."
+        "evaluate",
+        _evaluate,
+        "Score a finished run on a test set: BLEU, chrF and tokenised BLEU of a translation run, perplexity "
+        "of a language model.",
     )
-    evaluate.add_argument("run", metavar="RUN", help="run directory, or a saved model")
-    evaluate.add_argument("--source", metavar="FILE", required=True)
-    evaluate.add_argument("--reference", metavar="FILE", required=True)
-    evaluate.add_argument("--output", metavar="FILE", help="write the translations here")
-    evaluate.add_argument("--language", metavar="CODE", help="of the references (default: the run's target)")
-    evaluate.add_argument(
+    evaluate.add_argument("run", metavar="RUN", help="run directory, or a saved translation model")
+    evaluate.add_argument("--source", metavar="FILE", required=True, help="text to translate, or to predict")
+    translation = evaluate.add_argument_group("translation")
+    translation.add_argument("--reference", metavar="FILE", help="its translation, line by line")
+    translation.add_argument("--output", metavar="FILE", help="write the translations here")
+    translation.add_argument(
+        "--language", metavar="CODE", help="of the reference (default: the run's target)"
+    )
+    translation.add_argument(
         "--bins",
         metavar="N,N,...",
         type=_edges,
-        default=(),
         help="score by source length in words, too, as in 80,100,120,140",
+    )
+    language_modeling = evaluate.add_argument_group("language modelling")
+    language_modeling.add_argument(
+        "--window", metavar="N", type=int, help="tokens that the model sees at once (default: the run's)"
+    )
+    language_modeling.add_argument(
+        "--stride", metavar="N", type=int, help="tokens that the window moves by (default: half of it)"
     )
 
     models = command("models", _models, "List the position models, their options and parameters.")
@@ -112,27 +124,32 @@ def _parser() -> argparse.ArgumentParser:
 class _SettingsHelp(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> None:
         from floater.settings import describe
-        from floater.tasks.translation import TranslationSettings
+        from floater.tasks.registry import TASKS, find
 
         print(parser.format_help())
-        print(describe(TranslationSettings))
+        for name in TASKS:
+            print(f"settings of task: {name}\n\n{describe(find(name, name).Settings)}\n")
         parser.exit()
 
 
 def _train(arguments: argparse.Namespace) -> None:
     from floater.settings import load
-    from floater.tasks.translation import TranslationSettings, train
+    from floater.tasks.registry import of_config
 
     _quiet_transformers()
-    train(load(TranslationSettings, arguments.config, arguments.overrides))
+    task = of_config(arguments.config, arguments.overrides)
+    task.train(load(task.Settings, arguments.config, arguments.overrides))
 
 
 def _translate(arguments: argparse.Namespace) -> None:
-    from floater.tasks.text import decode_lines, read_lines
+    from floater.tasks.registry import name_of_run
+    from floater.tasks.text import DataError, decode_lines, read_lines
     from floater.tasks.translation import load_run, translate
     from floater.tasks.translation.run import run_decoding
 
     _quiet_transformers()
+    if (task := name_of_run(arguments.run)) != "translation":
+        raise DataError(f"{arguments.run} is a run of task {task!r}; only one of 'translation' translates")
     _writable(arguments.output)
     model, tokenizer = load_run(arguments.run)
     if arguments.source:
@@ -143,24 +160,25 @@ def _translate(arguments: argparse.Namespace) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    from floater.tasks.translation import evaluate
+    from floater.tasks.registry import find, name_of_run
+    from floater.tasks.text import DataError
 
     _quiet_transformers()
     _writable(arguments.output)
-    result = evaluate(
-        arguments.run,
-        arguments.source,
-        arguments.reference,
-        language=arguments.language,
-        edges=arguments.bins,
-    )
-    if arguments.output:
-        _write(result.hypotheses, arguments.output)
-    print(result.scores)
-    for part in result.bins:
-        bounds = f"{part.low} to {part.high - 1} words" if part.high else f"{part.low} words and more"
-        scores = "-" if part.bleu is None else f"BLEU {part.bleu:.2f}  chrF {part.chrf:.2f}"
-        print(f"{bounds:<22} {part.count:>6} lines  {scores}")
+    name = name_of_run(arguments.run)
+    task = find(name, arguments.run)
+    known = ("reference", "output", "language", "bins", "window", "stride")
+    given = {option: value for option in known if (value := getattr(arguments, option)) is not None}
+    for option in known:
+        if option in given and option not in task.OPTIONS:
+            raise DataError(f"{arguments.run} is a run of task '{name}', which takes no --{option}")
+        if option not in given and task.OPTIONS.get(option):
+            raise DataError(f"{arguments.run} is a run of task '{name}', which needs --{option}")
+    output = given.pop("output", None)
+    said, lines = task.evaluate(arguments.run, arguments.source, **given)
+    if output and lines is not None:
+        _write(lines, output)
+    print(said)
 
 
 def _models(arguments: argparse.Namespace) -> None:

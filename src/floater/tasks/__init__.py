@@ -1,0 +1,1 @@
+"""Tasks: data in, a trained model and its scores out."""

@@ -1,0 +1,18 @@
+"""Language modelling on the command line."""
+
+from __future__ import annotations
+
+from floater.tasks.language_modeling.settings import LanguageModelingSettings as Settings
+from floater.tasks.language_modeling.train import evaluate as scored
+from floater.tasks.language_modeling.train import train
+
+__all__ = ["OPTIONS", "Settings", "evaluate", "train"]
+
+OPTIONS = {"window": False, "stride": False}
+
+
+def evaluate(
+    run: str, source: str, *, window: int | None = None, stride: int | None = None
+) -> tuple[str, None]:
+    """Perplexity for people; see `floater.tasks.language_modeling.evaluate`."""
+    return str(scored(run, source, window=window, stride=stride)), None

@@ -1,0 +1,228 @@
+"""From text files to rows of token ids, packed with whole sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from floater.tasks.bpe import BOS, encode
+from floater.tasks.language_modeling.settings import Masking
+from floater.tasks.text import DataError, read_lines
+
+IGNORED = -100
+MASK = "<mask>"
+Example = dict[str, Any]
+Document = list[np.ndarray]
+
+
+def read_documents(files: str | Sequence[str], ends: str) -> list[list[str]]:
+    """Read the documents of text files; blank lines are left out.
+
+    Args:
+        files: a file or several.
+        ends: what ends a document besides a file: "blank line", "line", or nothing more, "file".
+
+    Returns:
+        The lines of each document, none of them empty.
+
+    Raises:
+        DataError: if a file cannot be read, or there is no text in any (see `read_lines`).
+    """
+    names = [files] if isinstance(files, str) else list(files)
+    documents: list[list[str]] = []
+    for name in names:
+        documents.append([])
+        for line in read_lines(name):
+            if line.strip():
+                documents[-1].append(line)
+            if ends == "line" or (ends == "blank line" and not line.strip()):
+                documents.append([])
+    if not any(documents):
+        raise DataError(f"empty corpus: no text in {', '.join(names) or 'no file'}")
+    return [document for document in documents if document]
+
+
+def encode_documents(
+    tokenizer: PreTrainedTokenizerFast, documents: Sequence[Sequence[str]]
+) -> list[Document]:
+    """Token ids of each line of each document, with the end token."""
+    rows = iter(encode(tokenizer, [line for document in documents for line in document]))
+    return [[next(rows) for _ in document] for document in documents]
+
+
+def with_mask(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """A vocabulary with the token <mask>, its last one; one that has it already stays as it is."""
+    tokenizer.add_special_tokens({"mask_token": MASK})
+    return tokenizer
+
+
+@dataclass(frozen=True)
+class Row:
+    """Token ids, and the lengths of the parts of documents that they are: each begins with <s>."""
+
+    ids: np.ndarray
+    parts: list[int]
+
+
+class Rows(Dataset[Example]):
+    """Rows of at most `block` tokens, filled with whole sentences in their order.
+
+    A document that does not fit goes on in the next row. In each row its part begins with <s>.
+
+    Args:
+        documents: token ids of their sentences.
+        block: the most tokens of a row; longer sentences are cut into equal parts, and `cut` counts them.
+        pack: share a row among documents.
+        begin: id of <s>.
+
+    Example:
+        >>> rows = Rows([[np.array([5, 2]), np.array([6, 2])], [np.array([7, 2])]], block=8, begin=1)
+        >>> rows[0]["input_ids"].tolist(), rows[0]["parts"]
+        ([1, 5, 2, 6, 2, 1, 7, 2], [5, 3])
+    """
+
+    def __init__(self, documents: Iterable[Document], block: int, *, begin: int, pack: bool = True) -> None:
+        self.rows: list[Row] = []
+        self.cut = 0
+        row: list[list[np.ndarray]] = []
+        used = 0
+        start = np.array([begin], dtype=np.int32)
+
+        def flush() -> None:
+            nonlocal row, used
+            if row:
+                parts = [np.concatenate(part) for part in row]
+                self.rows.append(Row(np.concatenate(parts), [len(part) for part in parts]))
+            row, used = [], 0
+
+        for document in documents:
+            opened = False
+            for sentence in self._cut(document, block - 1):
+                if used + len(sentence) + (not opened) > block or (not pack and not opened):
+                    flush()
+                    opened = False
+                if not opened:
+                    row.append([start])
+                    used, opened = used + 1, True
+                row[-1].append(sentence)
+                used += len(sentence)
+        flush()
+        self.lengths = [len(row.ids) for row in self.rows]
+
+    def _cut(self, document: Document, room: int) -> Iterator[np.ndarray]:
+        for sentence in document:
+            pieces = -(-len(sentence) // room)
+            self.cut += pieces > 1
+            yield from np.array_split(sentence, pieces) if pieces > 1 else [sentence]
+
+    @property
+    def tokens(self) -> int:
+        """How many there are, each <s> included."""
+        return sum(self.lengths)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Example:
+        row = self.rows[index]
+        return {"input_ids": row.ids, "parts": row.parts, "index": index}
+
+
+def collate(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
+    """A batch of rows, padded on the right.
+
+    Returns:
+        `input_ids` and `attention_mask`, (batch, longest) int64, and `document_ids` of the same shape where
+        a row has several parts.
+
+    Example:
+        >>> rows = [{"input_ids": [1, 5, 1, 6], "parts": [2, 2]}, {"input_ids": [1, 7], "parts": [2]}]
+        >>> collate(rows, pad=0)["document_ids"].tolist()
+        [[0, 0, 1, 1], [0, 0, 0, 0]]
+    """
+    longest = max(len(example["input_ids"]) for example in examples)
+    ids = torch.full((len(examples), longest), pad)
+    documents, mask = torch.zeros_like(ids), torch.zeros_like(ids)
+    for i, example in enumerate(examples):
+        parts = torch.tensor(example["parts"])
+        length = int(parts.sum())
+        ids[i, :length] = torch.as_tensor(example["input_ids"])
+        mask[i, :length] = 1
+        documents[i, :length] = torch.arange(len(parts)).repeat_interleave(parts)
+        documents[i, length:] = len(parts) - 1
+    batch = {"input_ids": ids, "attention_mask": mask}
+    return batch | {"document_ids": documents} if bool(documents.any()) else batch
+
+
+def causal_batch(examples: Sequence[Example], *, pad: int, begin: int) -> dict[str, Tensor]:
+    """A batch for a causal model: the labels are its tokens, but for each <s> and the padding."""
+    batch = collate(examples, pad=pad)
+    ids = batch["input_ids"]
+    nothing = (batch["attention_mask"] == 0) | (ids == begin)
+    return batch | {"labels": ids.masked_fill(nothing, IGNORED)}
+
+
+def masked_batch(
+    examples: Sequence[Example], masking: Masking, tokenizer: PreTrainedTokenizerFast, *seed: int
+) -> dict[str, Tensor]:
+    """A batch for a masked model; the tokens that are masked are a function of the seed and their row alone.
+
+    Args:
+        examples: rows of `Rows`.
+        masking: how many tokens, and what is read instead.
+        tokenizer: has <mask>.
+        seed: of the choice, as in the seed of the run and the epoch.
+    """
+    chosen = [masked(row["input_ids"], masking, tokenizer, *seed, row["index"]) for row in examples]
+    read = [row | {"input_ids": ids} for row, (ids, _) in zip(examples, chosen, strict=True)]
+    batch = collate(read, pad=int(tokenizer.pad_token_id))
+    labels = torch.full_like(batch["input_ids"], IGNORED)
+    for row, (_, wanted) in zip(labels, chosen, strict=True):
+        row[: len(wanted)] = torch.as_tensor(wanted)
+    return batch | {"labels": labels}
+
+
+def masked(
+    ids: np.ndarray, masking: Masking, tokenizer: PreTrainedTokenizerFast, *seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Choose the tokens of a row that are predicted, and what is read instead (Devlin et al. 2019, 3.1).
+
+    Special tokens are not chosen, and random ones are not special.
+
+    Returns:
+        What is read, and the labels, -100 where nothing is predicted: both of the shape of `ids`.
+
+    Example:
+        >>> from floater.tasks.bpe import train_bpe
+        >>> tokenizer = with_mask(train_bpe(["low lower lowest"], 262))
+        >>> half = Masking(rate=0.5, mask=1, random=0)
+        >>> read, labels = masked(np.array([1, 100, 101, 2]), half, tokenizer, 0)
+        >>> sorted(read.tolist())[-1] == tokenizer.mask_token_id, (labels != -100).sum()
+        (True, np.int64(1))
+    """
+    random = np.random.default_rng(seed)
+    special = sorted(tokenizer.all_special_ids)
+    plain = np.flatnonzero(~np.isin(ids, special))
+    count = min(len(plain), max(1, round(masking.rate * len(plain))))
+    places = random.permutation(plain)[:count]
+    draw, any_token = random.random(count), random.integers(len(tokenizer) - len(special), size=count)
+    for token in special:  # in rising order: the number of a token among those that are not special
+        any_token += any_token >= token
+    read, labels = np.array(ids, dtype=np.int64), np.full(len(ids), IGNORED)
+    labels[places] = read[places]
+    read[places[draw < masking.mask]] = tokenizer.mask_token_id
+    swapped = (draw >= masking.mask) & (draw < masking.mask + masking.random)
+    read[places[swapped]] = any_token[swapped]
+    return read, labels
+
+
+def begin_id(tokenizer: PreTrainedTokenizerFast) -> int:
+    """The id of <s>."""
+    return int(tokenizer.get_vocab()[BOS])

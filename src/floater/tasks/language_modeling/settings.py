@@ -1,0 +1,137 @@
+"""The settings of a language modelling run: what a configuration file may say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from floater.tasks.bpe import BYTES, SPECIALS
+from floater.tasks.settings import Model, Optimisation, check_flow, check_numbers
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the text comes from, and how it is cut.
+
+    Attributes:
+        train: training text, UTF-8, plain or .gz; a file or a list of files.
+        valid: validation text.
+        documents: what ends a document, besides the end of a file: a "blank line", each "line", or nothing
+            more, "file". Attention and positions stay within a document.
+        block: tokens of a training row, filled with whole lines; a longer line is cut, and this is said.
+        pack: share a row among documents; false gives each part of a document a row of its own, as models
+            need that read over the tokens of a row (rnn_transformer, convolution).
+        vocabulary: a run directory or tokenizer.json to load; by default one is trained.
+        vocabulary_size: BPE tokens to train; at least 259, the bytes and the special tokens.
+    """
+
+    train: str | list[str]
+    valid: str | list[str]
+    documents: Literal["blank line", "line", "file"] = "blank line"
+    block: int = 512
+    pack: bool = True
+    vocabulary: str | None = None
+    vocabulary_size: int = 32768
+
+    def __post_init__(self) -> None:
+        check_numbers(self, block=8, vocabulary_size=BYTES + len(SPECIALS))
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Which tokens a masked language model predicts, and what it reads instead (Devlin et al. 2019, 3.1).
+
+    Attributes:
+        rate: share of the tokens of a row that are predicted, at least one.
+        mask: share of those that are read as <mask>.
+        random: share of those that are read as any token; the rest is read as it is.
+    """
+
+    rate: float = 0.15
+    mask: float = 0.8
+    random: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("rate",), mask=0, random=0)
+        if self.rate > 1 or self.mask + self.random > 1:
+            raise ValueError(
+                f"rate {self.rate} and mask + random {self.mask + self.random} must be at most 1"
+            )
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How perplexity is measured, in validation and in `floater evaluate`.
+
+    Attributes:
+        window: tokens that a causal model sees at once, and of a row of a masked one; null is data.block.
+        stride: tokens that a causal model's window moves by, and that it predicts then; below the window.
+            Null is half of the window.
+        max_tokens: tokens in a batch.
+        seed: of the tokens that are masked.
+    """
+
+    window: int | None = None
+    stride: int | None = None
+    max_tokens: int = 8192
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("stride", "max_tokens"), window=8, seed=0)
+
+    def windows(self, block: int) -> tuple[int, int]:
+        """Window and stride for training rows of `block` tokens.
+
+        Raises:
+            ValueError: if the stride is not below the window.
+
+        Example:
+            >>> Evaluation().windows(512), Evaluation(stride=1).windows(64)
+            ((512, 256), (64, 1))
+        """
+        window = self.window or block
+        stride = self.stride or window // 2
+        if stride >= window:
+            raise ValueError(f"stride is {stride}; it must be below the window, {window}")
+        return window, stride
+
+
+@dataclass(frozen=True)
+class LanguageModelingSettings:
+    """A language modelling run.
+
+    Attributes:
+        run: directory for the configuration, vocabulary, log, checkpoints and final model.
+        task: "language_modeling".
+        objective: "causal" predicts each token from those before it, "masked" some from all others.
+        data: where the text comes from, and how it is cut.
+        model: the Transformer and its position model.
+        masking: which tokens a masked language model predicts.
+        training: optimisation.
+        evaluation: how perplexity is measured.
+    """
+
+    run: str
+    data: Data
+    task: Literal["language_modeling"] = "language_modeling"
+    objective: Literal["causal", "masked"] = "causal"
+    model: Model = field(default_factory=Model)
+    masking: Masking = field(default_factory=Masking)
+    training: Optimisation = field(default_factory=Optimisation)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+
+    def __post_init__(self) -> None:
+        check_flow(self.model, self.training)
+        window, _ = self.evaluation.windows(self.data.block)
+        bound = self.model.position_model().bound
+        for name, tokens in (("data.block", self.data.block), ("evaluation.window", window)):
+            if bound is not None and tokens > bound:
+                raise ValueError(
+                    f"{name} is {tokens}, but '{self.model.position}' has {bound} positions; "
+                    "raise model.max_length"
+                )
+        if self.data.block > self.training.max_tokens:
+            raise ValueError(
+                f"data.block is {self.data.block}, more than a batch, training.max_tokens "
+                f"{self.training.max_tokens}"
+            )
