@@ -86,13 +86,15 @@ def _parser() -> argparse.ArgumentParser:
         "evaluate",
         _evaluate,
         "Score a finished run on a test set: BLEU, chrF and tokenised BLEU of a translation run, perplexity "
-        "of a language model.",
+        "of a language model, accuracy of a tagger.",
     )
     evaluate.add_argument("run", metavar="RUN", help="run directory, or a saved translation model")
-    evaluate.add_argument("--source", metavar="FILE", required=True, help="text to translate, or to predict")
+    evaluate.add_argument(
+        "--source", metavar="FILE", required=True, help="text to translate or to predict, or CoNLL-U"
+    )
+    evaluate.add_argument("--output", metavar="FILE", help="write the translations, or the tags, here")
     translation = evaluate.add_argument_group("translation")
     translation.add_argument("--reference", metavar="FILE", help="its translation, line by line")
-    translation.add_argument("--output", metavar="FILE", help="write the translations here")
     translation.add_argument(
         "--language", metavar="CODE", help="of the reference (default: the run's target)"
     )

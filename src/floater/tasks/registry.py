@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 from floater.settings import SettingsError, peek
 from floater.tasks.run import SETTINGS
 
-TASKS = ("translation", "language_modeling")
+TASKS = ("translation", "language_modeling", "tagging")
 DEFAULT = "translation"
 
 

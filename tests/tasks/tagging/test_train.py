@@ -171,7 +171,7 @@ def test_what_a_person_gets_wrong_is_one_line_and_nothing_is_written(
         return last.removeprefix("floater: ")
 
     config = str(write_config(folder, "new"))
-    assert "unknown task 'taging'; there are: translation, tagging" in said("train", config, "task=taging")
+    assert "unknown task 'taging'; did you mean 'tagging'?" in said("train", config, "task=taging")
     assert "none.conllu: cannot be read" in said("train", config, "data.train=none.conllu")
     assert "more than training.max_tokens, 3" in said("train", config, "training.max_tokens=3")
     wide = folder / "wide.conllu"
