@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from accelerate.utils import send_to_device
 from transformer_cases import made, tokens
 
 from floater import PositionError, Positions
@@ -168,3 +169,24 @@ def test_a_trees_padding_is_that_of_the_batch():
     both = model(ids, positions=Positions.tree(parents)).logits
     short = model(ids[1:, :2], positions=Positions.tree(parents[1:])).logits
     torch.testing.assert_close(both[1:, :2], short)
+
+
+def test_documents_share_a_row_and_keep_their_times():
+    model, ids = made(FloaterForTokenClassification, "sinusoidal"), tokens(1, 4)
+    packed = model(ids, document_ids=torch.tensor([[0, 0, 1, 1]]), positions=Positions.times(TIMES[:1]))
+    for part in (slice(0, 2), slice(2, 4)):
+        alone = model(ids[:, part], positions=Positions.times(TIMES[:1, part]))
+        torch.testing.assert_close(packed.logits[:, part], alone.logits)
+
+
+def test_a_graph_is_moved_and_repeated_with_its_words():
+    positions = Positions.tree([[-1, 0], [1, -1]], words=[[0, 0, 1], [1, 0]])
+    twice = positions.repeat(2).structure
+    assert twice.parents.tolist() == [[-1, 0], [-1, 0], [1, -1], [1, -1]]
+    assert twice.words.tolist() == [[0, 0, 1], [0, 0, 1], [1, 0, -1], [1, 0, -1]]
+    assert twice.edges.shape == (4, 2, 2)
+    # as the Trainer moves a batch
+    moved = send_to_device({"positions": positions}, torch.device("meta"))["positions"].structure
+    assert {part.device.type for part in (moved.edges, moved.valid, moved.parents, moved.words)} == {"meta"}
+    assert positions.batch == 2
+    assert Positions.arange(3).batch == 1
