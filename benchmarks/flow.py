@@ -66,7 +66,6 @@ PAPER, DOPRI5 = "torchdiffeq rk4, 0.02 (paper)", "torchdiffeq dopri5"
 SOLVERS: dict[str, Solver] = {
     PAPER: paper,
     DOPRI5: shipped_dopri5,
-    "floater rk4, 0.02": lambda h, p, t: solve(h, p, t, method="rk4", step=STEP),
     "floater rk4, 0.1": lambda h, p, t: solve(h, p, t, method="rk4", step=0.1),
     "floater dopri5 (gathered)": lambda h, p, t: solve(h, p, t, method="dopri5"),
     "floater collocation": lambda h, p, t: solve(h, p, t, method="collocation"),

@@ -1,0 +1,144 @@
+"""What FLOATER costs inside a Transformer, in paired steps against the same model with sinusoids.
+
+FLOATER is at all blocks with injection "qkv". Training steps are forward, backward and Adam on random
+pairs of texts; inference is a forward pass with baked vectors. Both models take every step in turn, the one
+that begins changing from step to step, and the ratio of their times is printed with a 95 % interval (of
+the geometric mean of the paired ratios, by Student's t; whole refresh cycles count as one pair).
+
+    python benchmarks/overhead.py                            # tiny
+    python benchmarks/overhead.py --refresh-every 10
+    python benchmarks/overhead.py --preset transformer-base --vocabulary 37000 --steps 30
+    python benchmarks/overhead.py --inference
+    python benchmarks/overhead.py --monitoring               # a flow alone: plans checked and never checked
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from scipy.stats import t as student
+
+from floater.flow import FlowEncoder, collocation, solve
+from floater.transformer import PRESETS
+from flow import problem
+from train import Case
+
+Step = Callable[[], float]
+
+
+def paired(first: Step, second: Step, steps: int, cycle: int = 1) -> tuple[list[float], list[float]]:
+    """Seconds of both, summed over cycles; the steps before the first whole cycle warm up."""
+    taken: tuple[list[float], list[float]] = ([], [])
+    for step in range(-cycle - 2, steps):
+        for which in (0, 1) if step % 2 else (1, 0):
+            spent = (first, second)[which]()
+            if step >= 0:
+                taken[which].append(spent)
+    a, b = ([sum(x[i : i + cycle]) for i in range(0, steps, cycle)] for x in taken)
+    return a, b
+
+
+def report(label: str, base: list[float], other: list[float]) -> None:
+    """Print the ratio other / base with its interval."""
+    logs = [math.log(b / a) for a, b in zip(base, other, strict=True)]
+    middle = statistics.fmean(logs)
+    half = float(student.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    low, ratio, high = (math.exp(x) for x in (middle - half, middle, middle + half))
+    print(
+        f"| {label} | {1e3 * statistics.median(base):.1f} | {1e3 * statistics.median(other):.1f} "
+        f"| {len(logs)} | {ratio:.4f} | {low:.4f} to {high:.4f} |"
+    )
+
+
+def training(arguments: argparse.Namespace) -> None:
+    every = arguments.refresh_every
+    plain, floater = (
+        Case(position, options, arguments)
+        for position, options in (("sinusoidal", {}), ("floater", {"refresh_every": every}))
+    )
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, arguments.sentences, arguments.length)
+    batch = torch.randint(3, arguments.vocabulary, shape, generator=generator)
+    steps = math.ceil(arguments.steps / every) * every
+    times = paired(lambda: plain.step(*batch), lambda: floater.step(*batch), steps, every)
+    report(f"training, {arguments.preset}, refresh_every={every}", *times)
+
+
+def inference(arguments: argparse.Namespace) -> None:
+    plain, floater = (Case(name, {}, arguments).model.eval() for name in ("sinusoidal", "floater"))
+    for module in floater.modules():
+        if isinstance(module, FlowEncoder):
+            module.bake(arguments.length)
+    shape = (2, arguments.sentences, arguments.length)
+    source, target = torch.randint(3, arguments.vocabulary, shape)
+
+    def step(model: torch.nn.Module) -> float:
+        began = time.perf_counter()
+        with torch.no_grad():
+            model(input_ids=source, decoder_input_ids=target, use_cache=False)
+        return time.perf_counter() - began
+
+    times = paired(lambda: step(plain), lambda: step(floater), arguments.steps)
+    report(f"inference, {arguments.preset}, baked", *times)
+
+
+def monitoring(arguments: argparse.Namespace) -> None:
+    """A flow trained alone, its plan checked and made anew when it fails, and one that is never checked."""
+    width, length = 512, arguments.length
+    checked, trusting = (flow_step(width, length) for _ in range(2))
+    estimate = collocation._error
+
+    def blind() -> float:
+        collocation._error = lambda *_: (0.0, 0.0)  # type: ignore[assignment]
+        try:
+            return trusting()
+        finally:
+            collocation._error = estimate
+
+    times = paired(blind, checked, arguments.steps)
+    report(f"a flow of width {width} alone, {length} positions, checked against unchecked", *times)
+
+
+def flow_step(width: int, length: int) -> Step:
+    field, start, times = problem(width, length, "default")
+    optimizer = torch.optim.Adam([start, *field.parameters()], lr=1e-3, fused=True)
+    weight = torch.randn(length, *start.shape, generator=torch.Generator().manual_seed(0))
+
+    def step() -> float:
+        began = time.perf_counter()
+        (solve(field, start, times) * weight).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return time.perf_counter() - began
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--preset", default="tiny", choices=PRESETS)
+    parser.add_argument("--length", type=int, default=128, help="tokens on each side")
+    parser.add_argument("--sentences", type=int, default=32)
+    parser.add_argument("--vocabulary", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--refresh-every", type=int, default=1)
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--inference", action="store_true")
+    kind.add_argument("--monitoring", action="store_true")
+    arguments = parser.parse_args()
+    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}\n")
+    print("| what | base, median ms | other, median ms | pairs | ratio | 95 % interval |")
+    print("|---|---:|---:|---:|---:|---:|")
+    run = inference if arguments.inference else monitoring if arguments.monitoring else training
+    run(arguments)
+
+
+if __name__ == "__main__":
+    main()
