@@ -39,7 +39,7 @@ def causal(folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def masked(folder: Path) -> Path:
     """A finished run over several epochs; read only."""
-    small = {"max_tokens": 480, "max_steps": 12}
+    small = {"max_tokens": 300}
     return train(settings(folder, "masked", objective="masked", training=small))
 
 
