@@ -205,6 +205,7 @@ def test_an_evaluation_that_cannot_be_is_refused(fails: Says, causal: Path, fold
         "evaluate", str(causal), *source, "--window", "16", "--stride", "16"
     )
     assert "window is 3; it must be at least 8" in fails("evaluate", str(causal), *source, "--window", "3")
+    assert "stride is 0; it must be positive" in fails("evaluate", str(causal), *source, "--stride", "0")
     assert "none.txt: cannot be read" in fails("evaluate", str(causal), "--source", "none.txt")
     assert "only one of 'translation' translates" in fails("translate", str(causal), *source)
     other = str(write_config(folder, "causal", objective="masked", model={"position": "floater"}))
