@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 
 from floater.settings import SettingsError, peek
 from floater.tasks.run import SETTINGS
+from floater.tasks.text import DataError
 
 TASKS = ("translation", "language_modeling", "tagging")
 DEFAULT = "translation"
@@ -69,7 +70,10 @@ def name_of_run(run: str | Path) -> str:
     """The task of a run directory; that of translation for a saved model, which does not say.
 
     Raises:
+        DataError: if there is no such directory.
         SettingsError: if the run's configuration cannot be read.
     """
+    if not Path(run).is_dir():
+        raise DataError(f"{run} holds no trained model: there is no such directory")
     config = Path(run) / SETTINGS
     return str(peek(config, "task", DEFAULT)) if config.is_file() else DEFAULT

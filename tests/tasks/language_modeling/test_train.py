@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from floater.cli import main
-from floater.tasks.language_modeling import evaluate, load_run, train
+from floater.settings import load
+from floater.tasks.language_modeling import LanguageModelingSettings, evaluate, load_run, train
 from floater.tasks.language_modeling.data import Rows, begin_id, encode_documents, read_documents
 from floater.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.training import FloaterTrainer, average, checkpoints
@@ -37,7 +39,7 @@ def causal(folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def masked(folder: Path) -> Path:
     """A finished run over several epochs; read only."""
-    small = {"max_tokens": 480, "max_steps": 12}
+    small = {"max_tokens": 300}
     return train(settings(folder, "masked", objective="masked", training=small))
 
 
@@ -101,21 +103,20 @@ def test_the_tokens_of_a_step_are_those_that_are_predicted(
     assert sum(labels for labels, _ in counted) == rows.tokens - parts
 
 
-def test_a_masked_run_that_goes_on_from_within_an_epoch_ends_as_a_whole_one(
-    masked: Path, tmp_path: Path
+@pytest.mark.parametrize("objective", ["causal", "masked"])
+def test_a_run_that_goes_on_from_within_an_epoch_ends_as_a_whole_one(
+    objective: str, folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    whole = load_file(masked / "model" / "model.safetensors")
-    log = read(masked / "log.json")
-    assert log[-1]["epoch"] > 2, "masks change with the epoch"
-    run = Path(shutil.copytree(masked, tmp_path / "masked"))
-    shutil.rmtree(run / "model")
-    for step in (8, 12):
-        shutil.rmtree(run / f"checkpoint-{step}")
-    again = settings(masked.parent, "masked", objective="masked", training={"max_tokens": 480})
-    object.__setattr__(again, "run", str(run))
-    train(again)
-    resumed = load_file(run / "model" / "model.safetensors")
-    assert all(torch.equal(resumed[name], value) for name, value in whole.items())
+    whole: Path = request.getfixturevalue(objective)
+    epochs = [entry["epoch"] for entry in read(whole / "log.json") if entry["step"] in (4, 12)]
+    assert epochs[0] % 1 != 0
+    assert epochs[-1] > 1, "masks change with the epoch"
+    run = Path(shutil.copytree(whole, tmp_path / objective))
+    for name in ("model", "checkpoint-8", "checkpoint-12"):
+        shutil.rmtree(run / name)
+    train(replace(load(LanguageModelingSettings, run / "config.yaml"), run=str(run)))
+    resumed, weights = (load_file(path / "model" / "model.safetensors") for path in (run, whole))
+    assert all(torch.equal(resumed[name], value) for name, value in weights.items())
 
 
 @pytest.mark.parametrize(
@@ -198,11 +199,13 @@ def test_an_evaluation_that_cannot_be_is_refused(fails: Says, causal: Path, fold
     source = ["--source", str(folder / "valid.txt")]
     asked = fails("evaluate", str(causal), *source, "--reference", "x")
     assert asked == f"{causal} is a run of task 'language_modeling', which takes no --reference"
-    assert "needs --reference" in fails("evaluate", "none", *source)
+    assert fails("evaluate", "none", *source).startswith("none holds no trained model")
+    assert "needs --reference" in fails("evaluate", str(causal / "model"), *source)
     assert "stride is 16; it must be below the window, 16" in fails(
         "evaluate", str(causal), *source, "--window", "16", "--stride", "16"
     )
     assert "window is 3; it must be at least 8" in fails("evaluate", str(causal), *source, "--window", "3")
+    assert "stride is 0; it must be positive" in fails("evaluate", str(causal), *source, "--stride", "0")
     assert "none.txt: cannot be read" in fails("evaluate", str(causal), "--source", "none.txt")
     assert "only one of 'translation' translates" in fails("translate", str(causal), *source)
     other = str(write_config(folder, "causal", objective="masked", model={"position": "floater"}))

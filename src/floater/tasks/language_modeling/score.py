@@ -96,7 +96,7 @@ def causal_score(
     window: int,
     stride: int,
     begin: int,
-    max_tokens: int = 8192,
+    max_tokens: int = 4096,
 ) -> Score:
     """Perplexity of every token given those before it in a sliding window over its document.
 
@@ -130,7 +130,7 @@ def masked_score(
     tokenizer: PreTrainedTokenizerFast,
     *,
     seed: int,
-    max_tokens: int = 8192,
+    max_tokens: int = 4096,
 ) -> Score:
     """Perplexity of the masked tokens, always the same ones for a seed.
 
@@ -173,7 +173,7 @@ def _score(
 ) -> Score:
     """Sum the loss over batches, shared out among the processes; no random number of torch is drawn."""
     state, began, training = PartialState(), time.perf_counter(), model.training
-    sampler = TokenBatchSampler(lengths, max(max_tokens, *lengths), seed=0, shuffle=False)
+    sampler = TokenBatchSampler(lengths, max(max_tokens, max(lengths)), seed=0, shuffle=False)
     nats, tokens = 0.0, 0
     model.train(False)
     with contextlib.ExitStack() as stack:

@@ -73,7 +73,7 @@ class Evaluation:
 
     window: int | None = None
     stride: int | None = None
-    max_tokens: int = 8192
+    max_tokens: int = 4096
     seed: int = 0
 
     def __post_init__(self) -> None:

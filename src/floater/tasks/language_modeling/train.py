@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -151,20 +152,19 @@ def scorer(
     """How a run measures a model on a text; see `evaluate` for the arguments.
 
     Raises:
-        DataError: if the stride is not below the window.
+        DataError: if window or stride is too small, or the stride not below the window.
     """
     asked = settings.evaluation
-    if window is not None or stride is not None:
-        try:
-            asked = type(asked)(window or asked.window, stride or (asked.stride if window is None else None))
-        except ValueError as error:
-            raise DataError(str(error)) from error
     try:
+        if window is not None:
+            asked = replace(asked, window=window, stride=stride)
+        elif stride is not None:
+            asked = replace(asked, stride=stride)
         wide, step = asked.windows(settings.data.block)
     except ValueError as error:
         raise DataError(str(error)) from error
     documents, begin = encode_documents(tokenizer, texts), begin_id(tokenizer)
-    batch = settings.evaluation.max_tokens
+    batch = asked.max_tokens
     if settings.objective == "causal":
         return functools.partial(
             causal_score, documents=documents, window=wide, stride=step, begin=begin, max_tokens=batch
@@ -175,7 +175,7 @@ def scorer(
         rows=rows,
         masking=settings.masking,
         tokenizer=tokenizer,
-        seed=settings.evaluation.seed,
+        seed=asked.seed,
         max_tokens=batch,
     )
 
