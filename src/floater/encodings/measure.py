@@ -189,13 +189,16 @@ def _relative(model: PositionModel, x: Tensor) -> bool:
     return all(torch.allclose(a.logits, b.logits, atol=1e-5) for a, b in zip(here, there, strict=True))
 
 
-def count(name: str, *, dim: int, heads: int, layers: int, max_length: int) -> dict[str, int]:
+def count(name: str, frame: Frame) -> dict[str, int]:
     """How many numbers each parameter of a position model holds; none of them is allocated.
 
+    Raises:
+        PositionError: if the model refuses the sizes.
+
     Example:
-        >>> count("sinusoidal", dim=512, heads=8, layers=6, max_length=512)
-        {}
+        >>> sum(count("learned", Frame(dim=512, heads=8, layers=6, max_length=512)).values())
+        262144
     """
     with torch.device("meta"):
-        model = catalogue()[name](Frame(dim=dim, heads=heads, layers=layers, max_length=max_length))
+        model = catalogue()[name](frame)
     return {key: parameter.numel() for key, parameter in model.named_parameters()}
