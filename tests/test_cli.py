@@ -1,5 +1,6 @@
 """The command line: what a person types, reads and gets wrong."""
 
+import csv
 import gzip
 import io
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from floater import catalogue
 from floater.cli import main
 from floater.tasks import cldr
 
@@ -178,22 +180,41 @@ def test_help_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert "model.changes.dropout" in said
 
 
-def test_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_are_listed_with_measured_cells(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models"]) == 0
-    said = capsys.readouterr().out
-    rows = {line.split()[0]: line.split()[1:3] for line in said.splitlines()[4:] if line.strip()}
-    assert (
-        rows.items()
-        >= {
-            "floater": ["526,336", "9,216"],  # Table 6: 526.3 K
-            "learned": ["262,144", "0"],
-            "none": ["0", "0"],
-            "rnn": ["263,168", "3,072"],  # Table 6: 263.2 K
-            "sinusoidal": ["0", "0"],
-        }.items()
-    )
-    assert "Table 6 of Liu et al. 2020 counts one flow" in said
-    assert "refresh_every=1" in said
+    rows = {line.split()[0]: line.split()[1:7] for line in capsys.readouterr().out.splitlines()[4:]}
+    assert list(rows) == list(catalogue())
+    assert rows["floater"] == ["absolute", "both", "yes", "yes", "yes", "535,552"]
+    assert rows["sinusoidal"] == ["absolute", "APE", "no", "no", "yes", "0"]
+    assert rows["none"] == ["none", "-", "no", "no", "no", "0"]
+    assert main(["models", "--dim", "64", "--heads", "2", "--layers", "1"]) == 0
+    assert re.search("^learned .* 32,768 ", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_models_are_listed_for_other_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "--format", "csv"]) == 0
+    rows = {row["name"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
+    assert list(rows) == list(catalogue())
+    assert rows["rnn"]["parameters"] == str(263_168 + 3_072)  # Table 6, and the starts
+    assert rows["shaw"]["options"] == "clip=16, values=True"
+    assert main(["models", "shaw_absolute", "--format", "markdown"]) == 0
+    header, line, row = capsys.readouterr().out.splitlines()
+    assert header.count("|") == line.count("|") == row.count("|")
+    assert row.endswith("| `2 * t_max**2 * (d // h) * l` | 201,326,592 |")
+
+
+def test_one_model_is_told_of(fails: Says, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "floater"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "equation W x_t + b + b(t); db/dt = " in said
+    assert "9,216 of them in start vectors, 526,336 in the rest" in said  # Table 6: 526.3 K
+    assert "refresh_every=1 training steps between solves" in said
+    assert "injection APE in the survey: vectors join queries, keys and values" in said
+    assert main(["models", "tree"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "reads Positions.tree" in said
+    assert "cache it reads a tree or a graph over all tokens at once" in said
+    assert fails("models", "flaoter") == "unknown position model 'flaoter'; did you mean 'floater'?"
 
 
 def test_bad_data_is_named(fails: Says, work: Path) -> None:
@@ -279,7 +300,9 @@ def test_bad_bins_are_named(bins: str, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_bad_dimensions_of_models(fails: Says) -> None:
-    assert fails("models", "--dim", "7") == "dim is 7; sinusoids need an even one"
+    assert fails("models", "--dim", "7") == "dim 7 is not a multiple of heads 8"
+    said = fails("models", "--dim", "7", "--heads", "1")
+    assert said == "cape: dim is 7; sinusoidal positions need an even one"
     assert "layers is 0" in fails("models", "--layers", "0")
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from floater.encodings import Frame, PositionError, catalogue
-from floater.encodings.model import options
 from floater.flow import FlowDiverged
+from floater.listing import FORMATS, entry, table
 
 EXTRA = "this command needs more packages: pip install 'floater[train]'"
 
@@ -112,9 +112,12 @@ def _parser() -> argparse.ArgumentParser:
         "--stride", metavar="N", type=int, help="tokens that the window moves by (default: half of it)"
     )
 
-    models = command("models", _models, "List the position models, their options and parameters.")
-    models.add_argument("--dim", type=int, default=512)
-    models.add_argument("--layers", type=int, default=6)
+    models = command("models", _models, "List the position models, or tell of one.")
+    models.add_argument("name", metavar="NAME", nargs="?", help="tell of this one: equation, options, limits")
+    models.add_argument("--format", choices=FORMATS, default="text", help="of the list (default: text)")
+    models.add_argument("--dim", type=int, default=512, help="width at which to count parameters")
+    models.add_argument("--heads", type=int, default=8, help="attention heads there")
+    models.add_argument("--layers", type=int, default=6, help="blocks there")
 
     demo = command(
         "demo", _demo, "Train three position models on the built-in corpus and compare them by length."
@@ -184,20 +187,18 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _models(arguments: argparse.Namespace) -> None:
-    width, layers = arguments.dim, arguments.layers
-    lines = []
-    for name, model in catalogue().items():
-        built = model(Frame(dim=width, heads=1, layers=layers, max_length=512))
-        counts = {parameter: p.numel() for parameter, p in built.named_parameters()}
-        starts = sum(count for parameter, count in counts.items() if parameter.endswith("start"))
-        rest = sum(counts.values()) - starts
-        given = ", ".join(f"{option}={value}" for option, value in options(name).items())
-        lines.append(f"{name:<12} {rest:>11,} {starts:>8,}  {model.card.paper:<22} {given or '-'}")
-    print(f"Parameters of one stack of {layers} blocks of width {width}, training length 512.")
-    print("Start vectors are counted apart. An encoder-decoder has one model for each stack, and FLOATER")
-    print("a third for the keys and values of cross-attention; Table 6 of Liu et al. 2020 counts one flow,")
-    print("without starts.\n")
-    print(f"{'name':<12} {'parameters':>11} {'starts':>8}  {'source':<22} options", *lines, sep="\n")
+    frame = Frame(dim=arguments.dim, heads=arguments.heads, layers=arguments.layers, max_length=512)
+    names = [arguments.name] if arguments.name else list(catalogue())
+    if arguments.name and arguments.format == "text":
+        shown = entry(arguments.name, frame)
+    else:
+        shown = table(names, frame, arguments.format)
+    if arguments.format == "text" and not arguments.name:
+        print(
+            f"Parameters at width {frame.dim}, {frame.heads} heads, {frame.layers} blocks and training length"
+        )
+        print(f"{frame.max_length}; `floater models NAME` tells of one model.\n")
+    print(shown)
 
 
 def _demo(arguments: argparse.Namespace) -> None:

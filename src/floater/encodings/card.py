@@ -8,6 +8,16 @@ from typing import Literal
 
 Point = Literal["none", "absolute", "relative", "both"]
 Injection = Literal["-", "APE", "MAM", "both"]
+Contract = Literal["shift", "real", "cache", "causal", "gradients", "compile"]
+CONTRACT: Mapping[Contract, str] = {
+    "shift": "attention changes when every position shifts by the same amount: never where only relative "
+    "positions count, else always",
+    "real": "positions may be real numbers",
+    "cache": "decoding with a cache gives what the whole text gives",
+    "causal": "in a language model no token sees a later one",
+    "gradients": "every parameter learns",
+    "compile": "what acts in the blocks compiles to one graph",
+}
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,7 @@ class Card:
         parameters: their number for one stack of blocks with default options: an arithmetic expression in
             d (dim), h (heads), l (layers), t_max (max_length) and the names of options.
         survey: the row of the survey's Table 1, if it has one.
+        exceptions: what of `CONTRACT` it does not keep, and why.
     """
 
     paper: str
@@ -53,3 +64,4 @@ class Card:
     equation: str
     parameters: str = "0"
     survey: SurveyRow | None = None
+    exceptions: Mapping[Contract, str] = field(default_factory=dict)

@@ -171,8 +171,10 @@ class Attention(nn.Module):
         logits = position.logits(logits, q, k, state, self.layer)
         if mask is not None:
             logits = logits.masked_fill(~mask, -torch.inf)
-        nothing = logits.detach().amax(-1, keepdim=True) == -torch.inf
-        weights = logits.softmax(-1).masked_fill(nothing, 0.0)
+        weights = logits.softmax(-1)
+        if weights.shape[-1]:
+            nothing = logits.detach().amax(-1, keepdim=True) == -torch.inf
+            weights = weights.masked_fill(nothing, 0.0)
         dropped = F.dropout(weights, dropout)
         out = dropped @ v
         more = position.values(dropped, state, self.layer)

@@ -7,25 +7,10 @@ import torch
 from structural_cases import LABELS, OPTIONS, ROWS, SIZES, TREES, encoder, qk
 
 from floater import PositionError, Positions, build, catalogue
-from floater.encodings import PositionModel
 from floater.encodings.structural.structured import mixture, scores
 from floater.transformer import FloaterConfig, FloaterForCausalLM, FloaterForMaskedLM
 
 TREE_ROWS = [name for name in ROWS if catalogue()[name].needs == "tree"]
-
-
-def test_all_are_there():
-    assert set(ROWS) == {
-        "graformer",
-        "graph_bert",
-        "graph_gru",
-        "laplacian",
-        "spr_absolute",
-        "spr_relative",
-        "structural",
-        "tree",
-    }
-    assert set(TREE_ROWS) == {"spr_absolute", "spr_relative", "tree"}
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -50,51 +35,11 @@ def test_models_without_structure_at_hand_say_so(name):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_cached_decoding_is_refused(name):
-    whole = Positions.tree(TREES[:1])
-    step = Positions(whole.query[:, -1:], whole.key, structure=whole.structure)
-    with pytest.raises(PositionError, match=r"no cached decoding \(1 queries, 5 keys\)"):
-        build(name, **SIZES, **OPTIONS.get(name, {})).prepare(step)
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_a_decoder_gets_the_identity(name):
-    assert type(build(name, **SIZES, site="decoder")) is PositionModel
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_padding_changes_nothing(name):
-    model = encoder(name)
-    x = torch.randn(2, 6, 8, dtype=torch.float64)
-    alone = [
-        model(x[i : i + 1, : len(t)], Positions.tree([t], labels=[LABELS[i]])) for i, t in enumerate(TREES)
-    ]
-    right = model(x[:, :5], Positions.tree(TREES, labels=LABELS))
-    words = [[-1] * (6 - len(t)) + list(range(len(t))) for t in TREES]
-    shifted = torch.stack([x[i].roll(6 - len(t), 0) for i, t in enumerate(TREES)])
-    left = model(shifted, Positions.tree(TREES, labels=LABELS, words=words))
-    for i, tree in enumerate(TREES):
-        torch.testing.assert_close(right[i, : len(tree)], alone[i][0])
-        torch.testing.assert_close(left[i, -len(tree) :], alone[i][0])
-
-
-@pytest.mark.parametrize("name", ROWS)
 def test_one_structure_serves_a_batch(name):
     model = encoder(name)
     x = torch.randn(3, 5, 8, dtype=torch.float64)
     one = Positions.tree(TREES[:1], labels=LABELS[:1])
     torch.testing.assert_close(model(x, one), torch.cat([model(row[None], one) for row in x]))
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_gradients_reach_every_parameter(name):
-    model = encoder(name).train()
-    x = torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)
-    model(x, Positions.tree(TREES, labels=LABELS))[:, :4].square().sum().sin().backward()
-    for key, parameter in [*model.position.named_parameters(), ("x", x)]:
-        assert parameter.grad is not None, key
-        assert bool(parameter.grad.isfinite().all()), key
-        assert bool(parameter.grad.any()), key
 
 
 @pytest.mark.parametrize(
@@ -143,45 +88,6 @@ def test_subwords_inherit_the_place_of_their_word(name):
     if logits is not None:
         subwords = model.bias(q[:, :, words], k[:, :, words], model.prepare(shared), 0)
         torch.testing.assert_close(subwords, logits[:, :, words][..., words])
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_the_measured_bounds_are_those_of_the_survey(name):
-    """Beyond max_length on a chain, absolute rows tell two nodes apart, relative rows two distances."""
-    model = build(name, **SIZES, **OPTIONS.get(name, {})).double().eval()
-    chain = Positions.tree([list(range(-1, 63))])
-    state = model.prepare(chain)
-    if model.overrides("embed"):
-        found = model.embed(torch.zeros(1, 64, 8, dtype=torch.float64), state)[0]
-        apart = not torch.allclose(found[40], found[50])
-    else:
-        alike = torch.ones(1, 2, 64, 4, dtype=torch.float64)
-        found = model.bias(alike, alike, state, 0)[0, 0]
-        apart = not torch.allclose(found[0, 40], found[0, 50])
-    assert apart == model.card.survey.unbound
-    hooks = ("bias", "mask", "values")
-    assert ("MAM" in model.card.survey.injection) == (
-        model.overrides(*hooks) and "injection" not in model.card.survey.differs
-    )
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_low_precision_leaves_no_nan(name):
-    model = encoder(name).float()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = model(torch.randn(2, 5, 8), Positions.tree(TREES, labels=LABELS))
-    assert bool(out.isfinite().all())
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_reset_parameters_draws_every_parameter_anew(name):
-    model = build(name, **SIZES)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(7.0)
-    model.reset_parameters()
-    for key, parameter in model.named_parameters():
-        assert not bool((parameter == 7.0).any()), key
 
 
 def test_scores_and_mixtures_are_sums_over_pairs():

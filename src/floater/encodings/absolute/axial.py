@@ -53,6 +53,7 @@ class Axial(PositionModel):
             unbound=False,
             parameters="(d-d1)*t_max/t1 + d1*t1",
         ),
+        exceptions={"real": "a table has nothing between whole positions"},
     )
 
     def __init__(

@@ -50,6 +50,10 @@ class Cape(PositionModel):
         link="https://arxiv.org/abs/2106.03143",
         point="absolute",
         equation="x_t + p(t'); t' = (t - mean + shift + local_t) scale in training, t - mean else",
+        exceptions={
+            "shift": "the mean of the positions is taken away; normalize=False leaves it",
+            "cache": "the mean of the positions needs the whole text; normalize=False does not",
+        },
     )
 
     def __init__(

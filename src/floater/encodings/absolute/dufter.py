@@ -39,6 +39,7 @@ class DufterAbsolute(PositionModel):
         point="absolute",
         equation="A_{ts} = q_t . k_s / sqrt(d_h) + b_{ts}",
         parameters="l * h * t_max * t_max",
+        exceptions={"real": "a table has nothing between whole positions"},
     )
 
     def __init__(self, frame: Frame) -> None:

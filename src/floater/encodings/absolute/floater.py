@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -176,7 +177,9 @@ class Floater(PositionModel):
         vectors = {}
         for flow in self.flows:
             assert isinstance(flow, FlowEncoder)
-            solved = flow(query)
+            solved = flow(query if query.numel() else query.new_zeros(1, 1))
+            if not query.numel():
+                solved = replace(solved, index=query.long())
             vectors.update(dict.fromkeys(flow.blocks, solved))
         return FloaterState(base, vectors)
 

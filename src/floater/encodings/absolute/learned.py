@@ -35,6 +35,7 @@ class Learned(AddedVectors):
         survey=SurveyRow(
             "absolute", "APE", learnable=True, recurring=False, unbound=False, parameters="t_max * d"
         ),
+        exceptions={"real": "a table has nothing between whole positions"},
     )
 
     def __init__(self, frame: Frame, *, blocks: str | list[int] = "input") -> None:

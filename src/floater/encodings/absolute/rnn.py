@@ -45,6 +45,7 @@ class Recurrent(AddedVectors):
         point="absolute",
         equation="x_t + p_t; p_{t+1} = tanh(W1 p_t + u1 z_t + b1)",
         parameters="d * d + 2 * d + l * d",
+        exceptions={"real": "a recurrent network counts tokens"},
     )
 
     start: nn.Parameter

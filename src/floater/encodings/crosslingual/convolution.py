@@ -43,6 +43,11 @@ class Convolution(PositionModel):
         point="relative",
         equation="x_t + b + sum_j W_j x_{t+j}, |j| <= kernel // 2",
         parameters="kernel * d * d + d",
+        exceptions={
+            "real": "a convolution counts tokens",
+            "cache": "a convolution reads neighbours that a cache does not hold",
+            "causal": "it sees the next token; causal=True, the default in a decoder, does not",
+        },
     )
 
     def __init__(self, frame: Frame, *, kernel: int = 3, causal: bool | None = None) -> None:

@@ -40,6 +40,7 @@ class LanguageSpecific(PositionModel):
         point="absolute",
         equation="x_t + P^{language of t}_t",
         parameters="languages * t_max * d",
+        exceptions={"real": "a table has nothing between whole positions"},
     )
 
     def __init__(self, frame: Frame, *, languages: int = 2) -> None:

@@ -90,6 +90,10 @@ class Frozen(Learned):
         point="absolute",
         equation="x_t + P_t, P fixed",
         parameters="t_max * d",
+        exceptions={
+            "real": "a table has nothing between whole positions",
+            "gradients": "its table stays as it is",
+        },
     )
 
     def __init__(self, frame: Frame) -> None:

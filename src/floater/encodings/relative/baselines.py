@@ -131,6 +131,7 @@ class Synthesizer(PositionBias):
         point="absolute",
         equation="R_{t,s} in place of q_t k_s",
         parameters="t_max**2 * h * l",
+        exceptions={"real": "a table has nothing between whole positions"},
     )
 
     def __init__(self, frame: Frame, *, learned: bool = True) -> None:

@@ -46,6 +46,7 @@ class Chang(PositionModel):
         point="relative",
         equation="A_{ts} = q_t . (k_s + r_{s-t}) / sqrt(d_h) + b_{s-t}, s - t clipped to the window",
         parameters="l * (2 * window + 1) * (h + d // h)",
+        exceptions={"real": "a table has nothing between whole distances"},
     )
 
     def __init__(self, frame: Frame, *, window: int = 8, keys: bool = False) -> None:

@@ -41,6 +41,7 @@ class ChenRelative(DistanceTable):
         point="relative",
         equation="q_t k_s / sqrt(d_h) + r_{s-t}",
         parameters="(2 * t_max - 1) * h * l",
+        exceptions={"real": "a table has nothing between whole distances"},
     )
     name = "chen_relative"
 
@@ -75,6 +76,7 @@ class ChenAbsolute(PositionBias):
         point="absolute",
         equation="q_t k_s / sqrt(d_h) + a_t b_s",
         parameters="2 * t_max * d * l",
+        exceptions={"real": "a table has nothing between whole positions"},
     )
 
     def __init__(

@@ -93,6 +93,7 @@ class Deberta(PositionModel):
             parameters="3*t_max*d",
             differs={"parameters": "with the projections of P in every block"},
         ),
+        exceptions={"real": "a table has nothing between whole positions or distances"},
     )
 
     def __init__(

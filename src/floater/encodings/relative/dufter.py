@@ -34,6 +34,7 @@ class DufterRelative(DistanceTable):
         point="relative",
         equation="q_t k_s / sqrt(d_h) + b_{s-t}",
         parameters="(2 * t_max - 1) * h * l",
+        exceptions={"real": "a table has nothing between whole distances"},
     )
     name = "dufter_relative"
 

@@ -78,6 +78,7 @@ class Huang1(Huang):
         equation="q_t k_s r_{|s-t|} / sqrt(d_h)",
         parameters="t_max * h * l",
         survey=_row("the survey counts method 4; this has scalars of |s - t|"),
+        exceptions={"real": "a table has nothing between whole distances"},
     )
     name = "huang1"
 
@@ -111,6 +112,7 @@ class Huang2(Huang):
         equation="q_t k_s r_{s-t} / sqrt(d_h)",
         parameters="(2 * t_max - 1) * h * l",
         survey=_row("the survey counts method 4; this has scalars of s - t"),
+        exceptions={"real": "a table has nothing between whole distances"},
     )
     name = "huang2"
 
@@ -149,6 +151,7 @@ class Huang3(Huang):
         equation="sum_i q_{t,i} k_{s,i} r_{s-t,i} / sqrt(d_h)",
         parameters="(2 * t_max - 1) * (d // h) * l",
         survey=_row("heads share vectors of width d/h"),
+        exceptions={"real": "a table has nothing between whole distances"},
     )
     name = "huang3"
     chunk = 8
@@ -191,6 +194,7 @@ class Huang4(Huang):
         equation="((q_t + r_{s-t}) (k_s + r_{s-t}) - r_{s-t} r_{s-t}) / sqrt(d_h)",
         parameters="(2 * t_max - 1) * (d // h) * l",
         survey=_row("heads share vectors of width d/h"),
+        exceptions={"real": "a table has nothing between whole distances"},
     )
     name = "huang4"
 

@@ -47,10 +47,16 @@ class RNNTransformer(PositionModel):
             parameters="6*d^2 + 3*d",
             differs={
                 "injection": "it changes the input embeddings, if not by a sum",
+                "unbound": "it goes on, but a GRU forgets: its state stands still after 150 equal tokens",
                 "parameters": "PyTorch's GRU has a bias for the input and one for the state; the survey "
                 "counts one",
             },
         ),
+        exceptions={
+            "real": "a GRU counts tokens",
+            "compile": "PyTorch does not compile a GRU",
+            "cache": "its last state is not kept, so a GRU reads every text from its start",
+        },
     )
 
     def __init__(self, frame: Frame) -> None:

@@ -72,6 +72,7 @@ class Shaw(ShawTables):
             parameters="2*(2*t_max-1)*d*l",
             differs={"parameters": "heads share vectors of width d/h, distances are clipped at 16"},
         ),
+        exceptions={"real": "a table has nothing between whole distances"},
     )
 
     def __init__(self, frame: Frame, *, clip: int = 16, values: bool = True) -> None:
@@ -128,6 +129,7 @@ class ShawAbsolute(ShawTables):
             parameters="2*t_max^2*d*l",
             differs={"parameters": "heads share vectors of width d/h, as in the relative form"},
         ),
+        exceptions={"real": "a table has nothing between whole positions"},
     )
 
     def __init__(self, frame: Frame, *, values: bool = True) -> None:

@@ -148,6 +148,7 @@ class SineSPE(StochasticPositions):
                 "parameters": "each head has waves for its own d / h components: 3 K (d / h) h",
             },
         ),
+        exceptions={"shift": "it is relative in the mean over its noise only"},
     )
 
     def __init__(
@@ -213,6 +214,10 @@ class ConvSPE(StochasticPositions):
         equation="E[A_{ts}] = sum_d q_{t,d} k_{s,d} ((1 - g_d) P_d(t - s) + g_d) / sqrt(d_h); "
         "P_d(t - s) = sum_i a_{d,i} b_{d,i+t-s}",
         parameters="2 * kernel * d + l * d",
+        exceptions={
+            "shift": "it is relative in the mean over its noise only",
+            "real": "a convolution counts tokens",
+        },
     )
 
     def __init__(

@@ -86,6 +86,7 @@ class T5(PositionBias):
             parameters="(2*t_max-1)*h",
             differs={"parameters": "distances share buckets, 32 by default"},
         ),
+        exceptions={"real": "a table has nothing between whole distances"},
     )
 
     def __init__(

@@ -59,6 +59,7 @@ class Graformer(Structured):
             unbound=False,
             parameters="2 * (D_max + 1) * h",
         ),
+        exceptions={"cache": "it reads a tree or a graph over all tokens at once"},
     )
     needs = "graph"
 

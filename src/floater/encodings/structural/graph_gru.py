@@ -55,10 +55,12 @@ class GraphGRU(Structured):
             unbound=True,
             parameters="7 * d^2 + 3 * d",
             differs={
+                "unbound": "it goes on, but a GRU forgets: its state stands still after 150 equal edges",
                 "parameters": "two directions of width d / 2, with both bias sets of nn.GRU; a projection; "
-                "W^r in every block; the labels' vectors"
+                "W^r in every block; the labels' vectors",
             },
         ),
+        exceptions={"cache": "it reads a tree or a graph over all tokens at once"},
     )
     needs = "graph"
 

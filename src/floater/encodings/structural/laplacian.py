@@ -70,6 +70,7 @@ class Laplacian(Structured):
                 "parameters": "the projection and its bias",
             },
         ),
+        exceptions={"cache": "it reads a tree or a graph over all tokens at once"},
     )
     needs = "graph"
 

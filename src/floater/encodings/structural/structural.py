@@ -62,6 +62,7 @@ class Structural(Structured):
             parameters="5 * d^2 + (d + 1) * d_r",
             differs={"parameters": "W^r and W^f are those of one block; the symbols' vectors count too"},
         ),
+        exceptions={"cache": "it reads a tree or a graph over all tokens at once"},
     )
     needs = "graph"
 

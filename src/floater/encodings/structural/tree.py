@@ -62,6 +62,7 @@ class Tree(Structured):
             parameters="d / D_max",
             differs={"parameters": "each step takes as many dimensions as there are branches"},
         ),
+        exceptions={"cache": "it reads a tree or a graph over all tokens at once"},
     )
     needs = "tree"
     weight: nn.Parameter

@@ -41,6 +41,7 @@ class BertA(Learned):
         survey=SurveyRow(
             "absolute", "APE", learnable=True, recurring=False, unbound=False, parameters="t_max*d"
         ),
+        exceptions={"real": "a table has nothing between whole positions"},
     )
 
     def __init__(self, frame: Frame) -> None:
@@ -72,6 +73,7 @@ class BertR(PositionModel):
         point="both",
         equation="((x_t + p_t) W_Q) ((x_s + p_s) W_K) / sqrt(d_h) + b_{bucket(s-t)}",
         parameters="t_max * d + buckets * h",
+        exceptions={"real": "a table has nothing between whole positions or distances"},
     )
 
     def __init__(self, frame: Frame, *, buckets: int = 32, max_distance: int = 128) -> None:
@@ -123,6 +125,7 @@ class BertAD(PositionModel):
         point="absolute",
         equation="(x_t W_Q + p_t U_Q) (x_s W_K + p_s U_K) / sqrt(d_h)",
         parameters="t_max * d + 2 * d * d",
+        exceptions={"real": "a table has nothing between whole positions"},
     )
 
     def __init__(self, frame: Frame) -> None:

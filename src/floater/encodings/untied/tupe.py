@@ -51,6 +51,7 @@ class TupeA(PositionBias):
         point="absolute",
         equation="q_t k_s / sqrt(2 d_h) + reset((p_t U_Q) (p_s U_K) / sqrt(2 d_h))",
         parameters="2 * d * d + t_max * d + 4 * d",
+        exceptions={"real": "a table has nothing between whole positions"},
     )
     name = "tupe_a"
 
@@ -163,6 +164,7 @@ class TupeR(TupeA):
                 "parameters": "a layer norm, two vectors for [CLS], and T5's buckets in every head",
             },
         ),
+        exceptions={"real": "a table has nothing between whole positions or distances"},
     )
     name = "tupe_r"
 

@@ -1,0 +1,204 @@
+"""What position models do, measured from their hooks: the cells of the survey's table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.card import Injection
+from floater.encodings.model import Frame, PositionError, PositionModel, catalogue
+from floater.positions import Positions
+from floater.structures import trees
+
+APE = ("embed", "block", "inputs")
+MAM = ("projection", "qkv", "scale", "bias", "logits", "mask", "values")
+_FRAME = Frame(dim=16, heads=2, layers=3, max_length=48)
+_LENGTH = _FRAME.max_length  # three times as far is past T5's last bucket, which starts at 128
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the code of a position model does with its default options.
+
+    Args:
+        injection: which hooks it overrides: "APE" those of embeddings, "MAM" those of attention.
+        learnable: whether it has parameters that learn.
+        recurring: whether it acts in every block.
+        unbound: whether it serves four times max_length and tells positions (relative models: distances) past
+            max_length apart.
+        relative: whether attention is the same when every position shifts by the same amount.
+    """
+
+    injection: Injection
+    learnable: bool
+    recurring: bool
+    unbound: bool
+    relative: bool
+
+
+class Attended(NamedTuple):
+    """What a block's attention works with: its input, q, k, v, logits, and the mixture of the values."""
+
+    x: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    logits: Tensor
+    out: Tensor
+
+
+def places(model: type[PositionModel] | PositionModel, length: int, start: int = 0) -> Positions:
+    """Positions start, start + 1, ... with whatever else the model reads.
+
+    A tree or a graph is a chain: its nodes are the positions.
+
+    Args:
+        model: what they are for.
+        length: number of tokens.
+        start: the first position.
+
+    Returns:
+        Positions (1, length) of queries and keys.
+
+    Example:
+        >>> places(catalogue()["tree"], 2, start=1).structure.token_valid.tolist()
+        [[True, True]]
+    """
+    at = torch.arange(start, start + length)[None]
+    chain = None
+    if hasattr(model, "needs"):
+        end = max(start + length, _LENGTH)
+        chain = trees([list(range(-1, end - 1))], words=[at[0]])
+    return Positions(
+        at,
+        at,
+        target_length=torch.tensor([5 * _LENGTH]),
+        language=torch.zeros_like(at),
+        reordered=at,
+        structure=chain,
+    )
+
+
+def attend(model: PositionModel, state: Any, layer: int, x: Tensor) -> Attended:
+    """Run the hooks of one block's attention, with the same projections for every model and block.
+
+    Args:
+        model: the position model.
+        state: what it prepared.
+        layer: index of the block.
+        x: (batch, T, dim), the block's input.
+    """
+    frame = model.frame
+    generator = torch.Generator().manual_seed(0)
+    maps = torch.randn(3, frame.dim, frame.dim, generator=generator, dtype=torch.float64) * frame.dim**-0.5
+    h = model.block(x, state, layer)
+    projected = []
+    for name, y, weight in zip(("query", "key", "value"), model.inputs(h, state, layer), maps, strict=True):
+        added = model.projection(name, state, layer)  # type: ignore[arg-type]
+        y = y @ weight.to(y.dtype)
+        projected.append((y if added is None else y + added).unflatten(-1, (frame.heads, -1)))
+    query, key, value = projected
+    q, k, v = (y.transpose(1, 2) for y in model.qkv(query, key, value, state, layer))
+    logits = q @ k.transpose(-1, -2) * model.scale(q.shape[-1])
+    bias = model.bias(q, k, state, layer)
+    logits = model.logits(logits if bias is None else logits + bias, q, k, state, layer)
+    allowed = model.mask(state, layer)
+    if allowed is not None:
+        logits = logits.masked_fill(~allowed, -torch.inf)
+    weights = logits.softmax(-1).nan_to_num()
+    more = model.values(weights, state, layer)
+    return Attended(h, q, k, v, logits, weights @ v if more is None else weights @ v + more)
+
+
+def respond(model: PositionModel, positions: Positions, x: Tensor) -> list[Attended]:
+    """What every block's attention works with when the embeddings x (batch, T, dim) enter each block."""
+    state = model.prepare(positions)
+    x = model.embed(x, state)
+    return [attend(model, state, layer, x) for layer in range(model.frame.layers)]
+
+
+@torch.no_grad()
+def measure(name: str) -> Measured:
+    """Measure a position model of the catalogue with its default options.
+
+    Example:
+        >>> measure("sinusoidal")
+        Measured(injection='APE', learnable=False, recurring=False, unbound=True, relative=False)
+    """
+    row = catalogue()[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = row(_FRAME).double().eval()
+        learnable = any(parameter.requires_grad for parameter in model.parameters())
+        for parameter in model.parameters():
+            if not bool(parameter.any()):  # what starts at zero acts later
+                nn.init.normal_(parameter, std=0.1)
+        x = torch.randn(1, 20, _FRAME.dim, dtype=torch.float64)
+    return Measured(injection(row), learnable, _recurring(model, x), _unbound(model, x), _relative(model, x))
+
+
+def injection(row: type[PositionModel]) -> Injection:
+    """Where a model acts, by the hooks it overrides.
+
+    Example:
+        >>> injection(catalogue()["deberta"])
+        'both'
+    """
+    kinds: dict[tuple[bool, bool], Injection] = {
+        (False, False): "-",
+        (True, False): "APE",
+        (False, True): "MAM",
+        (True, True): "both",
+    }
+    return kinds[row.overrides(*APE), row.overrides(*MAM)]
+
+
+def _recurring(model: PositionModel, x: Tensor) -> bool:
+    state, identity = model.prepare(places(model, x.shape[1])), PositionModel(model.frame)
+
+    def acts(layer: int) -> bool:
+        changed = attend(model, state, layer, x), attend(identity, None, layer, x)
+        return not all(torch.equal(a, b) for a, b in zip(*changed, strict=True))
+
+    first = acts(0) or not torch.equal(model.embed(x, state), x)
+    return first and all(acts(layer) for layer in range(1, model.frame.layers))
+
+
+def _unbound(model: PositionModel, x: Tensor) -> bool:
+    length = 4 * _LENGTH
+    try:
+        blocks = respond(model, places(model, length), x[:, :1].expand(-1, length, -1))
+    except PositionError:
+        return False
+    one, two = 3 * _LENGTH, 7 * _LENGTH // 2  # seen from position 1: 0 may stand for the whole text
+
+    def apart(attended: Attended) -> bool:
+        q, k, v, logits = attended[1:5]
+        rows = (*((y[..., one, :], y[..., two, :]) for y in (q, k, v)),)
+        far = (logits[..., 1, one], logits[..., 1, two]), (logits[..., one, 1], logits[..., two, 1])
+        return any(not torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in (*rows, *far))
+
+    return any(map(apart, blocks))
+
+
+def _relative(model: PositionModel, x: Tensor) -> bool:
+    here, there = (respond(model, places(model, x.shape[1], start), x) for start in (0, 9))
+    return all(torch.allclose(a.logits, b.logits, atol=1e-5) for a, b in zip(here, there, strict=True))
+
+
+def count(name: str, frame: Frame) -> dict[str, int]:
+    """How many numbers each parameter of a position model holds; none of them is allocated.
+
+    Raises:
+        PositionError: if the model refuses the sizes.
+
+    Example:
+        >>> sum(count("learned", Frame(dim=512, heads=8, layers=6, max_length=512)).values())
+        262144
+    """
+    with torch.device("meta"):
+        model = catalogue()[name](frame)
+    return {key: parameter.numel() for key, parameter in model.named_parameters()}

@@ -1,0 +1,191 @@
+"""The catalogue as text: the table that `floater models` prints, and one entry of it."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import io
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from floater.encodings import Frame, PositionError, catalogue, options
+from floater.encodings.card import CONTRACT
+from floater.encodings.measure import count, measure
+
+FORMATS = ("text", "markdown", "csv")
+LETTERS = "d is dim, h heads, l layers, t_max the training length"
+
+
+def cells(name: str, frame: Frame) -> dict[str, Any]:
+    """A row of the table by the names of its columns; injection to unbound are measured.
+
+    Args:
+        name: of a position model.
+        frame: the sizes at which to count parameters.
+
+    Raises:
+        PositionError: if the name is unknown, or the model refuses the sizes.
+
+    Example:
+        >>> row = cells("learned", Frame(dim=512, heads=8, layers=6, max_length=512))
+        >>> row["paper"], row["unbound"], row["parameters"], row["formula"]
+        ('Devlin et al. 2019', False, 262144, 't_max * d')
+    """
+    given = options(name)  # refuses an unknown name
+    model, found = catalogue()[name], measure(name)
+    try:
+        parameters = sum(count(name, frame).values())
+    except PositionError as error:
+        raise PositionError(f"{name}: {error}") from error
+    card = model.card
+    return {
+        "name": name,
+        "paper": card.paper,
+        "link": card.link,
+        "point": card.point,
+        "injection": found.injection,
+        "learnable": found.learnable,
+        "recurring": found.recurring,
+        "unbound": found.unbound,
+        "parameters": parameters,
+        "formula": card.parameters,
+        "survey": card.survey.parameters if card.survey else "",
+        "options": ", ".join(f"{option}={value!r}" for option, value in given.items()),
+        "summary": summary(name),
+    }
+
+
+def table(names: Sequence[str], frame: Frame, form: str = "text") -> str:
+    """The table of some position models.
+
+    Args:
+        names: of position models.
+        frame: the sizes at which to count parameters.
+        form: "text", "markdown" or "csv".
+
+    Raises:
+        PositionError: if a name is unknown, or a model refuses the sizes.
+
+    Example:
+        >>> print(table(["none"], Frame(dim=512, heads=8, layers=6, max_length=512), "markdown"))
+        | name | paper | point | injection | learnable | recurring | unbound | formula | parameters |
+        |---|---|---|---|---|---|---|---|---:|
+        | none | [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) | none | - | no | no | no | `0` | 0 |
+    """
+    rows = [cells(name, frame) for name in names]
+    if form == "csv":
+        file = io.StringIO()
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _plain(value) for key, value in row.items()} for row in rows)
+        return file.getvalue().rstrip("\n")
+    columns = ["name", "point", "injection", "learnable", "recurring", "unbound", "parameters", "paper"]
+    if form == "markdown":
+        columns = ["name", "paper", *columns[1:-2], "formula", "parameters"]
+        for row in rows:
+            row["paper"] = f"[{row['paper']}]({row['link']})"
+            row["formula"] = f"`{row['formula']}`"
+    lines = [columns, *([_shown(row[column]) for column in columns] for row in rows)]
+    if form == "markdown":
+        lines.insert(1, [*["---"] * (len(columns) - 1), "---:"])
+        return (
+            "\n".join(f"| {' | '.join(line)} |" for line in lines)
+            .replace("| --- ", "|---")
+            .replace("| ---: |", "|---:|")
+        )
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    number = columns.index("parameters")
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if i == number else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def entry(name: str, frame: Frame) -> str:
+    """All that the catalogue knows of one position model.
+
+    Args:
+        name: of the model.
+        frame: the sizes at which to count parameters.
+
+    Raises:
+        PositionError: if the name is unknown, or the model refuses the sizes.
+
+    Example:
+        >>> print(entry("none", Frame(dim=512, heads=8, layers=6, max_length=512)).splitlines()[0])
+        none: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
+    """
+    row, model = cells(name, frame), catalogue()[name]
+    card, needs, told = model.card, getattr(model, "needs", None), dict(arguments(name))
+    starts = sum(size for key, size in count(name, frame).items() if key.endswith("start"))
+    number = f"{row['parameters']:,} at dim {frame.dim}, {frame.heads} heads, {frame.layers} layers, "
+    number += f"training length {frame.max_length}"
+    if starts:
+        number += f"; {starts:,} of them in start vectors, {row['parameters'] - starts:,} in the rest"
+    known = {
+        "equation": card.equation,
+        **{key: _shown(row[key]) for key in ("point", "injection", "learnable", "recurring", "unbound")},
+        "parameters": number if row["formula"] == "0" else f"{row['formula']} = {number}",
+        "sites": ", ".join(model.sites),
+        **({"reads": f"Positions.{needs}"} if needs else {}),
+    }
+    given = {f"{option}={value!r}": told.get(option, "") for option, value in options(name).items()}
+    differs = {
+        cell: f"{_shown(getattr(card.survey, cell))} in the survey: {why}"
+        for cell, why in (card.survey.differs if card.survey else {}).items()
+    }
+    kept: dict[str, str] = {key: f"{why} (else: {CONTRACT[key]})" for key, why in card.exceptions.items()}
+    parts: list[tuple[str, Mapping[str, str]]] = [
+        ("", known),
+        ("Options", given),
+        ("Differs from the survey", differs),
+        ("Does not keep", kept),
+    ]
+    lines = [f"{name}: {row['paper']}, {row['link']}", *textwrap.wrap(row["summary"], 100)]
+    for title, pairs in parts:
+        if pairs:
+            width = max(map(len, pairs)) + 2
+            lines += ["", f"{title}:"] if title else [""]
+            lines += [
+                line
+                for key, text in pairs.items()
+                for line in textwrap.wrap(
+                    f"  {key:<{width}}{text}", 110, subsequent_indent=" " * min(width + 2, 24)
+                )
+            ]
+    return "\n".join(lines)
+
+
+def summary(name: str) -> str:
+    """The first sentence of a position model's documentation.
+
+    Example:
+        >>> summary("frozen")
+        'A table of positions that somebody else trained and that stays as it is.'
+    """
+    return " ".join((inspect.getdoc(catalogue()[name]) or "").split("\n\n")[0].split())
+
+
+def arguments(name: str) -> Iterator[tuple[str, str]]:
+    """The options that a position model's documentation explains, and what it says of each.
+
+    Example:
+        >>> dict(arguments("convolution"))["kernel"]
+        'width of the convolution in tokens, at least 1; odd unless causal.'
+    """
+    found = re.search(r"^Args:\n((?: {4}.*\n?)+)", inspect.getdoc(catalogue()[name]) or "", re.MULTILINE)
+    for key, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", found[1] if found else "", re.MULTILINE):
+        yield key, " ".join(text.split())
+
+
+def _plain(value: Any) -> Any:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(_plain(value))
