@@ -5,7 +5,7 @@ BIN := .venv/bin
 TORCH := $(patsubst torch==%,%,$(filter torch==%,$(shell cat constraints.txt)))
 HAS_TORCH := $(PYTHON) -c "import torch, sys; sys.exit(torch.__version__.split('+')[0] != '$(TORCH)')" 2>/dev/null
 
-.PHONY: demo test lint format
+.PHONY: demo test lint format docs
 
 demo: .venv/installed
 	$(BIN)/floater demo --run runs/demo
@@ -21,6 +21,9 @@ lint: .venv/installed
 format: .venv/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: .venv/installed
+	$(BIN)/python docs/catalogue.py
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $$($(HAS_TORCH) && echo --system-site-packages) .venv

@@ -10,8 +10,7 @@ Point = Literal["none", "absolute", "relative", "both"]
 Injection = Literal["-", "APE", "MAM", "both"]
 Contract = Literal["shift", "real", "cache", "causal", "gradients", "compile"]
 CONTRACT: Mapping[Contract, str] = {
-    "shift": "attention changes when every position shifts by the same amount: never where only relative "
-    "positions count, else always",
+    "shift": "a shift of all positions changes attention, unless the reference point is relative",
     "real": "positions may be real numbers",
     "cache": "decoding with a cache gives what the whole text gives",
     "causal": "in a language model no token sees a later one",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Injection
-from floater.encodings.model import Frame, PositionError, PositionModel, catalogue
+from floater.encodings.model import Frame, PositionError, PositionModel, Projection, catalogue
 from floater.positions import Positions
 from floater.structures import trees
 
@@ -85,6 +85,8 @@ def places(model: type[PositionModel] | PositionModel, length: int, start: int =
 def attend(model: PositionModel, state: Any, layer: int, x: Tensor) -> Attended:
     """Run the hooks of one block's attention, with the same projections for every model and block.
 
+    Queries and keys share theirs, so that a word has a positive logit with itself.
+
     Args:
         model: the position model.
         state: what it prepared.
@@ -93,12 +95,13 @@ def attend(model: PositionModel, state: Any, layer: int, x: Tensor) -> Attended:
     """
     frame = model.frame
     generator = torch.Generator().manual_seed(0)
-    maps = torch.randn(3, frame.dim, frame.dim, generator=generator, dtype=torch.float64) * frame.dim**-0.5
+    maps = torch.randn(2, frame.dim, frame.dim, generator=generator, dtype=torch.float64) * frame.dim**-0.5
     h = model.block(x, state, layer)
     projected = []
-    for name, y, weight in zip(("query", "key", "value"), model.inputs(h, state, layer), maps, strict=True):
-        added = model.projection(name, state, layer)  # type: ignore[arg-type]
-        y = y @ weight.to(y.dtype)
+    names: tuple[Projection, ...] = ("query", "key", "value")
+    for name, y in zip(names, model.inputs(h, state, layer), strict=True):
+        added = model.projection(name, state, layer)
+        y = y @ maps[int(name == "value")].to(y.dtype)
         projected.append((y if added is None else y + added).unflatten(-1, (frame.heads, -1)))
     query, key, value = projected
     q, k, v = (y.transpose(1, 2) for y in model.qkv(query, key, value, state, layer))

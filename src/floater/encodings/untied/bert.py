@@ -34,7 +34,7 @@ class BertA(Learned):
 
     card = Card(
         paper="Devlin et al. 2019",
-        link=_LINK,
+        link="https://arxiv.org/abs/1810.04805",
         point="absolute",
         equation="((x_t + p_t) W_Q) ((x_s + p_s) W_K) / sqrt(d_h)",
         parameters="t_max * d",
