@@ -88,9 +88,12 @@ def inference(arguments: argparse.Namespace) -> None:
 
 
 def monitoring(arguments: argparse.Namespace) -> None:
-    """A flow trained alone, its plan checked and made anew when it fails, and one that is never checked."""
+    """A flow trained alone, its plan checked and made anew when it fails, and one that is never checked.
+
+    The second has a learning rate of 0, since a plan that nobody checks does not serve changing weights.
+    """
     width, length = 512, arguments.length
-    checked, trusting = (flow_step(width, length) for _ in range(2))
+    checked, trusting = (flow_step(width, length, lr) for lr in (1e-3, 0.0))
     estimate = collocation._error
 
     def blind() -> float:
@@ -104,9 +107,9 @@ def monitoring(arguments: argparse.Namespace) -> None:
     report(f"a flow of width {width} alone, {length} positions, checked against unchecked", *times)
 
 
-def flow_step(width: int, length: int) -> Step:
+def flow_step(width: int, length: int, lr: float) -> Step:
     field, start, times = problem(width, length, "default")
-    optimizer = torch.optim.Adam([start, *field.parameters()], lr=1e-3, fused=True)
+    optimizer = torch.optim.Adam([start, *field.parameters()], lr=lr, fused=True)
     weight = torch.randn(length, *start.shape, generator=torch.Generator().manual_seed(0))
 
     def step() -> float:

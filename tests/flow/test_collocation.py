@@ -222,7 +222,7 @@ def test_a_tolerance_below_float32_is_met_in_float64():
 def test_how_many_windows_are_swept_together_does_not_matter(flight, monkeypatch):
     field, start, times = problem(span=20.0)
     expected = gradients(field, start, times, collocation(**TIGHT))
-    monkeypatch.setattr(module, "windows_in_flight", lambda *_: flight)
+    monkeypatch.setattr(module, "windows_in_flight", lambda _: flight)
     found = gradients(field, start, times, collocation(**TIGHT))
     assert gradient_error(found, expected) < 1e-10
 

@@ -103,7 +103,7 @@ def dense(
     with torch.autocast(start.device.type, enabled=False):
         y = coordinates(field, start, begin, rtol)
         wide = start.to(wide_dtype(start.device))
-        flight = windows_in_flight(start.device, y.start.shape[1])
+        flight = windows_in_flight(start.device)
         key, training = (type(field), type(y), y.dtype, begin, rtol, atol), torch.is_grad_enabled()
         plan = kept_plan(field, key, end) if training else None
         strict, worst = 1.0, (math.inf, begin)
@@ -147,19 +147,17 @@ def _swept(
     return _by_nodes(y.read, windows, states)
 
 
-def windows_in_flight(device: torch.device, width: int) -> int:
+def windows_in_flight(device: torch.device) -> int:
     """How many windows are swept together.
 
-    A window that runs ahead takes a fourth more sweeps, but a larger product is done at a higher rate,
-    which pays for small states and for devices with many cores.
+    A window that runs ahead takes a fourth more sweeps. A device with many cores does the larger product in
+    the same time; a CPU does not, at widths from 128 (docs/performance.md).
 
     Example:
-        >>> windows_in_flight(torch.device("cpu"), 128)
-        2
+        >>> windows_in_flight(torch.device("cpu"))
+        1
     """
-    if device.type != "cpu":
-        return 8
-    return 2 if width <= 256 else 1
+    return 1 if device.type == "cpu" else 8
 
 
 def _by_nodes(function: Any, windows: Windows, states: Tensor) -> Tensor:
