@@ -218,6 +218,13 @@ def test_a_tolerance_below_float32_is_met_in_float64():
     assert torch.equal(p, exact.float()) or flow_error(p, exact) < 1e-7  # one rounding to float32
 
 
+def test_a_span_too_long_for_float32_is_solved_in_float64():
+    field = SinusoidField(16)
+    times = torch.linspace(0, 400, 20, dtype=torch.float64)
+    p = solve(field, field.start()[None], times, method="collocation")
+    assert float((p[:, 0] - sinusoid(times, 16)).abs().max()) < 1e-5
+
+
 @pytest.mark.parametrize("flight", [1, 2, 5])
 def test_how_many_windows_are_swept_together_does_not_matter(flight, monkeypatch):
     field, start, times = problem(span=20.0)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from floater.flow import MLPField, dense, reference_solve
+from floater.flow import FlowDiverged, MLPField, dense, reference_solve
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -40,3 +40,19 @@ def test_what_a_dense_solution_refuses():
             solution.at(times)
     with pytest.raises(ValueError, match="end must be a finite time after begin = 1, got 1"):
         dense(field, start, 1.0, begin=1.0)
+
+
+class Grows(torch.nn.Module):
+    """dp/dt = p, which says that it is not smooth, and so is solved in float64."""
+
+    smooth = False
+
+    def forward(self, t, p):
+        return p
+
+
+def test_vectors_too_large_for_their_dtype_are_an_error():
+    solution = dense(Grows(), torch.ones(1, 2), 100.0)
+    assert solution.at(torch.tensor([80.0])).log().mean() == pytest.approx(80.0, abs=1e-4)
+    with pytest.raises(FlowDiverged, match=r"t = 90.*too large for torch.float32"):
+        solution.at(torch.tensor([80.0, 90.0, 95.0]))

@@ -10,7 +10,7 @@ from transformer_cases import config
 
 from floater import Positions
 from floater.encodings import Frame, PositionModel
-from floater.transformer.attention import Attention
+from floater.transformer.attention import Attention, project
 
 DIM, HEADS, LENGTH, BATCH = 8, 2, 5, 3
 
@@ -242,3 +242,16 @@ def test_attention_dropout_drops_weights_in_training_only(implementation):
     nothing = attention.output.bias.expand_as(kept)
     assert not torch.allclose(kept, nothing)
     assert torch.equal(dropped, nothing)
+
+
+def test_a_projection_that_is_more_than_its_weights_is_called():
+    torch.manual_seed(0)
+    linear, x, bias = nn.Linear(4, 6), torch.randn(2, 3, 4), torch.randn(1, 3, 6)
+    linear.register_forward_hook(lambda module, arguments, output: 2 * output)
+    torch.testing.assert_close(project(linear, x, bias), linear(x) + bias)
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_shared_bias_meets_any_batch(batch):
+    linear, x, bias = nn.Linear(4, 6), torch.randn(batch, 3, 4), torch.randn(1, 3, 6)
+    torch.testing.assert_close(project(linear, x, bias), linear(x) + bias)

@@ -140,3 +140,16 @@ def test_what_is_no_packing_is_refused():
     model = made(FloaterForMaskedLM, "none")
     with pytest.raises(ValueError, match=r"the document ids are \(1, 2\); it must be \(batch, 3\)"):
         model(torch.tensor([[5, 6, 7]]), document_ids=torch.zeros(1, 2).long())
+
+
+@torch.no_grad()
+def test_the_causal_loss_of_packed_documents_is_the_mean_over_them_alone():
+    model = made(FloaterForCausalLM, "sinusoidal")
+    tokens, mask, ids = batch()
+    labels = tokens.masked_fill(mask == 0, -100)
+    packed = model(tokens, attention_mask=mask, document_ids=ids, labels=labels).loss
+    losses = []
+    for row, start, logits in separate(model, tokens):
+        wanted = tokens[row, start + 1 : start + len(logits)]
+        losses += torch.nn.functional.cross_entropy(logits[:-1], wanted, reduction="none").tolist()
+    assert float(packed) == pytest.approx(sum(losses) / len(losses), rel=1e-6)

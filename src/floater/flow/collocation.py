@@ -22,11 +22,12 @@ from floater.flow.windows import NODES, Windows, tiled
 # contraction, which is 0.1 to 0.2.
 _SWEPT_FORWARD, _SWEPT_BACKWARD = 10.0, 6.0
 
-# The estimated errors of all windows together, in tolerances, since relative errors add up where p grows.
-_ACCEPTED, _ATTEMPTS = 10.0, 6
+# The estimated errors of all windows together, in tolerances, since relative errors add up where p grows, and
+# the part of the tolerance that a window is planned for. The flow may blow either up some ten times.
+_ACCEPTED, _AIMED, _ATTEMPTS = 5.0, 0.25, 6
 
 # Past a kink Legendre coefficients decay slowly, and estimates that rest on their decay are too low.
-_KINKED = 0.05
+_KINKED = 0.2
 
 
 class FlowInaccurate(RuntimeError):
@@ -69,8 +70,9 @@ def dense(
     The windows' lengths follow from the decay of their Legendre coefficients. In training the field
     keeps them for the next solve; a solve without gradients depends on nothing but its arguments. Every
     solve estimates its error, of the sweeps and of the polynomials, and plans anew if the estimate of
-    all windows together is above ten tolerances. The arithmetic is float64 where float32 cannot hold
-    `rtol`, and for a field that says it is not smooth, which is solved to a twentieth of the tolerance.
+    all windows together is above five tolerances. The arithmetic is float64 where float32 cannot hold
+    `rtol` or fails to meet it, and for a field that says it is not smooth, which is solved to a fifth of
+    the tolerance.
 
     Args:
         field: Any module with `forward(t, p)`: scalar t, p (rows, dim), returns (rows, dim). One
@@ -103,41 +105,53 @@ def dense(
     with torch.autocast(start.device.type, enabled=False):
         y = coordinates(field, start, begin, rtol)
         wide = start.to(wide_dtype(start.device))
-        flight = windows_in_flight(start.device)
         key, training = (type(field), type(y), y.dtype, begin, rtol, atol), torch.is_grad_enabled()
         plan = kept_plan(field, key, end) if training else None
-        strict, worst = 1.0, (math.inf, begin)
+        kept, widened, strict = plan is not None, False, _AIMED
+        failure: RuntimeError = FlowDiverged(begin, "no window settled")
         for _ in range(_ATTEMPTS):
+            if (plan.wide if plan else widened) and y.dtype != wide.dtype:
+                y = coordinates(field, start, begin, 0.0)
             if plan is None:
-                plan = Plan(plan_windows(y, begin, end, strict * rtol, strict * atol), strict)
+                edges = plan_windows(y, begin, end, strict * rtol, strict * atol)
+                plan = Plan(edges, strict, widened)
                 if training:
                     keep_plan(field, key, plan)
-            windows, strict = tiled(tuple(plan.until(end)), flight, y.dtype, start.device), plan.strict
+            windows = tiled(tuple(plan.until(end)), windows_in_flight(start.device), y.dtype, start.device)
             counts = plan.forward if len(plan.forward) >= len(windows) else None
-            velocities = _swept(y, windows, plan, counts, rtol, atol)
-            if velocities is not None:
-                worst = _error(y, windows, wide.detach(), velocities.detach(), rtol, atol)
-                if worst[0] <= _ACCEPTED:
+            tighter = 0.1
+            try:
+                velocities = _swept(y, windows, plan, counts, rtol, atol)
+            except NoConvergence as error:
+                failure = FlowDiverged(error.time, "the sweeps of collocation did not settle")
+            else:
+                total, time = _error(y, windows, wide.detach(), velocities.detach(), rtol, atol)
+                if total <= _ACCEPTED:
                     return Dense(windows, wide, velocities, torch.promote_types(torch.float32, start.dtype))
+                tighter = min(max(_ACCEPTED / (2 * total), 0.01), 0.5)
+                failure = FlowInaccurate(time, total)
+                if not math.isfinite(total):
+                    failure = FlowDiverged(time, "NaN or infinity in p")
             if counts is not None:
                 plan.forward = []  # the same windows may take more sweeps
+                continue
+            if kept:
+                kept = False  # it was made for other weights
+            elif y.dtype != wide.dtype:
+                widened = True  # what float32 rounds away, no shorter windows bring back
             else:
-                plan, strict = None, strict * min(max(_ACCEPTED / (2 * worst[0]), 0.01), 0.5)
-    if not math.isfinite(worst[0]):
-        raise FlowDiverged(worst[1], "NaN or infinity in p")
-    raise FlowInaccurate(worst[1], worst[0])
+                strict *= tighter
+            plan = None
+    raise failure
 
 
 def _swept(
     y: Coordinates, windows: Windows, plan: Plan, counts: list[int] | None, rtol: float, atol: float
-) -> Tensor | None:
-    """dp/dt at all nodes (n, N, rows, dim), with its gradient; None if the sweeps do not settle."""
+) -> Tensor:
+    """dp/dt at all nodes (n, N, rows, dim), with its gradient."""
     part = _SWEPT_FORWARD * plan.strict
-    try:
-        with torch.no_grad():
-            states, taken = forward_sweeps(y, windows, part * rtol, part * atol, counts)
-    except NoConvergence:
-        return None
+    with torch.no_grad():
+        states, taken = forward_sweeps(y, windows, part * rtol, part * atol, counts)
     if counts is None:
         plan.forward = taken
     if torch.is_grad_enabled():
@@ -221,5 +235,5 @@ class _Collocation(torch.autograd.Function):
             try:
                 start, f, plan.backward = backward_sweeps(*arguments)
             except NoConvergence as error:
-                raise FlowDiverged(ctx.windows.edges[-1], f"in the backward pass: {error}") from error
+                raise FlowDiverged(error.time, f"in the backward pass: {error}") from error
         return None, None, None, None, None, start, f

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from floater.flow.legendre import gauss
+from floater.flow.stepping import FlowDiverged
 from floater.flow.windows import NODES, Windows
 
 
@@ -38,6 +39,7 @@ class Dense:
 
         Raises:
             ValueError: if the times are not one-dimensional or one lies outside the span.
+            FlowDiverged: if p is too large for the dtype to return.
         """
         if times.dim() != 1 or len(times) == 0:
             raise ValueError(f"times must be (length,) and not empty, got shape {tuple(times.shape)}")
@@ -85,7 +87,13 @@ class _Read(torch.autograd.Function):
             if a < b:
                 out = p[a:b].view(b - a, -1)
                 torch.addmm(lefts[w].view(1, -1), integrals[a:b], velocities[w].flatten(1), out=out)
-        return p.to(dtype)
+        if dtype == p.dtype:
+            return p
+        narrow = p.to(dtype)
+        finite = narrow.isfinite().flatten(1).all(1)
+        if not bool(finite.all()):
+            raise FlowDiverged(float(times[int((~finite).nonzero()[0])]), f"p is too large for {dtype}")
+        return narrow
 
     @staticmethod
     @once_differentiable

@@ -35,6 +35,7 @@ class Plan:
     Args:
         edges: The windows' edges.
         strict: The part of the tolerance that they were made for.
+        wide: Whether float32 did not meet the tolerance, and the arithmetic is float64.
         forward: Sweeps of the first windows in the last solve that counted them.
         backward: The same of its backward pass.
         life: How many solves may still use the plan before it is made anew.
@@ -42,6 +43,7 @@ class Plan:
 
     edges: list[float]
     strict: float = 1.0
+    wide: bool = False
     forward: list[int] = field(default_factory=list)
     backward: list[int] = field(default_factory=list)
     life: int = _LIFE

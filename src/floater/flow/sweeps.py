@@ -15,7 +15,16 @@ MAX_SWEEPS = 60
 
 
 class NoConvergence(RuntimeError):
-    """The sweeps over a window did not settle, or what they settled on is infinite or NaN."""
+    """The sweeps over a window did not settle, or what they settled on is infinite or NaN.
+
+    Args:
+        time: Where.
+        reason: What was seen there.
+    """
+
+    def __init__(self, time: float, reason: str) -> None:
+        super().__init__(f"{reason} near t = {time:g}")
+        self.time = time
 
 
 def forward_sweeps(
@@ -75,7 +84,7 @@ def forward_sweeps(
                 if bool((change < (rtol * norms(state[NODES - 1])).clamp(min=atol)).all()):
                     break
         else:
-            raise NoConvergence(f"no convergence in {MAX_SWEEPS} sweeps near t = {windows.edges[w]:g}")
+            raise NoConvergence(windows.edges[w], f"no convergence in {MAX_SWEEPS} sweeps")
         least = max(2, sweep - 1)
         taken.append(sweep)
         states[w] = state[:NODES]
@@ -139,7 +148,7 @@ def backward_sweeps(
                 if bool(change <= 0):
                     break
         else:
-            raise NoConvergence(f"no convergence in {MAX_SWEEPS} sweeps near t = {windows.edges[w]:g}")
+            raise NoConvergence(windows.edges[w], f"no convergence in {MAX_SWEEPS} sweeps")
         least, taken[w] = max(2, sweep - 1), sweep
         f[w] = gamma[-1]
         e = back.add_(cotangent[active])
@@ -149,5 +158,5 @@ def backward_sweeps(
             ahead = (right + e[:-1].sum((0, 1))).to(y.dtype)
             gamma = torch.cat((windows.weights[low - 1].view(1, -1, 1, 1) * ahead, gamma))
     if changes and not bool((torch.stack(changes) <= 0).all()):
-        raise NoConvergence("the sweeps that were enough before are not")
+        raise NoConvergence(windows.edges[0], "the sweeps that were enough before are not")
     return right, f, taken

@@ -31,15 +31,19 @@ def project(linear: nn.Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         >>> torch.allclose(project(linear, x, bias), linear(x) + 1, atol=1e-6)
         True
     """
-    if bias is None:
+    # A module that stands for a linear one, or is hooked, does more than its weights say.
+    plain = type(linear) is nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks
+    if bias is None or not plain:
         out: Tensor = linear(x)
-        return out
+        return out if bias is None else out + bias.to(out.dtype)
     rows = (bias.to(linear.bias.dtype) + linear.bias).flatten(0, -2)
-    if len(rows) < x[..., 0].numel():
-        rows = rows.repeat(x[..., 0].numel() // len(rows), 1)
+    if len(bias) != len(x):
+        rows = rows.repeat(len(x), 1)
     # Added to the rows in place, it costs no more than the projection's own bias does; autocast knows only
     # the product that copies them first.
-    product = torch.addmm if torch.is_autocast_enabled(x.device.type) else Tensor.addmm_
+    kind = x.device.type
+    autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    product = torch.addmm if autocast else Tensor.addmm_
     return product(rows, x.flatten(0, -2), linear.weight.T).view(*x.shape[:-1], rows.shape[-1])
 
 

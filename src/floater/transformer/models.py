@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -140,6 +141,10 @@ class FloaterForMaskedLM(FloaterPreTrainedModel):
         logits = self.lm_head(self.model.hidden(input_ids, attention_mask, inputs_embeds, **kwargs))
         loss = None
         if labels is not None:
+            documents = kwargs.get("document_ids")
+            if documents is not None:
+                begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
+                labels = labels.masked_fill(begins, -100)
             loss = self.loss_function(
                 logits, labels, vocab_size=logits.shape[-1], num_items_in_batch=num_items_in_batch
             )
@@ -276,7 +281,8 @@ class FloaterForCausalLM(FloaterPreTrainedModel, FloaterGenerationMixin):
     ) -> CausalLMOutputWithPast:
         """Logits (batch, T, vocabulary), and with labels (batch, T), -100 ignored, the mean loss.
 
-        Labels are the inputs: the loss compares each with the logits one token earlier. `use_cache` keeps
+        Labels are the inputs: the loss compares each with the logits one token earlier. The first token of
+        a packed document is not predicted, as nothing of the document comes before. `use_cache` keeps
         keys and values in `past_key_values`; left out, it is `config.use_cache`, but False with labels or in
         training mode. `num_items_in_batch` replaces the number of labels that the loss is divided by. The
         other arguments are those of `FloaterModel.forward`.
@@ -287,6 +293,10 @@ class FloaterForCausalLM(FloaterPreTrainedModel, FloaterGenerationMixin):
         logits = self.lm_head(hidden)
         loss = None
         if labels is not None:
+            documents = kwargs.get("document_ids")
+            if documents is not None:
+                begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
+                labels = labels.masked_fill(begins, -100)
             loss = self.loss_function(
                 logits, labels, vocab_size=logits.shape[-1], num_items_in_batch=num_items_in_batch
             )
