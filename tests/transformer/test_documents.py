@@ -153,3 +153,13 @@ def test_the_causal_loss_of_packed_documents_is_the_mean_over_them_alone():
         wanted = tokens[row, start + 1 : start + len(logits)]
         losses += torch.nn.functional.cross_entropy(logits[:-1], wanted, reduction="none").tolist()
     assert float(packed) == pytest.approx(sum(losses) / len(losses), rel=1e-6)
+
+
+@torch.no_grad()
+def test_the_masked_loss_of_packed_documents_is_the_mean_over_every_token():
+    model = made(FloaterForMaskedLM, "sinusoidal")
+    tokens, mask, ids = batch()
+    labels = tokens.masked_fill(mask == 0, -100)
+    packed = model(tokens, attention_mask=mask, document_ids=ids, labels=labels)
+    wanted = torch.nn.functional.cross_entropy(packed.logits.flatten(0, 1), labels.flatten())
+    assert float(packed.loss) == pytest.approx(float(wanted), rel=1e-6)

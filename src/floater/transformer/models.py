@@ -141,10 +141,6 @@ class FloaterForMaskedLM(FloaterPreTrainedModel):
         logits = self.lm_head(self.model.hidden(input_ids, attention_mask, inputs_embeds, **kwargs))
         loss = None
         if labels is not None:
-            documents = kwargs.get("document_ids")
-            if documents is not None:
-                begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
-                labels = labels.masked_fill(begins, -100)
             loss = self.loss_function(
                 logits, labels, vocab_size=logits.shape[-1], num_items_in_batch=num_items_in_batch
             )
