@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.tensorboard import SummaryWriter
@@ -14,7 +14,7 @@ from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.trainer import TRAINER_STATE_NAME
 
 from floater.flow import FlowEncoder
-from floater.tasks.run import LOG, write_json
+from floater.tasks.run import LOG, MODEL, RESULT, fill, save_whole, write_json
 from floater.tasks.settings import Optimisation
 from floater.tasks.text import DataError
 from floater.training import (
@@ -22,6 +22,7 @@ from floater.training import (
     FlowSchedule,
     TokenBatchSampler,
     adam,
+    average,
     checkpoints,
     inverse_sqrt,
     last_checkpoint,
@@ -123,6 +124,37 @@ class TaskTrainer(FloaterTrainer):
             self.state = state
         else:
             self.train(resume_from_checkpoint=str(checkpoint))
+
+    def finish(
+        self,
+        vocabulary: Any,
+        average_of: int,
+        measure: Callable[[Any], dict[str, Any]],
+        say: Callable[[str], None],
+    ) -> Path:
+        """Train to the end, and write the final model and what it measures into the run's directory.
+
+        Args:
+            vocabulary: saved with the model.
+            average_of: how many last checkpoints the model is the mean of; 0 takes the best one.
+            measure: what is said of the final model.
+            say: where a person is told about the training.
+
+        Returns:
+            The run directory.
+        """
+        run = Path(str(self.args.output_dir))
+        model = cast(FloaterPreTrainedModel, self.accelerator.unwrap_model(self.model))
+        self.train_on(run, say)
+        chosen = self.chosen(run, average_of)
+        fill(model, average(chosen), str(run))
+        result = self.result(chosen) | measure(model)
+        if self.args.process_index == 0:
+            write_json(run / RESULT, result)
+            save_whole(run / MODEL, model, vocabulary)
+        self.accelerator.wait_for_everyone()
+        say(f"{run / MODEL}: " + ", ".join(f"{k} {v}" for k, v in result.items()))
+        return run
 
     def result(self, chosen: Sequence[Path]) -> dict[str, Any]:
         """Steps, epochs, minutes, the averaged checkpoints and the best validation, for a file."""

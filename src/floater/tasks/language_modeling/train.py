@@ -26,21 +26,16 @@ from floater.tasks.language_modeling.settings import LanguageModelingSettings
 from floater.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.tasks.run import (
     MODEL,
-    RESULT,
     SETTINGS,
     VOCABULARY,
     begin_run,
-    fill,
     find_run,
     inside,
     keep_quiet,
     load_model,
-    save_whole,
     speak,
-    write_json,
 )
 from floater.tasks.text import DataError
-from floater.training import average
 from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
 
 LanguageModel = FloaterForCausalLM | FloaterForMaskedLM
@@ -89,17 +84,7 @@ def train(settings: LanguageModelingSettings) -> Path:
         lengths=rows.lengths,
         train_dataset=rows,
     )
-    trainer.train_on(run, say)
-
-    chosen = trainer.chosen(run, settings.training.average)
-    fill(model, average(chosen), str(run))
-    result = trainer.result(chosen) | score(model).metrics
-    if state.is_main_process:
-        write_json(run / RESULT, result)
-        save_whole(run / MODEL, model, tokenizer)
-    state.wait_for_everyone()
-    say(f"{run / MODEL}: " + ", ".join(f"{k} {v}" for k, v in result.items()))
-    return run
+    return trainer.finish(tokenizer, settings.training.average, lambda model: score(model).metrics, say)
 
 
 def load_run(

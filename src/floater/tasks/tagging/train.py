@@ -16,15 +16,11 @@ from floater.encodings import PositionError
 from floater.tasks.conllu import Sentence
 from floater.tasks.run import (
     MODEL,
-    RESULT,
     VOCABULARY,
     begin_run,
-    fill,
     find_run,
     keep_quiet,
-    save_whole,
     speak,
-    write_json,
 )
 from floater.tasks.tagging.data import TaggedSentences, Vocabulary, collate, read_sentences
 from floater.tasks.tagging.run import structured
@@ -32,7 +28,6 @@ from floater.tasks.tagging.score import tag
 from floater.tasks.tagging.settings import TaggingSettings
 from floater.tasks.text import DataError
 from floater.tasks.trainer import TaskTrainer
-from floater.training import average
 from floater.transformer import FloaterForTokenClassification
 
 Say = Callable[[str], None]
@@ -101,17 +96,9 @@ def train(settings: TaggingSettings) -> Path:
         train_dataset=examples,
         data_collator=functools.partial(collate, structured=trees),
     )
-    trainer.train_on(run, say)
-
-    chosen = trainer.chosen(run, settings.training.average)
-    fill(model, average(chosen), str(run))
-    result = trainer.result(chosen) | tag(model, vocabulary, valid).metrics
-    if state.is_main_process:
-        write_json(run / RESULT, result)
-        save_whole(run / MODEL, model, vocabulary)
-    state.wait_for_everyone()
-    say(f"{run / MODEL}: " + ", ".join(f"{k} {v}" for k, v in result.items()))
-    return run
+    return trainer.finish(
+        vocabulary, settings.training.average, lambda model: tag(model, vocabulary, valid).metrics, say
+    )
 
 
 def _parts(

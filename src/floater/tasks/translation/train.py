@@ -11,14 +11,10 @@ from transformers import PreTrainedTokenizerFast, set_seed
 
 from floater.tasks.run import (
     MODEL,
-    RESULT,
     begin_run,
-    fill,
     find_run,
     keep_quiet,
-    save_whole,
     speak,
-    write_json,
 )
 from floater.tasks.translation.data import Corpus, TokenPairs, load_corpus
 from floater.tasks.translation.run import load_run, vocabulary
@@ -26,7 +22,6 @@ from floater.tasks.translation.settings import TranslationSettings
 from floater.tasks.translation.trainer import check_lengths, make_trainer
 from floater.tasks.translation.validation import validate
 from floater.tasks.translation.warm import is_position, warm_started
-from floater.training import average
 from floater.transformer import FloaterForConditionalGeneration
 
 Say = Callable[[str], None]
@@ -59,20 +54,14 @@ def train(settings: TranslationSettings) -> Path:
         tokenizer, model, examples = _parts(settings, run, corpus, say)
         begin_run(run, settings, tokenizer)
     trainer = make_trainer(settings.training, run, model, tokenizer, examples, corpus.valid, say)
-    trainer.train_on(run, say)
 
-    chosen = trainer.chosen(run, settings.training.average)
-    fill(model, average(chosen), str(run))
-    result = trainer.result(chosen)
-    if settings.training.validate_every != "never":
+    def measure(model: FloaterForConditionalGeneration) -> dict[str, float]:
+        if settings.training.validate_every == "never":
+            return {}
         found = validate(model, tokenizer, corpus.valid, settings.decoding)
-        result |= found.metrics | {"cut_translations": found.cut}
-    if state.is_main_process:
-        write_json(run / RESULT, result)
-        save_whole(run / MODEL, model, tokenizer)
-    state.wait_for_everyone()
-    say(f"{run / MODEL}: " + ", ".join(f"{k} {v}" for k, v in result.items()))
-    return run
+        return found.metrics | {"cut_translations": found.cut}
+
+    return trainer.finish(tokenizer, settings.training.average, measure, say)
 
 
 def _parts(
