@@ -121,19 +121,21 @@ def monitoring(arguments: argparse.Namespace) -> None:
     """
     case = Case("floater", {}, arguments, lr=1e-3)
     encoder = next(module for module in case.model.modules() if isinstance(module, FlowEncoder))
-    checked, trusting = copy.deepcopy(encoder), copy.deepcopy(encoder)
+    warming, checked, trusting = (copy.deepcopy(encoder) for _ in range(3))
     positions = torch.arange(arguments.length).unsqueeze(0)
     estimate, seconds = collocation._error, ([], [])
 
     def solved(flow: FlowEncoder) -> float:
         flow.load_state_dict(encoder.state_dict())
         began = time.perf_counter()
-        torch.stack([flow(positions).at(*key) for key in flow._keys]).square().mean().backward()
+        vectors = flow(positions)
+        torch.stack([vectors.at(*key) for key in flow._keys]).square().mean().backward()
         return time.perf_counter() - began
 
     for _ in range(arguments.steps):
         text = torch.randint(3, arguments.vocabulary, (arguments.sentences, arguments.length))
         case.step(text, text.flip(1))
+        solved(warming)  # what follows a training step finds cold caches
         seconds[1].append(solved(checked))
         plan._plans[trusting.field] = copy.deepcopy(plan._plans[checked.field])
         collocation._error = lambda *_: torch.zeros(1, 1)  # type: ignore[assignment]

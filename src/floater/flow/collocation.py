@@ -13,7 +13,7 @@ from floater.flow.conditioning import amplification, warn_if_sensitive
 from floater.flow.coordinates import Coordinates, coordinates
 from floater.flow.field import is_smooth
 from floater.flow.legendre import gauss
-from floater.flow.piecewise import Dense, edge_values
+from floater.flow.piecewise import Dense
 from floater.flow.plan import Plan, keep_plan, kept_plan, plan_windows, truncation
 from floater.flow.stepping import FlowDiverged, norms, wide_dtype
 from floater.flow.sweeps import NoConvergence, backward_sweeps, forward_sweeps
@@ -27,10 +27,10 @@ _SWEPT_FORWARD, _SWEPT_BACKWARD = 10.0, 6.0
 # flow amplifies them: they may then come to some ten tolerances and 20 float32 roundings of the start, less
 # a third for what such estimates miss.
 _ACCEPTED, _AMPLIFIED, _ROUNDED = 5.0, 6.0, 1.5
-_AIMED, _ATTEMPTS = 0.25, 6
+_AIMED, _ATTEMPTS = 0.5, 6
 
 # Past a kink Legendre coefficients decay slowly, and estimates that rest on their decay are too low.
-_KINKED = 0.2
+_KINKED = 0.1
 
 
 class FlowInaccurate(RuntimeError):
@@ -75,7 +75,7 @@ def dense(
     solve estimates its error, of the sweeps and of the polynomials, and plans anew if the estimate of
     all windows together is above five tolerances, or less where the flow amplifies errors. The arithmetic
     is float64 where float32 cannot hold `rtol` or fails to meet it. A field that says it is not smooth is
-    solved to a fifth of the tolerance.
+    solved to a tenth of the tolerance.
 
     A new plan of float32 vectors in training is followed by one more solve, from a start a little apart:
     where the flow makes more of float32's last bit than ten times `rtol`, it warns (`FlowSensitive`).
@@ -137,9 +137,9 @@ def collocate(
             except NoConvergence as error:
                 failure = FlowDiverged(error.time, "the sweeps of collocation did not settle")
             else:
-                errors = _error(y, windows, wide.detach(), velocities.detach(), rtol, atol)
-                total = float(errors.sum(0).max())
                 solution = Dense(windows, wide, velocities, torch.promote_types(torch.float32, start.dtype))
+                errors = _error(y, windows, solution.edge_values, velocities.detach(), rtol, atol)
+                total = float(errors.sum(0).max())
                 if total <= _ACCEPTED and plan.amplification is None and (training or total > _ROUNDED):
                     plan.amplification = amplification(field, start.detach(), solution, rtol, atol)
                     if training and start.dtype != wide.dtype:
@@ -209,16 +209,16 @@ def windows_in_flight(device: torch.device) -> int:
 
 @torch.no_grad()
 def _error(
-    y: Coordinates, windows: Windows, start: Tensor, velocities: Tensor, rtol: float, atol: float
+    y: Coordinates, windows: Windows, edges: Tensor, velocities: Tensor, rtol: float, atol: float
 ) -> Tensor:
     """The estimated errors (n, rows) that arise in the windows, relative to the tolerance.
 
     The field itself is evaluated once more, at the last node of every window, on the polynomial's
     value there: what is missing at the velocity is what the sweeps left.
     """
-    lefts = edge_values(windows, start, velocities)
-    last = torch.einsum("k,nkrd->nrd", gauss(NODES).quadrature[-1].to(velocities), velocities)
-    p = lefts[:-1].to(velocities.dtype) + windows.lengths.view(-1, 1, 1) * last
+    to_last = gauss(NODES).quadrature[-1].to(velocities)
+    last = torch.matmul(to_last, velocities.flatten(2)).view_as(velocities[:, -1])
+    p = edges[:-1].to(velocities.dtype) + windows.lengths.view(-1, 1, 1) * last
     missing = norms(y.field(windows.times[:, -1], p) - velocities[:, -1])
     error = windows.lengths.unsqueeze(1) * missing + truncation(windows.lengths, velocities)
     return (error / (rtol * norms(p)).clamp(min=atol)).nan_to_num(nan=math.inf)

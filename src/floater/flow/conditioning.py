@@ -51,8 +51,8 @@ def amplification(field: nn.Module, start: Tensor, solution: Dense, rtol: float,
         except NoConvergence:
             return math.inf
         velocities = windows.by_nodes(y.read, states)
-        moved = Dense(windows, (start * (1 + _CHANGE)).to(y.start), velocities, y.dtype).at_edges()
-        p = solution.at_edges()
+        moved = Dense(windows, (start * (1 + _CHANGE)).to(y.start), velocities, y.dtype).edge_values
+        p = solution.edge_values
         return float((norms(moved - p) / norms(p).clamp(min=1)).max()) / _CHANGE
 
 

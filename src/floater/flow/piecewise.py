@@ -65,11 +65,16 @@ class Dense:
                 f"times must lie from t = {self.begin:g} to {self.end:g}, which the solution spans, "
                 f"got {outside:g}"
             )
-        return Reading(self._windows, self._start, self._velocities, self._dtype, wide)
+        return Reading(self._windows, self._start, self._velocities, self.edge_values, self._dtype, wide)
 
     def at_edges(self) -> Tensor:
         """p at all edges of the windows (n + 1, rows, dim), wide."""
-        return edge_values(self._windows, self._start, self._velocities)
+        return _edge_values(self._windows, self._start, self._velocities)
+
+    @cached_property
+    def edge_values(self) -> Tensor:
+        """The same numbers without gradients, computed once."""
+        return _edge_values(self._windows, self._start.detach(), self._velocities.detach())
 
     @property
     def arithmetic(self) -> torch.dtype:
@@ -89,14 +94,21 @@ class Reading(Sequence[Tensor]):
 
     Args:
         windows, start, velocities, dtype: See `Dense`.
+        edges: p at all edges of the windows (n + 1, rows, dim), wide.
         times: Times of the span (length,), wide, in any order.
     """
 
     def __init__(
-        self, windows: Windows, start: Tensor, velocities: Tensor, dtype: torch.dtype, times: Tensor
+        self,
+        windows: Windows,
+        start: Tensor,
+        velocities: Tensor,
+        edges: Tensor,
+        dtype: torch.dtype,
+        times: Tensor,
     ) -> None:
         self._windows, self._start, self._velocities = windows, start, velocities
-        self._dtype, self._times = dtype, times
+        self._edges, self._dtype, self._times = edges, dtype, times
         ascending = times.detach()
         self._order: Tensor | None = None
         if not bool((ascending.diff() >= 0).all()):
@@ -109,20 +121,21 @@ class Reading(Sequence[Tensor]):
 
     def __getitem__(self, row: Any) -> Any:
         start, velocities = self._rows
-        return self._read(start[row], velocities[row])
+        return self._read(start[row], velocities[row], self._edges[:, row])
 
     def all(self) -> Tensor:
         """The vectors of all rows (length, rows, dim)."""
-        return self._read(self._start, self._velocities)
+        return self._read(self._start, self._velocities, self._edges)
 
     @cached_property
     def _rows(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         # One unbind: a backward pass through a selection per row would be quadratic in the rows.
         return self._start.unbind(0), self._velocities.unbind(2)
 
-    def _read(self, start: Tensor, velocities: Tensor) -> Tensor:
+    def _read(self, start: Tensor, velocities: Tensor, edges: Tensor) -> Tensor:
+        arguments = (self, edges, start, velocities, self._times)
         with torch.autocast(start.device.type, enabled=False):
-            p: Tensor = _Read.apply(self, start, velocities, self._times)  # type: ignore[no-untyped-call]
+            p: Tensor = _Read.apply(*arguments)  # type: ignore[no-untyped-call]
         return p
 
     def _take(self, values: Tensor, a: int, b: int) -> Tensor:
@@ -137,21 +150,22 @@ class Reading(Sequence[Tensor]):
             values.index_copy_(0, self._order[a:b], part.to(values.dtype))
 
 
-def edge_values(windows: Windows, start: Tensor, velocities: Tensor) -> Tensor:
-    """p at all edges (n + 1, ...), wide, of velocities (n, N, ...)."""
-    steps = torch.einsum("nk,nk...->n...", windows.weights, velocities).to(start.dtype)
-    return torch.cat((start.unsqueeze(0), start + steps.cumsum(0)))
+def _edge_values(windows: Windows, start: Tensor, velocities: Tensor) -> Tensor:
+    steps = torch.bmm(windows.weights.unsqueeze(1), velocities.flatten(2)).view(-1, *start.shape)
+    return torch.cat((start.unsqueeze(0), start + steps.to(start.dtype).cumsum(0)))
 
 
 class _Read(torch.autograd.Function):
     """p at the times of a reading: the integrals of the windows' polynomials, one product per window."""
 
     @staticmethod
-    def forward(ctx: Any, reading: Reading, start: Tensor, velocities: Tensor, times: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, reading: Reading, edges: Tensor, start: Tensor, velocities: Tensor, times: Tensor
+    ) -> Tensor:
         ctx.reading = reading
         ctx.save_for_backward(velocities)
-        windows, integrals, dtype = reading._windows, reading._integrals, reading._dtype
-        lefts = edge_values(windows, start, velocities).to(velocities.dtype)
+        integrals, dtype = reading._integrals, reading._dtype
+        lefts = edges.to(velocities.dtype)
         p = velocities.new_empty(len(times), *start.shape, dtype=dtype)
         for w, (a, b) in enumerate(pairwise(reading._bounds)):
             if a < b:
@@ -172,7 +186,7 @@ class _Read(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         reading, (velocities,), g = ctx.reading, ctx.saved_tensors, cotangents[0]
         windows, bounds, x, integrals = reading._windows, reading._bounds, reading._x, reading._integrals
-        values = gauss(NODES).evaluation(x).to(velocities) if ctx.needs_input_grad[3] else None
+        values = gauss(NODES).evaluation(x).to(velocities) if ctx.needs_input_grad[4] else None
         result = torch.empty(velocities.shape, dtype=velocities.dtype, device=velocities.device)
         times = x.new_zeros(len(x)) if values is not None else None
         right = x.new_zeros(velocities.shape[2:])
@@ -185,7 +199,7 @@ class _Read(torch.autograd.Function):
             if values is not None and times is not None:
                 rates = torch.mm(values[a:b], velocities[w].flatten(1))
                 reading._put(times, a, b, (rates * own).sum(1).to(times.dtype))
-        return None, right, result, times
+        return None, None, right, result, times
 
 
 def _integration(windows: Windows, bounds: list[int], x: Tensor, like: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ class _Recomputed(torch.autograd.Function):
         edges, every = solution.edges, slice(None, None, PIECE)
         ctx.solved, ctx.edges, ctx.arithmetic = solved, edges, solution.arithmetic
         # The parameters are saved so that one written to before the backward pass is noticed.
-        ctx.save_for_backward(solution.at_edges()[:-1][every].clone(), times, *parameters)
+        ctx.save_for_backward(solution.edge_values[:-1][every].clone(), times, *parameters)
         ctx.dtype = start.dtype
         return solution.at(times)
 

@@ -106,7 +106,8 @@ def backward_sweeps(
     """Solve the transposed system, from the last window to the first.
 
     With g the cotangents of y at the nodes from outside and J the derivative of f there, the total
-    cotangents of y are e = g + J^T Q^T e, and those of f are Q^T e.
+    cotangents of y are e = g + J^T Q^T e, and those of f are Q^T e. A window enters with those of its
+    successor, a polynomial but for the weights, extrapolated.
 
     Args:
         y: The coordinates.
@@ -153,10 +154,10 @@ def backward_sweeps(
         f[w] = gamma[-1]
         e = back.add_(cotangent[active])
         right = right + e[-1].sum(0)
-        gamma = gamma[:-1]
+        first, gamma = gamma[0], gamma[:-1]
         if low > 0:
-            ahead = (right + e[:-1].sum((0, 1))).to(y.dtype)
-            gamma = torch.cat((windows.weights[low - 1].view(1, -1, 1, 1) * ahead, gamma))
+            guess = torch.mm(windows.returns[low - 1], first.flatten(1)).view_as(first)
+            gamma = torch.cat((guess.unsqueeze(0), gamma))
     if changes and not bool((torch.stack(changes) <= 0).all()):
         raise NoConvergence(windows.edges[0], "the sweeps that were enough before are not")
     return right, f, taken

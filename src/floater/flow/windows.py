@@ -13,7 +13,7 @@ from floater.flow.legendre import Rule, gauss
 from floater.flow.stepping import wide_dtype
 
 NODES = 8
-_GUESS_DEGREE = 5
+_GUESS_DEGREE, _RETURN_DEGREE = 5, 4
 
 
 class Windows:
@@ -31,6 +31,8 @@ class Windows:
         quadrature: For the windows w, ..., w + W - 1 the block-lower-triangular matrix (W N, W N) from
             velocities at their nodes to displacements from the left edge of the first: (n, W N, W N).
         guesses: From velocities at the nodes of window w - 1 to a first guess in window w (n, N, N).
+        returns: From cotangents of the velocities in window w + 1 to a first guess of those in window w, both
+            quadrature weights times a polynomial (n - 1, N, N).
 
     Example:
         >>> windows = Windows([0.0, 1.0, 3.0], flight=2, dtype=torch.float64, device=torch.device("cpu"))
@@ -48,10 +50,13 @@ class Windows:
         ratio = torch.ones_like(lengths)
         ratio[1:] = lengths[1:] / lengths[:-1]
         self.times = times.to(device, wide)
-        self.weights = (lengths[:, None] * rule.weights).to(device, dtype)
+        weights = lengths[:, None] * rule.weights
+        self.weights = weights.to(device, dtype)
         self.quadrature = _coupling(rule, lengths, self.flight).to(device, dtype)
         self.guesses = rule.evaluation(1 + ratio[:, None] * rule.nodes, _GUESS_DEGREE).to(device, dtype)
         self.lengths = lengths.to(device, dtype)
+        before = rule.evaluation((rule.nodes - 1) / ratio[1:, None], _RETURN_DEGREE)
+        self.returns = (weights[:-1, :, None] * before / weights[1:, None, :]).to(device, dtype)
 
     def __len__(self) -> int:
         return len(self.times)
