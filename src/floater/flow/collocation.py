@@ -131,7 +131,7 @@ def collocate(
                     keep_plan(field, key, plan)
             windows = tiled(tuple(plan.until(end)), windows_in_flight(start.device), y.dtype, start.device)
             counts = plan.forward if len(plan.forward) >= len(windows) else None
-            tighter = 0.1
+            tighter, near = 0.1, False
             try:
                 velocities = swept(y, windows, plan, counts, rtol, atol)
             except NoConvergence as error:
@@ -148,6 +148,7 @@ def collocate(
                 if total <= allowed:
                     return solution
                 tighter = min(max(allowed / (2 * total), 0.01), 0.5)
+                near = total <= 2 * _ACCEPTED
                 time = windows.edges[int(errors.amax(1).argmax())]
                 failure = FlowInaccurate(time, total)
                 if not math.isfinite(total):
@@ -157,8 +158,11 @@ def collocate(
                 continue
             if kept:
                 kept = False  # it was made for other weights
+            elif near and strict == _AIMED:
+                strict /= 2
             elif y.dtype != wide.dtype:
-                widened = True  # what float32 rounds away, no shorter windows bring back
+                # What float32 rounds away, no shorter windows bring back.
+                widened, strict = True, _AIMED
             else:
                 strict *= tighter
             plan = None
