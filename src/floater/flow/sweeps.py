@@ -126,7 +126,7 @@ def backward_sweeps(
     """
     count, nodes, rows, width = states.shape
     pullback = y.transposed(windows.times, states)
-    # Hardly anything comes back from saturated units: denormal numbers, with which processors multiply slowly.
+    # Next to nothing comes back from saturated units: denormal numbers, which processors multiply slowly.
     size = cotangent.abs()
     cotangent = torch.where(size > torch.finfo(size.dtype).eps ** 2 * size.max(), cotangent, 0)
     right = y.start.new_zeros(rows, width)
