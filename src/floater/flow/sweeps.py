@@ -128,7 +128,8 @@ def backward_sweeps(
     pullback = y.transposed(windows.times, states)
     # Next to nothing comes back from saturated units: denormal numbers, which processors multiply slowly.
     size = cotangent.abs()
-    cotangent = torch.where(size > torch.finfo(size.dtype).eps ** 2 * size.max(), cotangent, 0)
+    small = size <= torch.finfo(size.dtype).eps ** 2 * size.max()
+    cotangent = cotangent.masked_fill(small, 0.0)
     right = y.start.new_zeros(rows, width)
     f = torch.empty_like(states)
     gamma = torch.zeros_like(states[count - windows.flight :])
