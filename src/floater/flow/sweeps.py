@@ -127,8 +127,8 @@ def backward_sweeps(
     count, nodes, rows, width = states.shape
     pullback = y.transposed(windows.times, states)
     # Next to nothing comes back from saturated units: denormal numbers, which processors multiply slowly.
-    size = cotangent.abs()
-    small = size <= torch.finfo(size.dtype).eps ** 2 * size.max()
+    magnitude = cotangent.abs()
+    small = magnitude <= torch.finfo(magnitude.dtype).eps ** 2 * magnitude.max()
     cotangent = cotangent.masked_fill(small, 0.0)
     right = y.start.new_zeros(rows, width)
     f = torch.empty_like(states)
