@@ -22,6 +22,8 @@ from floater.flow.windows import NODES, Windows, tiled
 # Sweeps stop when their change is a few times the tolerance: what is left then is smaller by the
 # contraction, which is 0.1 to 0.2.
 _SWEPT_FORWARD, _SWEPT_BACKWARD = 10.0, 6.0
+# A kept number of backward sweeps serves until what it leaves has doubled, or training would count too often.
+_SERVES = 2.0
 
 # The estimated errors of all windows together, in tolerances, since relative errors add up where p grows. The
 # flow amplifies them: they may then come to some ten tolerances and 20 float32 roundings of the start, less
@@ -253,16 +255,17 @@ class _Collocation(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         (states,) = ctx.saved_tensors
-        plan, arguments = ctx.plan, (ctx.y, ctx.windows, states, cotangents[0], _SWEPT_BACKWARD * ctx.rtol)
+        plan, arguments = ctx.plan, (ctx.y, ctx.windows, states, cotangents[0])
+        rtol = _SWEPT_BACKWARD * ctx.rtol
         with torch.autocast(states.device.type, enabled=False):
             if len(plan.backward) >= len(states):
                 try:
-                    start, f, _ = backward_sweeps(*arguments, plan.backward)
+                    start, f, _ = backward_sweeps(*arguments, _SERVES * rtol, plan.backward)
                     return None, None, None, None, None, start, f
                 except NoConvergence:
                     plan.backward = []
             try:
-                start, f, plan.backward = backward_sweeps(*arguments)
+                start, f, plan.backward = backward_sweeps(*arguments, rtol)
             except NoConvergence as error:
                 raise FlowDiverged(error.time, f"in the backward pass: {error}") from error
         return None, None, None, None, None, start, f
