@@ -151,7 +151,7 @@ def collocate(
                     return solution
                 tighter = min(max(allowed / (2 * total), 0.01), 0.5)
                 near = total <= 2 * _ACCEPTED
-                time = windows.edges[int(errors.amax(1).argmax())]
+                time = windows.edges[int(errors.amax(1).argmax()) + 1]
                 failure = FlowInaccurate(time, total)
                 if not math.isfinite(total):
                     failure = FlowDiverged(time, "NaN or infinity in p")
