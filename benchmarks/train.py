@@ -31,7 +31,7 @@ from torch.profiler import ProfilerActivity, profile
 from floater import FloaterConfig, Positions, catalogue
 from floater.encodings import Frame
 from floater.encodings.measure import count
-from floater.transformer.blocks import Encoder
+from floater.transformer.stacks import Encoder
 
 # their ratios are told, but bound by no bar: recurrent, random or with words of their own
 FREE = (

@@ -14,7 +14,7 @@ from floater.encodings.card import CONTRACT
 from floater.encodings.measure import places, respond
 from floater.structures import trees
 from floater.transformer import FloaterModel
-from floater.transformer.blocks import Encoder
+from floater.transformer.stacks import Encoder
 
 LENGTH = 16
 # options that have code of their own, and the exceptions of the card that they lift

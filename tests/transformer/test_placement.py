@@ -16,7 +16,7 @@ from floater.transformer import (
     FloaterModel,
 )
 from floater.transformer.attention import Attention
-from floater.transformer.blocks import Decoder, Encoder
+from floater.transformer.stacks import Decoder, Encoder
 
 
 @pytest.mark.parametrize("case", POSITIONS)

@@ -12,7 +12,7 @@ from floater.encodings import PositionModel, options
 from floater.encodings.model import Site
 from floater.tasks.bpe import BYTES, SPECIALS
 from floater.transformer import FloaterConfig
-from floater.transformer.blocks import position_model
+from floater.transformer.stacks import position_model
 
 
 def check_numbers(section: Any, *, positive: tuple[str, ...] = (), **least: float) -> None:

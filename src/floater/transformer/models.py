@@ -32,7 +32,6 @@ from floater.transformer.base import (
     first_tokens,
     refuse,
 )
-from floater.transformer.blocks import Encoder, fitted, place
 from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
 from floater.transformer.memory import Memory
@@ -44,6 +43,8 @@ from floater.transformer.outputs import (
     TokenClassifier,
     with_auxiliary,
 )
+from floater.transformer.placement import fitted, place
+from floater.transformer.stacks import Encoder
 
 
 class FloaterModel(FloaterPreTrainedModel):

@@ -17,9 +17,9 @@ from floater.encodings import PositionError, catalogue, options
 from floater.encodings.decoder.pnat import PositionLearning, heuristic_order
 from floater.positions import Positions
 from floater.transformer.base import refuse
-from floater.transformer.blocks import place
 from floater.transformer.config import FloaterConfig
 from floater.transformer.outputs import IGNORED, Seq2SeqLM, total, with_auxiliary
+from floater.transformer.placement import place
 from floater.transformer.seq2seq import (
     FloaterForConditionalGeneration,
     source_positions,

@@ -17,11 +17,12 @@ from transformers.utils.generic import can_return_tuple
 from floater.encodings import PositionError, catalogue
 from floater.positions import Positions
 from floater.transformer.base import FloaterPreTrainedModel, cached, changed, embed, refuse
-from floater.transformer.blocks import Decoder, Encoder, fitted, place
 from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
 from floater.transformer.length_predictor import LengthPredictor
 from floater.transformer.outputs import IGNORED, Hidden, Seq2SeqLM, total, with_auxiliary
+from floater.transformer.placement import fitted, place
+from floater.transformer.stacks import Decoder, Encoder
 
 
 class _EncoderOnly(nn.Module):

@@ -4,7 +4,7 @@ import torch
 
 from floater import catalogue
 from floater.transformer import FloaterConfig
-from floater.transformer.blocks import Encoder
+from floater.transformer.stacks import Encoder
 
 SIZES = {"dim": 8, "heads": 2, "layers": 2, "max_length": 16}
 ROWS = [name for name, model in catalogue().items() if hasattr(model, "needs")]

@@ -7,7 +7,7 @@ import torch
 
 from floater import FloaterConfig, Positions, build
 from floater.transformer.attention import Attention
-from floater.transformer.blocks import Encoder
+from floater.transformer.stacks import Encoder
 
 DIM, HEADS, WIDTH = 8, 2, 4
 SIZES = {"dim": DIM, "heads": HEADS, "layers": 2, "max_length": 16}

@@ -15,7 +15,7 @@ from floater.tasks.translation.decode import translate_and_count
 from floater.tasks.translation.run import run_decoding, run_settings
 from floater.tasks.translation.validation import Validation, validate
 from floater.training import average, checkpoints
-from floater.transformer.blocks import Decoder
+from floater.transformer.stacks import Decoder
 
 from .conftest import Files
 from .small import equal, pairs, settings

@@ -13,7 +13,8 @@ from floater.study.analyses.pictures import matrix
 from floater.study.analyses.subject import Source, label, subject
 from floater.tasks.text import DataError
 from floater.transformer.attention import Attention
-from floater.transformer.blocks import Decoder, Encoder, EncoderBlock
+from floater.transformer.blocks import EncoderBlock
+from floater.transformer.stacks import Decoder, Encoder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

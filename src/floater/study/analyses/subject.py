@@ -17,7 +17,7 @@ from floater.encodings import PositionModel
 from floater.tasks.run import MODEL, inside, load_model
 from floater.tasks.text import DataError
 from floater.transformer.base import FloaterPreTrainedModel
-from floater.transformer.blocks import Encoder
+from floater.transformer.stacks import Encoder
 
 _MODELS = ("floater.transformer", "floater.tasks.events.model", "floater.tasks.documents.model")
 LONGEST = 512  # positions that are shown unless more are asked for

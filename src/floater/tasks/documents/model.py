@@ -16,8 +16,8 @@ from floater.positions import Positions
 from floater.tasks.tagging.data import PAD
 from floater.transformer import FloaterConfig
 from floater.transformer.base import FloaterPreTrainedModel, bidirectional, changed
-from floater.transformer.blocks import Encoder
 from floater.transformer.outputs import SequenceClassifier, with_auxiliary
+from floater.transformer.stacks import Encoder
 
 CLOCKS = ("length", "index")
 GROUPS = 4

@@ -19,7 +19,7 @@ from floater.positions import Positions
 from floater.tasks.events.heads import NARROWEST, Gaps, LogNormalMixture, PiecewiseHazard
 from floater.transformer import FloaterConfig
 from floater.transformer.base import FloaterPreTrainedModel
-from floater.transformer.blocks import Encoder
+from floater.transformer.stacks import Encoder
 
 CLOCKS = ("time", "index")
 GOALS = ("next", "interpolate", "forecast")

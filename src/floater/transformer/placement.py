@@ -1,0 +1,84 @@
+"""Where the tokens of a batch stand, from what a model is given."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import torch
+from torch import Tensor
+
+from floater.positions import Positions
+
+
+def place(
+    mask: Tensor | None,
+    length: int,
+    earlier: int,
+    device: torch.device,
+    documents: Tensor | None = None,
+) -> Positions:
+    """Where `length` tokens stand that come after `earlier` cached ones.
+
+    Args:
+        mask: (batch, earlier + length), non-zero where there is a token; None when all are tokens.
+        length: number of new tokens.
+        earlier: number of cached tokens.
+        device: of the result when there is no mask.
+        documents: (batch, earlier + length) ids of packed documents; None when each row is one.
+
+    Returns:
+        Positions of `length` queries and `earlier + length` keys.
+
+    Raises:
+        ValueError: if the mask or the ids do not cover the cached and the new tokens.
+
+    Example:
+        >>> place(torch.tensor([[0, 1, 1, 1]]), 1, 3, torch.device("cpu")).query.tolist()
+        [[2]]
+    """
+    for name, given in (("attention mask is", mask), ("document ids are", documents)):
+        if given is not None and (given.ndim != 2 or given.shape[1] != earlier + length):
+            raise ValueError(
+                f"the {name} {tuple(given.shape)}; it must be (batch, {earlier + length}): "
+                f"{earlier} cached and {length} new tokens"
+            )
+    if documents is not None:
+        return Positions.from_documents(documents, mask=mask, queries=length)
+    if mask is None:
+        return Positions.arange(length, offset=earlier, device=device)
+    return Positions.from_mask(mask, queries=length)
+
+
+def fitted(given: Positions, placed: Positions, mask: Tensor | None, batch: int) -> Positions:
+    """Positions that a model was given, instead of those that `place` makes of the attention mask.
+
+    Args:
+        given: the positions.
+        placed: what `place` makes of the mask and the cache.
+        mask: the attention mask, or None.
+        batch: number of samples.
+
+    Returns:
+        The given positions on the device of the others, with what those know and the given ones do not.
+
+    Raises:
+        ValueError: if they are of other tokens than there are, or name other padding than the mask does.
+
+    Example:
+        >>> fitted(Positions.arange(3), place(None, 1, 2, torch.device("cpu")), None, 1)
+        Traceback (most recent call last):
+        ValueError: the positions are of 3 queries and 3 keys; there are 1 new and 2 cached tokens
+    """
+    given = given.to(placed.query.device)
+    queries, keys = placed.query.shape[1], placed.key.shape[1]
+    if (given.query.shape[1], given.key.shape[1]) != (queries, keys):
+        raise ValueError(
+            f"the positions are of {given.query.shape[1]} queries and {given.key.shape[1]} keys; "
+            f"there are {queries} new and {keys - queries} cached tokens"
+        )
+    if given.batch not in (1, batch):
+        raise ValueError(f"the positions are of {given.batch} samples; the batch has {batch}")
+    if given.key_valid is not None and mask is not None and bool((given.key_valid != mask.bool()).any()):
+        raise ValueError("the attention mask and the positions differ in what is padding; give one of them")
+    lacking = [field.name for field in fields(given) if getattr(given, field.name) is None]
+    return replace(given, **{name: getattr(placed, name) for name in lacking})

@@ -1,0 +1,273 @@
+"""Stacks of blocks with one position model: the encoder and the decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import Cache
+
+from floater.encodings import PositionError, PositionModel, build, options
+from floater.encodings.model import Site
+from floater.positions import Positions
+from floater.transformer.blocks import DecoderBlock, EncoderBlock
+from floater.transformer.config import FloaterConfig
+from floater.transformer.halting import Halting
+from floater.transformer.memory import Earlier, Memory, check_memory
+
+
+def position_model(config: FloaterConfig, layers: int, site: Site) -> PositionModel:
+    """The position model that a configuration names, for one stack of blocks.
+
+    In an encoder-decoder a model with the option `plain` has it by default: there it acts in the decoder.
+
+    Args:
+        config: its `position`, `position_options`, sizes and `training_length`.
+        layers: blocks of the stack.
+        site: see `floater.encodings.Frame`.
+
+    Raises:
+        PositionError: if the name, an option or a value is not valid.
+    """
+    given = config.position_options or {}
+    if config.is_encoder_decoder and "plain" in options(config.position):
+        given = {"plain": True} | given
+    model = build(
+        config.position,
+        dim=config.hidden_size,
+        heads=config.num_attention_heads,
+        layers=layers,
+        max_length=config.training_length,
+        site=site,
+        vocabulary=config.vocab_size,
+        **given,
+    )
+    if config.attention == "linear" and model.overrides("bias", "logits", "mask", "values"):
+        raise PositionError(
+            f"attention is 'linear', but '{config.position}' changes the attention matrix, which linear "
+            "attention does not compute; models of embeddings, queries and keys, such as 'spe_sine', do not"
+        )
+    return model
+
+
+class Stack(nn.Module):
+    """Blocks one after another; or one block again and again, with or without halting.
+
+    With `config.share_layers` all steps share one block (Dehghani et al. 2019, section 2.1); with
+    `config.halting` each position decides how many of them it takes (see `Halting`).
+
+    Args:
+        config: sizes.
+        positions: the position models, for `layers` steps: that of its tokens is "position".
+        blocks: makes a block of the stack from its index.
+        layers: number of steps.
+    """
+
+    position: PositionModel
+
+    def __init__(
+        self,
+        config: FloaterConfig,
+        positions: dict[str, PositionModel],
+        blocks: Callable[[int], nn.Module],
+        layers: int,
+    ) -> None:
+        super().__init__()
+        for name, model in positions.items():
+            self.add_module(name, model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.repeats = layers if config.share_layers else 1
+        self.blocks = nn.ModuleList(map(blocks, range(1 if config.share_layers else layers)))
+        self.norm = nn.LayerNorm(config.hidden_size) if config.norm_first else nn.Identity()
+        self.halting = None if config.halting is None else Halting(config.hidden_size, config.halting)
+
+    def steps(
+        self,
+        x: Tensor,
+        state: Any,
+        positions: Positions,
+        step: Callable[[Tensor, int], Tensor],
+        *,
+        every: bool,
+        costs: list[Tensor] | None,
+        counted: Tensor | None = None,
+    ) -> Tensor:
+        """Take all steps.
+
+        Args:
+            x: (batch, T, dim), what enters the first block.
+            state: what the position model prepared.
+            positions: where the tokens stand.
+            step: what a block does at a step.
+            every: with halting, take steps that no position needs, as later tokens read them from a cache.
+            costs: with halting gets the mean number of steps and remainders of the tokens.
+            counted: (batch, T) bool, which tokens that mean is over; None means those that are keys.
+
+        Returns:
+            (batch, T, dim).
+        """
+        if self.halting is None:
+            for layer in range(self.repeats * len(self.blocks)):
+                x = step(x, layer)
+        else:
+            found = self.halting(
+                x, self.repeats, step, lambda x, layer: self.position.block(x, state, layer), every
+            )
+            valid, x = positions.key_valid, found.hidden
+            if counted is None and valid is not None:
+                counted = valid[:, valid.shape[1] - x.shape[1] :]
+            if costs is not None:
+                costs.append(found.cost(counted))
+        out: Tensor = self.norm(x)
+        return out
+
+
+class Encoder(Stack):
+    """A stack of blocks over one sequence: an encoder, or with `causal` the decoder of a language model.
+
+    Args:
+        config: sizes.
+        causal: a token may attend to itself and earlier ones only.
+    """
+
+    main_input_name = "input_ids"  # Hugging Face's generate asks the encoder of an encoder-decoder
+
+    def __init__(self, config: FloaterConfig, *, causal: bool = False) -> None:
+        layers = config.num_hidden_layers
+        super().__init__(
+            config,
+            {"position": position_model(config, layers, "self")},
+            lambda layer: EncoderBlock(config, layer, causal=causal),
+            layers,
+        )
+        self.causal = causal
+
+    def forward(
+        self,
+        x: Tensor,
+        positions: Positions,
+        cache: Cache | None = None,
+        memory: Memory | None = None,
+        costs: list[Tensor] | None = None,
+        counted: Tensor | None = None,
+    ) -> Tensor:
+        """Encode embeddings.
+
+        Args:
+            x: (batch, T, dim).
+            positions: where they stand, and the cached or remembered ones before them.
+            cache: keys and values of earlier steps (a causal stack).
+            memory: of earlier segments (a causal stack), to be extended.
+            costs: gets the mean number of steps and remainders of the tokens, with halting.
+            counted: (batch, T) bool, which tokens that mean is over; None means those that are keys.
+
+        Returns:
+            (batch, T, dim).
+
+        Raises:
+            PositionError: if the position model has no use for a memory.
+        """
+        whole: Any = None
+        read: list[Tensor] = []
+        if memory is not None:
+            check_memory(self.position, self.causal)
+            if memory.length:
+                at, valid = positions.key, positions.key_valid
+                whole = self.position.prepare(Positions(at, at, valid, document=positions.document))
+        state = self.position.prepare(positions)
+        visible = positions.visible
+
+        def step(x: Tensor, layer: int) -> Tensor:
+            earlier = None
+            if memory is not None:
+                read.append(x)
+                earlier = Earlier(memory.hidden[layer], whole) if memory.length else None
+            block = self.blocks[layer % len(self.blocks)]
+            out: Tensor = block(
+                x,
+                self.position,
+                state,
+                visible,
+                past_key_values=cache,
+                layer=layer,
+                earlier=earlier,
+            )
+            return out
+
+        x = self.dropout(self.position.embed(x, state))
+        every = cache is not None or memory is not None
+        x = self.steps(x, state, positions, step, every=every, costs=costs, counted=counted)
+        if memory is not None:
+            memory.extend(read)
+        return x
+
+
+class Decoder(Stack):
+    """The decoder of an encoder-decoder; causal, unless it writes all tokens at once.
+
+    Position acts in its self-attention and, where the position model says so, in the queries (target
+    positions) and the keys and values (source positions) of cross-attention.
+
+    Args:
+        config: sizes.
+        causal: a token may attend to itself and earlier ones only.
+    """
+
+    memory: PositionModel
+
+    def __init__(self, config: FloaterConfig, *, causal: bool = True) -> None:
+        layers = config.decoder_layers
+        super().__init__(
+            config,
+            {
+                "position": position_model(config, layers, "decoder"),
+                "memory": position_model(config, layers, "memory"),
+            },
+            lambda layer: DecoderBlock(config, layer, causal=causal),
+            layers,
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        positions: Positions,
+        source: Tensor,
+        source_positions: Positions,
+        cache: Cache | None = None,
+        costs: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Decode target embeddings.
+
+        Args:
+            x: (batch, T, dim), embeddings of the target.
+            positions: where they stand.
+            source: (batch, S, dim), the encoder's output.
+            source_positions: where the source tokens stand.
+            cache: an `EncoderDecoderCache` of earlier steps.
+            costs: see `Encoder.forward`.
+
+        Returns:
+            (batch, T, dim).
+        """
+        state = self.position.prepare(positions)
+        memory_state = self.memory.prepare(source_positions)
+        visible = positions.visible
+
+        def step(x: Tensor, layer: int) -> Tensor:
+            out: Tensor = self.blocks[layer % len(self.blocks)](
+                x,
+                source,
+                self.position,
+                state,
+                self.memory,
+                memory_state,
+                visible,
+                source_positions.key_valid,
+                past_key_values=cache,
+                layer=layer,
+            )
+            return out
+
+        x = self.dropout(self.position.embed(x, state))
+        return self.steps(x, state, positions, step, every=cache is not None, costs=costs)
