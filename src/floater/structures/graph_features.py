@@ -1,0 +1,185 @@
+"""What position models read off graphs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def distances(edges: Tensor) -> Tensor:
+    """Number of edges on a shortest path from row to column: (batch, N, N) bool -> (batch, N, N), -1 without.
+
+    Example:
+        >>> distances(torch.tensor([[[False, True], [False, False]]])).tolist()
+        [[[0, 1], [-1, 0]]]
+    """
+    batch, nodes, _ = edges.shape
+    sample, source, target = edges.nonzero(as_tuple=True)
+    source, target = source + nodes * sample, target + nodes * sample
+    reached = torch.eye(nodes, dtype=torch.bool, device=edges.device).repeat(batch, 1)  # node by start
+    distance = reached.long() - 1
+    steps = 0
+    while True:
+        steps += 1
+        ways = torch.zeros(distance.shape, device=edges.device).index_add(0, target, reached[source].float())
+        reached = (ways > 0) & (distance < 0)
+        if not bool(reached.any()):
+            return distance.view(batch, nodes, nodes).transpose(1, 2)
+        distance = distance.masked_fill(reached, steps)
+
+
+def symbols(edges: Tensor) -> Tensor:
+    """Labels with directions, for paths that may run against edges.
+
+    Args:
+        edges: (batch, N, N), see `Structure`.
+
+    Returns:
+        (batch, N, N): 2 k + 1 along an edge with label k, 2 k + 2 against it, 0 without; where there are
+        edges of both directions, along.
+
+    Example:
+        >>> symbols(torch.tensor([[[0, 4], [0, 0]]])).tolist()
+        [[[0, 7], [8, 0]]]
+    """
+    along, against = 2 * edges - 1, 2 * edges.transpose(1, 2)
+    return torch.where(edges > 0, along, against)
+
+
+def path_symbols(symbol: Tensor) -> tuple[Tensor, Tensor]:
+    """The symbols on a shortest path from row to column; of several, the one over the lowest next nodes.
+
+    Args:
+        symbol: (batch, N, N), 0 where there is no edge.
+
+    Returns:
+        The distinct sequences of the batch, (R, greatest distance), 0 past the end, the empty one first; and
+        for each pair of nodes the number of its sequence, (batch, N, N), -1 without a path.
+
+    Example:
+        >>> from floater.structures import graphs
+        >>> rows, pair = path_symbols(symbols(graphs([[(0, 1, 5), (2, 1, 6)]]).edges))
+        >>> rows[pair[0, 0, 2]].tolist()
+        [11, 14]
+    """
+    batch, nodes, _ = symbol.shape
+    distance = distances(symbol > 0)
+    sample, source, target = symbol.nonzero(as_tuple=True)
+    nearer = distance[sample, target] == distance[sample, source] - 1  # (E, N), for each end of a path
+    following = symbol.new_full((batch * nodes, nodes), nodes).scatter_reduce(
+        0,
+        (sample * nodes + source)[:, None].expand(-1, nodes),
+        torch.where(nearer, target[:, None], nodes),
+        "amin",
+    )
+    # A path is its first symbol and the path from the next node on, so that sequences grow by one symbol a
+    # distance and are told apart by two numbers.
+    order = distance.flatten().argsort(stable=True)
+    groups = torch.split(order, torch.bincount(distance.flatten() + 1, minlength=2).tolist())
+    pair = torch.where(distance.flatten() < 0, -1, 0)
+    rows = [symbol.new_zeros(1, 0)]
+    start = 0
+    for group in groups[2:]:
+        row, end = group // nodes, group % nodes
+        then = following[row, end]
+        first = symbol.flatten()[row * nodes + then]
+        rest = pair[(row - row % nodes + then) * nodes + end] - start
+        start += len(rows[-1])
+        key, number = torch.unique(first * len(rows[-1]) + rest, return_inverse=True)
+        pair[group] = number + start
+        grown = (key // len(rows[-1]), rows[-1][key % len(rows[-1])])
+        rows.append(torch.cat([grown[0][:, None], grown[1]], dim=1))
+    longest = rows[-1].shape[1]
+    padded = [torch.nn.functional.pad(row, (0, longest - row.shape[1])) for row in rows]
+    return torch.cat(padded), pair.view(batch, nodes, nodes)
+
+
+def laplacian_vectors(neighbours: Tensor, valid: Tensor, count: int) -> Tensor:
+    """Eigenvectors of I - D^-1/2 A D^-1/2 with the smallest eigenvalues, the first left out.
+
+    Degrees count from 1, so that a node without edges is an eigenvector of eigenvalue 1. The sign makes the
+    component of greatest size positive, of equal ones the first. Equal eigenvalues leave their vectors open
+    to a rotation.
+
+    Args:
+        neighbours: (batch, N, N) bool, symmetric.
+        valid: (batch, N) bool.
+        count: number of eigenvectors.
+
+    Returns:
+        (batch, N, count) in float64; 0 at padding and where a graph has no more eigenvectors.
+
+    Example:
+        >>> from floater.structures import graphs
+        >>> pair = graphs([[(0, 1)]])
+        >>> laplacian_vectors(pair.neighbours, pair.valid, 2).abs().round(decimals=4).tolist()
+        [[[0.7071, 0.0], [0.7071, 0.0]]]
+    """
+    adjacency = neighbours.double()
+    root = adjacency.sum(-1).clamp(min=1).rsqrt()
+    eye = torch.eye(adjacency.shape[-1], dtype=torch.float64, device=adjacency.device)
+    # eigenvalues lie in [0, 2]: padding gets 3, so that its vectors come last and are cut off
+    laplacian = eye * torch.where(valid, 1.0, 3.0)[:, None] - root[:, :, None] * adjacency * root[:, None, :]
+    vectors = torch.linalg.eigh(laplacian).eigenvectors[:, :, 1 : count + 1]
+    rank = torch.arange(1, 1 + vectors.shape[-1], device=valid.device)
+    vectors = vectors * (rank < valid.sum(-1)[:, None])[:, None, :] * valid[:, :, None]
+    if vectors.numel():
+        size = vectors.abs()
+        equal = size >= size.amax(1, keepdim=True) * (1 - 1e-6)  # but for rounding
+        greatest = vectors.gather(1, equal.long().argmax(1, keepdim=True))
+        vectors = torch.where(greatest < 0, -vectors, vectors)
+    return torch.nn.functional.pad(vectors, (0, count - vectors.shape[-1]))
+
+
+def wl_colours(neighbours: Tensor, valid: Tensor, rounds: int) -> Tensor:
+    """Colours of the Weisfeiler-Lehman refinement, from one colour on.
+
+    Nodes of a graph have the same colour if they had so before and their neighbours' colours agree; colours
+    count from 0 in the order of those, so that isomorphic graphs get the same.
+
+    Args:
+        neighbours: (batch, N, N) bool, symmetric.
+        valid: (batch, N) bool.
+        rounds: refinements.
+
+    Returns:
+        (batch, N) integers, 0 at padding.
+
+    Example:
+        >>> from floater.structures import graphs
+        >>> path = graphs([[(0, 1), (1, 2), (2, 3), (3, 4)]])
+        >>> wl_colours(path.neighbours, path.valid, 2).tolist()
+        [[0, 2, 1, 2, 0]]
+    """
+    colours = torch.zeros(valid.shape, dtype=torch.long, device=valid.device)
+    for sample, present in enumerate(valid):
+        edges = neighbours[sample][present][:, present].long()
+        colour = colours[sample][present]
+        for _ in range(rounds):
+            around = torch.zeros_like(edges).index_add(1, colour, edges)
+            key = torch.cat([colour[:, None], around], dim=1)
+            colour = torch.unique(key, dim=0, return_inverse=True)[1]
+        colours[sample, present] = colour
+    return colours
+
+
+def intimacy(neighbours: Tensor, restart: float) -> Tensor:
+    """Personalised PageRank a (I - (1 - a) D^-1 A)^-1: from each node (row) to each (column).
+
+    Args:
+        neighbours: (batch, N, N) bool.
+        restart: a, between 0 and 1.
+
+    Returns:
+        (batch, N, N) in float64.
+
+    Example:
+        >>> from floater.structures import graphs
+        >>> intimacy(graphs([[(0, 1)]]).neighbours, 0.5).round(decimals=4).tolist()
+        [[[0.6667, 0.3333], [0.3333, 0.6667]]]
+    """
+    step = neighbours.double()
+    step = step / step.sum(-1, keepdim=True).clamp(min=1)
+    eye = torch.eye(step.shape[-1], dtype=torch.float64, device=step.device)
+    inverse: Tensor = torch.linalg.inv(eye - (1 - restart) * step)
+    return restart * inverse

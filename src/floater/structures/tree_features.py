@@ -1,0 +1,83 @@
+"""What position models read off trees."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from floater.structures.structure import Structure
+
+
+def ancestors(parents: Tensor, valid: Tensor) -> Tensor:
+    """The nodes on the way from each node of a tree to its root, itself first.
+
+    Args:
+        parents: (batch, N), -1 at the root and at padding.
+        valid: (batch, N) bool.
+
+    Returns:
+        (batch, N, 1 + greatest depth), -1 past the root.
+
+    Example:
+        >>> ancestors(torch.tensor([[-1, 0, 1]]), torch.ones(1, 3, dtype=torch.bool))[0].tolist()
+        [[0, -1, -1], [1, 0, -1], [2, 1, 0]]
+    """
+    node = torch.arange(parents.shape[1], device=parents.device).expand_as(parents)
+    way = [node.masked_fill(~valid, -1)]
+    while True:
+        above = parents.gather(1, way[-1].clamp(min=0)).masked_fill(way[-1] < 0, -1)
+        if not bool((above >= 0).any()):
+            return torch.stack(way, dim=-1)
+        way.append(above)
+
+
+def child_index(parents: Tensor) -> Tensor:
+    """How many siblings stand before each node of a tree: (batch, N) -> (batch, N).
+
+    Example:
+        >>> child_index(torch.tensor([[1, -1, 1, 1]])).tolist()
+        [[0, 0, 1, 2]]
+    """
+    siblings = (parents[:, :, None] == parents[:, None, :]) & (parents >= 0)[:, :, None]
+    return siblings.tril(-1).sum(-1)
+
+
+def left_child_right_sibling(parents: Tensor) -> tuple[Tensor, Tensor]:
+    """The binary form of trees: a first child hangs under its parent, another under the sibling before it.
+
+    Args:
+        parents: (batch, N), -1 at the root and at padding.
+
+    Returns:
+        Its parents (batch, N), and the branches (batch, N): 0 for a first child, 1 for a sibling.
+
+    Example:
+        >>> left_child_right_sibling(torch.tensor([[-1, 0, 0, 0]]))[0].tolist()
+        [[-1, 0, 1, 2]]
+    """
+    siblings = (parents[:, :, None] == parents[:, None, :]) & (parents >= 0)[:, :, None]
+    node = torch.arange(parents.shape[1], device=parents.device)
+    before = torch.where(siblings.tril(-1), node, -1)
+    before = torch.cat([before, before.new_full((*parents.shape, 1), -1)], dim=-1).amax(-1)
+    return torch.where(before >= 0, before, parents), (before >= 0).long()
+
+
+def common_ancestors(tree: Structure) -> Tensor:
+    """The lowest common ancestor of any two nodes of a tree: (batch, N, N), -1 at padding.
+
+    Example:
+        >>> from floater.structures import trees
+        >>> common_ancestors(trees([[1, -1, 1, 2]]))[0].tolist()
+        [[0, 1, 1, 1], [1, 1, 1, 1], [1, 1, 2, 2], [1, 1, 2, 3]]
+    """
+    way, depth = tree.ancestors, tree.depth
+    lowest = torch.full_like(tree.edges, -1)
+    for level in range(way.shape[-1]):
+        at = way.gather(-1, (depth - level).clamp(min=0)[..., None])[..., 0]
+        at = at.masked_fill((depth < level) | ~tree.valid, -1)
+        same = (at[:, :, None] == at[:, None, :]) & (at >= 0)[:, :, None]
+        lowest = torch.where(same, at[:, :, None], lowest)
+    return lowest
