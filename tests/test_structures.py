@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from floater import Positions
 from floater.structures import (
-    common_ancestors,
     distances,
     graphs,
     intimacy,
@@ -63,7 +62,7 @@ def graph_of(size, edges, kind=nx.DiGraph):
 @given(st.lists(parent_lists(), min_size=1, max_size=3))
 def test_trees_have_the_depths_ancestors_and_common_ancestors_of_networkx(batch):
     tree = trees(batch)
-    lowest = common_ancestors(tree)
+    lowest = tree.common_ancestors
     longest = max(map(len, batch))
     assert tree.valid.tolist() == [[i < len(row) for i in range(longest)] for row in batch]
     for sample, parents in enumerate(batch):
@@ -241,7 +240,7 @@ def test_nothing_has_no_structure_to_speak_of(make):
     assert wl_colours(empty.neighbours, empty.valid, 2).shape == (batch, 0)
     if empty.parents is not None:
         assert empty.depth.shape == (batch, 0)
-        assert common_ancestors(empty).shape == (batch, 0, 0)
+        assert empty.common_ancestors.shape == (batch, 0, 0)
 
 
 def test_distances_survive_half_precision():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from floater.structures.graph_features import distances
-from floater.structures.tree_features import ancestors, child_index
+from floater.structures.tree_features import ancestors, child_index, common_ancestors
 
 Device = torch.device | str | None
 
@@ -70,6 +70,11 @@ class Structure:
     def ancestors(self) -> Tensor:
         """See `ancestors`."""
         return ancestors(self._parents, self.valid)
+
+    @cached_property
+    def common_ancestors(self) -> Tensor:
+        """See `common_ancestors`."""
+        return common_ancestors(self.ancestors, self.valid)
 
     @cached_property
     def child_index(self) -> Tensor:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from floater.structures.structure import Structure
 
 
 def ancestors(parents: Tensor, valid: Tensor) -> Tensor:
@@ -65,19 +60,24 @@ def left_child_right_sibling(parents: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(before >= 0, before, parents), (before >= 0).long()
 
 
-def common_ancestors(tree: Structure) -> Tensor:
+def common_ancestors(way: Tensor, valid: Tensor) -> Tensor:
     """The lowest common ancestor of any two nodes of a tree: (batch, N, N), -1 at padding.
+
+    Args:
+        way: the nodes' ancestors, as `ancestors` gives them.
+        valid: (batch, N), False at padding.
 
     Example:
         >>> from floater.structures import trees
-        >>> common_ancestors(trees([[1, -1, 1, 2]]))[0].tolist()
+        >>> tree = trees([[1, -1, 1, 2]])
+        >>> common_ancestors(tree.ancestors, tree.valid)[0].tolist()
         [[0, 1, 1, 1], [1, 1, 1, 1], [1, 1, 2, 2], [1, 1, 2, 3]]
     """
-    way, depth = tree.ancestors, tree.depth
-    lowest = torch.full_like(tree.edges, -1)
+    depth = ((way >= 0).sum(-1) - 1).clamp(min=0)
+    lowest = way.new_full((*valid.shape, valid.shape[1]), -1)
     for level in range(way.shape[-1]):
         at = way.gather(-1, (depth - level).clamp(min=0)[..., None])[..., 0]
-        at = at.masked_fill((depth < level) | ~tree.valid, -1)
+        at = at.masked_fill((depth < level) | ~valid, -1)
         same = (at[:, :, None] == at[:, None, :]) & (at >= 0)[:, :, None]
         lowest = torch.where(same, at[:, :, None], lowest)
     return lowest

@@ -15,7 +15,7 @@ from floater.encodings.model import Frame, PositionError, chosen_blocks, one_of,
 from floater.encodings.structural.structured import Structured, mixture, scores
 from floater.flow import sinusoid
 from floater.positions import Positions
-from floater.structures import Structure, common_ancestors
+from floater.structures import Structure
 
 
 @register("spr_absolute")
@@ -181,7 +181,7 @@ class SPRRelative(Structured):
 
 def tree_relations(structure: Structure) -> Tensor:
     """rel(t, s) of every two tokens, query by key: (batch, T, T)."""
-    lowest, depth = structure.between(common_ancestors(structure)), structure.at(structure.depth)
+    lowest, depth = structure.between(structure.common_ancestors), structure.at(structure.depth)
     node = structure.at(
         torch.arange(structure.valid.shape[1], device=lowest.device).expand_as(structure.valid)
     )
