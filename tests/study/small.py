@@ -8,7 +8,7 @@ from typing import Any
 from floater.settings import make
 from floater.study import cell
 from floater.study.grid import Cell
-from floater.study.launch import Started
+from floater.study.local_launcher import Started
 from floater.study.settings import StudySettings
 
 SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}

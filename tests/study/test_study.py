@@ -19,7 +19,8 @@ from floater.settings import dump
 from floater.study import launch, run
 from floater.study.cell import is_finished, read
 from floater.study.grid import grid
-from floater.study.launch import LocalLauncher, run_cells
+from floater.study.launch import run_cells
+from floater.study.local_launcher import LocalLauncher
 from floater.study.results import VALIDATION, Column, Results
 from floater.study.settings import Budget, ShortToLong
 from floater.tasks.text import DataError

@@ -11,7 +11,7 @@ from typing import Any
 
 from floater.settings import SettingsError
 from floater.study.grid import Cell
-from floater.study.launch import GIB, Started, own_environment
+from floater.study.local_launcher import GIB, Started, own_environment
 from floater.study.settings import Budget
 
 
