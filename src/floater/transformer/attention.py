@@ -11,6 +11,7 @@ from transformers import Cache, EncoderDecoderCache
 
 from floater.encodings import Frame, PositionModel
 from floater.encodings.model import Projection
+from floater.transformer.biased import biased_attention, gradient_in_pieces
 from floater.transformer.config import FloaterConfig
 from floater.transformer.linear import linear_attention
 from floater.transformer.memory import Earlier
@@ -199,6 +200,9 @@ class Attention(nn.Module):
         if bias is not None:
             bias = bias.to(q.dtype)
             mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
+            if bias.requires_grad and not dropout and gradient_in_pieces(q):
+                out = biased_attention(q, k, v, mask, scale)
+                return self.output(out.transpose(1, 2).flatten(-2)), None
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=kernel_causal, scale=scale
         )
