@@ -120,9 +120,10 @@ class T5(PositionBias):
 
     def prepare(self, positions: Positions) -> Tensor:
         if positions.query.is_floating_point():
-            return self._scalars(positions.delta).movedim(-1, 1)
+            return self._scalars(positions.delta).movedim(-1, 1).contiguous()
         distances = Distances.of(positions, "t5")
-        return distances.plane(self._scalars(distances.values).T)
+        # Rows of heads, so that each head's plane lies in one piece, as attention reads it.
+        return distances.plane(self._scalars(distances.values).T.contiguous())
 
     def _scalars(self, distances: Tensor) -> Tensor:
         scalars: Tensor = self.table(

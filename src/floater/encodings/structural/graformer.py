@@ -95,4 +95,4 @@ class Graformer(Structured):
 
     def bias(self, q: Tensor, k: Tensor, state: Tensor, layer: int) -> Tensor:
         scalars: Tensor = self.scalars(state)
-        return scalars.permute(0, 3, 1, 2)
+        return scalars.permute(0, 3, 1, 2).contiguous()  # as attention reads it, head by head
