@@ -39,7 +39,7 @@ class FlowInaccurate(RuntimeError):
     """No plan of a collocation solve met its tolerance.
 
     Args:
-        time: Where the estimated error was largest.
+        time: The end of the window whose estimated error was largest.
         error: That error, relative to the tolerance.
     """
 
