@@ -60,7 +60,11 @@ def test_subwords_of_one_word_stand_at_their_distance_in_tokens():
     model = build("graformer", **SIZES, reach=3, subwords=2)
     assert model.scalars.num_embeddings == 8 + 4
     words = [0, 0, 0, 0, 1]
-    found = model.prepare(Positions.graph([[(0, 1)]], words=[words]))[0].tolist()
+    with torch.no_grad():
+        model.scalars.weight.copy_(torch.arange(12.0).unsqueeze(1).expand(12, 2))
+        state = model.prepare(Positions.graph([[(0, 1)]], words=[words]))
+    q = torch.zeros(1, 2, 5, 4)
+    found = model.bias(q, q, state, 0)[0, 1].tolist()
     # 8 and 9 are the distances 1 and -1, 10 and 11 are 2 and -2 and farther
     assert found == [
         [0, 8, 10, 10, 2],

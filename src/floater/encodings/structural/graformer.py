@@ -91,8 +91,8 @@ class Graformer(Structured):
             words = structure.words
             same = (words[:, :, None] == words[:, None, :]) & (offset != 0) & (words >= 0)[:, :, None]
             number = torch.where(same, 2 * (self.reach + offset.abs()) + (offset < 0), number)
-        return number
+        scalars: Tensor = self.scalars(number)
+        return scalars.permute(0, 3, 1, 2).contiguous()  # as attention reads it, head by head
 
     def bias(self, q: Tensor, k: Tensor, state: Tensor, layer: int) -> Tensor:
-        scalars: Tensor = self.scalars(state)
-        return scalars.permute(0, 3, 1, 2).contiguous()  # as attention reads it, head by head
+        return state  # one bias for all blocks
