@@ -41,8 +41,9 @@ class Graformer(Structured):
 
     Example:
         >>> model = Graformer(Frame(dim=8, heads=2, layers=1, max_length=16))
-        >>> model.prepare(Positions.graph([[(0, 1), (1, 2)]], sizes=[4]))[0].tolist()
-        [[0, 2, 4, 1], [3, 0, 2, 1], [5, 3, 0, 1], [1, 1, 1, 0]]
+        >>> bias = model.prepare(Positions.graph([[(0, 1), (1, 2)]], sizes=[4]))[0, 0]
+        >>> bool(bias[0, 1] == bias[1, 2]), bool(bias[0, 1] == bias[1, 0])  # there and back differ
+        (True, False)
     """
 
     card = Card(
