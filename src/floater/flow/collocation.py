@@ -43,6 +43,8 @@ class FlowInaccurate(RuntimeError):
         error: That error, relative to the tolerance.
     """
 
+    reason = "its tolerance is out of reach"
+
     def __init__(self, time: float, error: float) -> None:
         super().__init__(time, error)
         self.time, self.error = time, error

@@ -156,6 +156,7 @@ class Preactivations:
         with torch.enable_grad():
             z = states.detach().requires_grad_()
             (slope,) = torch.autograd.grad(self._layers.activate(z).sum(), z)
+        # That of a saturated unit is denormal, or becomes so; see `backward_sweeps`.
         slope = F.hardshrink(slope, torch.finfo(slope.dtype).eps ** 2)
         matrix = self._matrix.detach()
         return lambda windows, f: torch.mm(f.flatten(0, 2), matrix).view_as(f).mul_(slope[windows])

@@ -306,8 +306,7 @@ class FlowEncoder(nn.Module):
             if not error.time > 0:
                 raise
             scale = self.time_scale * error.time / end
-            reason = error.reason if isinstance(error, FlowDiverged) else "its tolerance is out of reach"
-            raise SpanTooLong(error.time, reason, last, scale) from error
+            raise SpanTooLong(error.time, error.reason, last, scale) from error
 
     def _solve(self, wanted: Tensor, start: Tensor | None = None, begin: float = 0.0) -> Tensor:
         """Vectors (U, rows, dim) at increasing positions, from the state (rows, dim) at position `begin`."""

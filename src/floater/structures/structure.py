@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from floater.structures.graph_features import distances
-from floater.structures.tree_features import ancestors, child_index, common_ancestors
+from floater.structures.tree_features import ancestors, child_index, common_ancestors, depths
 
 Device = torch.device | str | None
 
@@ -63,8 +63,8 @@ class Structure:
 
     @cached_property
     def depth(self) -> Tensor:
-        """(batch, N): edges between a node of a tree and its root."""
-        return ((self.ancestors >= 0).sum(-1) - 1).clamp(min=0)
+        """See `depths`."""
+        return depths(self.ancestors)
 
     @cached_property
     def ancestors(self) -> Tensor:

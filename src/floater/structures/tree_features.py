@@ -60,6 +60,16 @@ def left_child_right_sibling(parents: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(before >= 0, before, parents), (before >= 0).long()
 
 
+def depths(way: Tensor) -> Tensor:
+    """(batch, N): edges between a node of a tree and its root, from its `ancestors`.
+
+    Example:
+        >>> depths(torch.tensor([[[0, 1], [1, -1]]]))
+        tensor([[1, 0]])
+    """
+    return ((way >= 0).sum(-1) - 1).clamp(min=0)
+
+
 def common_ancestors(way: Tensor, valid: Tensor) -> Tensor:
     """The lowest common ancestor of any two nodes of a tree: (batch, N, N), -1 at padding.
 
@@ -73,7 +83,7 @@ def common_ancestors(way: Tensor, valid: Tensor) -> Tensor:
         >>> common_ancestors(tree.ancestors, tree.valid)[0].tolist()
         [[0, 1, 1, 1], [1, 1, 1, 1], [1, 1, 2, 2], [1, 1, 2, 3]]
     """
-    depth = ((way >= 0).sum(-1) - 1).clamp(min=0)
+    depth = depths(way)
     lowest = way.new_full((*valid.shape, valid.shape[1]), -1)
     for level in range(way.shape[-1]):
         at = way.gather(-1, (depth - level).clamp(min=0)[..., None])[..., 0]

@@ -200,12 +200,12 @@ class Attention(nn.Module):
         if bias is not None:
             bias = bias.to(q.dtype)
             mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
-            if bias.requires_grad and not dropout and gradient_in_pieces(q):
-                out = biased_attention(q, k, v, mask, scale)
-                return self.output(out.transpose(1, 2).flatten(-2)), None
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=kernel_causal, scale=scale
-        )
+        if mask is not None and mask.requires_grad and not dropout and gradient_in_pieces(q):
+            out = biased_attention(q, k, v, mask, scale)
+        else:
+            out = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=kernel_causal, scale=scale
+            )
         return self.output(out.transpose(1, 2).flatten(-2)), None
 
     def _plain(

@@ -173,6 +173,7 @@ class Distances:
 
     def plane(self, row: Tensor) -> Tensor:
         """b(s - t): (..., N) gives (batch or 1, ..., T, S)."""
+        row = row.contiguous()  # so that each head's plane lies in one piece, as attention reads it
         if self.index is not None:
             return row[..., self.index].movedim(-3, 0)
         length, slots = self.shape

@@ -122,8 +122,7 @@ class T5(PositionBias):
         if positions.query.is_floating_point():
             return self._scalars(positions.delta).movedim(-1, 1).contiguous()
         distances = Distances.of(positions, "t5")
-        # Rows of heads, so that each head's plane lies in one piece, as attention reads it.
-        return distances.plane(self._scalars(distances.values).T.contiguous())
+        return distances.plane(self._scalars(distances.values).T)
 
     def _scalars(self, distances: Tensor) -> Tensor:
         scalars: Tensor = self.table(
