@@ -25,6 +25,7 @@ from floater.tasks.language_modeling.data import (
     masked_batch,
     stream_batch,
 )
+from floater.tasks.language_modeling.head import logits_at
 from floater.tasks.language_modeling.settings import Masking
 from floater.tasks.run import evaluating
 from floater.training import TokenBatchSampler
@@ -183,7 +184,8 @@ def remembering_score(
             made = stream_batch(parts, pad=0)
             del made["document_ids"]
             which = [(start + i, first) for i in range(len(chosen))]
-            yield which, made | {"memory": held}, made.pop("labels")
+            labels = made.pop("labels")
+            yield which, made | {"memory": held}, labels
 
     batches = [functools.partial(batch, start) for start in range(0, len(texts), rows)]
     return _score(model, batches, record)
@@ -250,7 +252,7 @@ def _score(
 ) -> Score:
     """Sum the loss over batches, shared out among the processes; no random number of torch is drawn.
 
-    `later`: whether logits are of the token that comes next.
+    `later`: whether logits are of the token that comes next, so that the last one has none.
     """
     state, began = PartialState(), time.perf_counter()
     nats, tokens = 0.0, 0
@@ -258,16 +260,18 @@ def _score(
     with evaluating(model):
         for indices, given, labels in itertools.chain.from_iterable(batch() for batch in own):
             moved = {k: v.to(model.device) if isinstance(v, Tensor) else v for k, v in given.items()}
-            logits, labels = model(**moved, **_uncached(model)).logits, labels.to(model.device)
+            labels = labels.to(model.device)
             if later:
-                logits, labels = logits[:, :-1], labels[:, 1:]
-            losses = F.cross_entropy(
-                logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="none"
-            ).view_as(labels)
+                labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+            places = labels != IGNORED
+            logits = logits_at(model, places, **moved, **_uncached(model))
+            losses = F.cross_entropy(logits.float(), labels[places], reduction="none")
             nats += float(losses.sum())
-            tokens += int((labels != IGNORED).sum())
+            tokens += len(losses)
             if record is not None:
-                record(indices, losses.cpu(), labels.cpu() != IGNORED)
+                rows = losses.new_zeros(labels.shape).masked_scatter(places, losses)
+                last = -1 if later else None
+                record(indices, rows[:, :last].cpu(), places[:, :last].cpu())
     parts = gather_object([(nats, tokens)]) if state.num_processes > 1 else [(nats, tokens)]
     nats, tokens = (sum(values) for values in zip(*parts, strict=True))
     return Score(nats, tokens, time.perf_counter() - began)

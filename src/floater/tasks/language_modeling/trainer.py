@@ -22,12 +22,14 @@ from floater.tasks.language_modeling.data import (
     masked_batch,
     stream_batch,
 )
+from floater.tasks.language_modeling.head import has_head, head_at
 from floater.tasks.language_modeling.score import Score
 from floater.tasks.language_modeling.settings import Masking
 from floater.tasks.settings import Optimisation
 from floater.tasks.trainer import TaskTrainer
 from floater.training import smoothed_loss
 from floater.transformer.memory import Memory
+from floater.transformer.outputs import IGNORED
 
 
 class Settings(Protocol):
@@ -84,7 +86,14 @@ class LanguageModelTrainer(TaskTrainer):
         """The loss of a batch, after what the memory holds of those before it."""
         if self.memory is not None:
             inputs = inputs | {"memory": self.memory}
-        return super().compute_loss(model, inputs, *args, **kwargs)
+        whole = self.accelerator.unwrap_model(model)
+        # Replicas on several devices of one process are given parts of a batch.
+        if self.settings.objective == "causal" or self.args.n_gpu > 1 or not has_head(whole):
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        places = inputs["labels"] != IGNORED
+        inputs = inputs | {"labels": inputs["labels"][places].unsqueeze(0)}
+        with head_at(whole, places):
+            return super().compute_loss(model, inputs, *args, **kwargs)
 
     def _streams(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         return stream_batch(examples, pad=int(self.tokenizer.pad_token_id))

@@ -1,0 +1,73 @@
+"""The head of a language model, run at the tokens alone that are predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+
+def has_head(model: PreTrainedModel) -> bool:
+    """Whether a model has a head apart from its body, as Hugging Face's have.
+
+    Example:
+        >>> from floater.transformer import FloaterConfig, FloaterForMaskedLM
+        >>> model = FloaterForMaskedLM(FloaterConfig.preset("tiny", vocab_size=99))
+        >>> has_head(model), has_head(model.model)
+        (True, False)
+    """
+    return model.base_model is not model
+
+
+@contextmanager
+def head_at(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
+    """Let the head of a model see the hidden states of some tokens alone.
+
+    A head is the same at all tokens, and a vocabulary is wide: with 30,522 tokens, and 15 % of them masked,
+    this nearly halves a training step of a six-block encoder of width 384. Logits, and labels that the model
+    is given, are of shape (1, M, ...) meanwhile.
+
+    Args:
+        model: with a head (`has_head`) whose body returns `last_hidden_state` (batch, T, dim).
+        places: which tokens (batch, T), M in all, bool.
+
+    Example:
+        >>> import torch
+        >>> from floater.transformer import FloaterConfig, FloaterForMaskedLM
+        >>> model = FloaterForMaskedLM(FloaterConfig.preset("tiny", vocab_size=99))
+        >>> with head_at(model, torch.tensor([[False, True, True], [False, False, True]])):
+        ...     model(torch.tensor([[5, 6, 7], [5, 8, 9]])).logits.shape
+        torch.Size([1, 3, 99])
+    """
+
+    def select(body: nn.Module, given: Any, output: Any) -> Any:
+        output.last_hidden_state = output.last_hidden_state[places].unsqueeze(0)
+        return output
+
+    hook = model.base_model.register_forward_hook(select)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def logits_at(model: PreTrainedModel, places: Tensor, **given: Any) -> Tensor:
+    """Logits of a model at some tokens, its head not run at the others if it is apart.
+
+    Args:
+        model: whose `logits` are (batch, T, vocabulary).
+        places: which tokens (batch, T), M in all, bool.
+        given: to the model; no labels.
+
+    Returns:
+        (M, vocabulary).
+    """
+    if not has_head(model):
+        found: Tensor = model(**given).logits
+        return found[places]
+    with head_at(model, places):
+        chosen: Tensor = model(**given).logits
+    return chosen.squeeze(0)
