@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from floater.encodings import Frame, PositionError, catalogue
-from floater.flow import FlowDiverged, FlowInaccurate, SpanTooLong
+from floater.flow import FlowError, SpanTooLong
 from floater.listing import FORMATS, entry, table
 
 EXTRA = "this command needs more packages: pip install 'floater[train]'"
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             _fail("stopped; a training that is started again goes on from its last checkpoint")
             return 130
-        except (FlowDiverged, FlowInaccurate) as error:
+        except FlowError as error:
             code = _fail(str(error))
             return code if isinstance(error, SpanTooLong) else 1
         except ValueError as error:

@@ -8,7 +8,7 @@ from flow_cases import encoder, exact, positions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floater.flow import FlowDiverged, FlowEncoder
+from floater.flow import FlowDiverged, FlowEncoder, FlowInaccurate, solve
 from floater.flow.store import Store
 
 
@@ -101,6 +101,22 @@ def test_looking_ahead_is_no_reason_to_fail():
                 )
             with pytest.raises(FlowDiverged, match=r"t = 2"):
                 model(positions([25]))
+
+
+def test_looking_ahead_past_what_the_tolerance_allows_is_no_reason_to_fail(monkeypatch):
+    def short(field, start, times, **options):
+        if float(times[-1]) > 5:
+            raise FlowInaccurate(5.0, 7.0)
+        return solve(field, start, times, **options)
+
+    monkeypatch.setattr("floater.flow.encoder.solve", short)
+    model = encoder(delta=0.1).eval()
+    with torch.no_grad(), model.baked():
+        model(positions([0]))
+        vector = model(positions([40])).at(0, "q")
+        assert torch.equal(vector, model(positions([40])).at(0, "q"))
+        with pytest.raises(FlowInaccurate, match="near t = 5"):
+            model(positions([60]))
 
 
 def test_training_a_baked_encoder_is_refused():

@@ -11,11 +11,12 @@ from torch.autograd.function import once_differentiable
 
 from floater.flow.conditioning import amplification, warn_if_sensitive
 from floater.flow.coordinates import Coordinates, coordinates
+from floater.flow.errors import FlowDiverged, FlowError, FlowInaccurate
 from floater.flow.field import is_smooth
 from floater.flow.legendre import gauss
 from floater.flow.piecewise import Dense
 from floater.flow.plan import Plan, keep_plan, kept_plan, plan_windows, truncation
-from floater.flow.stepping import FlowDiverged, norms, wide_dtype
+from floater.flow.stepping import norms, wide_dtype
 from floater.flow.sweeps import NoConvergence, backward_sweeps, forward_sweeps
 from floater.flow.windows import NODES, Windows, tiled
 
@@ -33,28 +34,6 @@ _AIMED, _ATTEMPTS = 0.5, 6
 
 # Past a kink Legendre coefficients decay slowly, and estimates that rest on their decay are too low.
 _KINKED = 0.1
-
-
-class FlowInaccurate(RuntimeError):
-    """No plan of a collocation solve met its tolerance.
-
-    Args:
-        time: The end of the window whose estimated error was largest.
-        error: That error, relative to the tolerance.
-    """
-
-    reason = "its tolerance is out of reach"
-
-    def __init__(self, time: float, error: float) -> None:
-        super().__init__(time, error)
-        self.time, self.error = time, error
-
-    def __str__(self) -> str:
-        """One line: where, by how much, and what to try."""
-        return (
-            f"collocation missed its tolerance {self.error:.3g} times over near t = {self.time:.6g}; "
-            "try a larger rtol or atol, a float64 start, or method='dopri5'"
-        )
 
 
 def dense(
@@ -124,7 +103,7 @@ def collocate(
         key = (type(field), type(y), y.dtype, begin, rtol, atol)
         plan = kept_plan(field, key, end) if training else None
         kept, widened, strict = plan is not None, False, _AIMED
-        failure: RuntimeError = FlowDiverged(begin, "no window settled")
+        failure: FlowError = FlowDiverged(begin, "no window settled")
         for _ in range(_ATTEMPTS):
             if (plan.wide if plan else widened) and y.dtype != wide.dtype:
                 y = coordinates(field, start, begin, 0.0)

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from floater.flow.collocation import FlowInaccurate, dense
+from floater.flow.collocation import dense
+from floater.flow.errors import FlowError, SpanTooLong
 from floater.flow.field import ScaledField
 from floater.flow.piecewise import Dense
 from floater.flow.plan import forget_plans
 from floater.flow.solver import COLLOCATION, check_options, solve
-from floater.flow.stepping import FlowDiverged, SpanTooLong, wide_dtype
+from floater.flow.stepping import wide_dtype
 from floater.flow.store import Store
 from floater.flow.vectors import FlowVectors, check_positions, consecutive, distinct
 
@@ -134,7 +135,7 @@ class FlowEncoder(nn.Module):
         Raises:
             ValueError: if the positions are not two-dimensional, or one is negative or not finite.
             RuntimeError: in training mode, with gradients on, after `bake`.
-            FlowDiverged: if the solve fails.
+            FlowError: if the solve fails.
             SpanTooLong: if it fails for real positions, past their beginning.
         """
         check_positions(positions)
@@ -182,7 +183,7 @@ class FlowEncoder(nn.Module):
 
         Raises:
             ValueError: if the positions are not two-dimensional, or one is negative or not finite.
-            FlowDiverged: if the solve fails.
+            FlowError: if the solve fails.
         """
         check_positions(positions)
         self._renew()
@@ -298,11 +299,11 @@ class FlowEncoder(nn.Module):
         tolerances = {name: self.solver[name] for name in ("rtol", "atol")}
         start = self.start.flatten(0, 1)
         if ahead and (self._baked or self._frozen):
-            with suppress(FlowDiverged, FlowInaccurate):  # it may blow up where nobody asked
+            with suppress(FlowError):  # it may blow up where nobody asked
                 return dense(self.field, start, 2 * end, **tolerances)
         try:
             return dense(self.field, start, end, **tolerances)
-        except (FlowDiverged, FlowInaccurate) as error:
+        except FlowError as error:
             if not error.time > 0:
                 raise
             scale = self.time_scale * error.time / end
@@ -355,7 +356,7 @@ class FlowEncoder(nn.Module):
             missing = torch.arange(size, int(top) + 1, device=missing.device).to(missing)
             if len(missing) < _LOOK_AHEAD and ahead:
                 to_come = torch.arange(size, size + _LOOK_AHEAD, device=missing.device).to(missing)
-                with suppress(FlowDiverged):  # it may blow up where nobody asked
+                with suppress(FlowError):  # it may blow up where nobody asked
                     return self._grown(store, to_come, keep=True)
         return self._grown(store, missing, keep=whole)
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from floater.flow.errors import FlowDiverged
 from floater.flow.legendre import gauss
-from floater.flow.stepping import FlowDiverged
 from floater.flow.windows import NODES, Windows
 
 

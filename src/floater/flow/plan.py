@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from floater.flow import stepping
 from floater.flow.coordinates import Coordinates, velocity
+from floater.flow.errors import FlowDiverged
 from floater.flow.field import ScaledField
 from floater.flow.legendre import gauss
-from floater.flow.stepping import FlowDiverged, norms
+from floater.flow.stepping import norms
 from floater.flow.windows import NODES
 
 SWEEPS = 9

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from floater.flow.choices import check_choice
 from floater.flow.collocation import dense
+from floater.flow.errors import FlowDiverged
 from floater.flow.field import is_smooth
 from floater.flow.recomputation import recomputed_solve
 from floater.flow.stepping import (
     ADAPTIVE_METHODS,
     FIXED_STEP_METHODS,
     Dynamics,
-    FlowDiverged,
     adjoint_solve,
     discrete_solve,
     wide_dtype,

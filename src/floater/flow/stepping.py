@@ -12,6 +12,8 @@ from torch.func import functional_call
 from torchdiffeq._impl.adjoint import OdeintAdjointMethod, handle_adjoint_norm_
 from torchdiffeq._impl.odeint import SOLVERS
 
+from floater.flow.errors import FlowDiverged
+
 ADAPTIVE_METHODS = ("dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun")
 # torchdiffeq's Adams methods are left out: they take all steps as equally long, which ours are not.
 FIXED_STEP_METHODS = ("rk4", "midpoint", "euler", "heun2", "heun3")
@@ -33,49 +35,6 @@ def norms(x: Tensor) -> Tensor:
     """
     result: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=wide_dtype(x.device))
     return result
-
-
-class FlowDiverged(RuntimeError):
-    """A position vector left what floating-point numbers can hold, or a step size vanished.
-
-    Args:
-        time: The time at which the solve stopped.
-        reason: What was seen there.
-    """
-
-    def __init__(self, time: float, reason: str) -> None:
-        super().__init__(time, reason)
-        self.time, self.reason = time, reason
-
-    def __str__(self) -> str:
-        """One line: where, why, and what to try."""
-        return (
-            f"the flow diverged at t = {self.time:.6g} ({self.reason}); try smaller initial weights "
-            "(floater.flow.small_), a smaller delta or time_scale, or a bounded activation such as tanh"
-        )
-
-
-class SpanTooLong(FlowDiverged):
-    """The span of the positions asked for is more than the solver can cover.
-
-    Args:
-        time: The time at which the solve stopped.
-        reason: What was seen there.
-        last: The last position asked for.
-        scale: A time scale under which the span would end where the solve did.
-    """
-
-    def __init__(self, time: float, reason: str, last: float, scale: float) -> None:
-        super().__init__(time, reason)
-        self.args = (time, reason, last, scale)
-        self.last, self.scale = last, scale
-
-    def __str__(self) -> str:
-        """One line: where, why, and the scale to try."""
-        return (
-            f"the flow cannot be solved up to position {self.last:.6g}: it stopped at t = {self.time:.6g} "
-            f"({self.reason}); try time_scale={self.scale:.1e} or less, or times in a longer unit"
-        )
 
 
 class Dynamics:

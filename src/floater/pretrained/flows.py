@@ -147,7 +147,7 @@ class Flows(nn.Module):
 
         Raises:
             PlugError: if the vectors are baked and a position lies beyond them.
-            FlowDiverged: if a solve fails.
+            FlowError: if a solve fails.
         """
         if self.length is not None:
             return self._baked(site, positions)
@@ -182,7 +182,7 @@ class Flows(nn.Module):
 
         Raises:
             ValueError: if length is less than 1.
-            FlowDiverged: if a solve fails.
+            FlowError: if a solve fails.
         """
         if not isinstance(length, int) or length < 1:
             raise ValueError(f"length must be a whole number of at least 1 position, got {length!r}")

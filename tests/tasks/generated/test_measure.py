@@ -1,9 +1,11 @@
 """What a study compares solvers by, held against `evaluate`."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from floater.flow import FlowInaccurate, solve
 from floater.tasks.generated.train import evaluate, measure, train
 
 from .small import settings
@@ -32,3 +34,22 @@ def test_bins_that_are_refused_have_no_scores_and_a_note(tmp_path: Path) -> None
     assert found.score("exact", found.lengths >= 24) is None
     assert found.score("exact") is None
     assert any(note.startswith("lengths 24 to 40 are refused: ") for note in found.notes)
+
+
+def test_bins_where_the_flow_misses_its_tolerance_are_refused_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train(settings(tmp_path, model={"position": "floater"}))
+
+    def short(field: Any, start: Any, times: Any, **options: Any) -> Any:
+        if len(times) > 20:
+            raise FlowInaccurate(2.0, 7.0)
+        return solve(field, start, times, **options)
+
+    monkeypatch.setattr("floater.flow.encoder.solve", short)
+    edges = (6, 12, 24)
+    found = measure(run, edges)
+    assert found.score("exact", found.lengths < 6) is not None
+    assert found.score("exact", found.lengths >= 24) is None
+    assert any("24 to 40 are refused: collocation missed its tolerance" in note for note in found.notes)
+    assert "collocation missed" in evaluate(run, edges).bins[-1].refused

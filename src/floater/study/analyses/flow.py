@@ -46,7 +46,7 @@ def curves(source: Source, length: int | None = None, points: int = 600) -> Curv
 
     Raises:
         DataError: if the model has no flow.
-        FlowDiverged: if the solve fails.
+        FlowError: if the solve fails.
 
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterModel

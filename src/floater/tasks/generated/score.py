@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from floater.encodings import PositionError
-from floater.flow import FlowDiverged, FlowEncoder
+from floater.flow import FlowEncoder, FlowError
 from floater.tasks.generated.data import Examples, collate
 from floater.tasks.measurement import Measurement, positions
 from floater.training import TokenBatchSampler, smoothed_cross_entropy
@@ -127,7 +127,7 @@ def count(model: Solver, examples: Examples, max_tokens: int = 8192, record: Rec
 
     Raises:
         PositionError: if the position model cannot serve an example.
-        FlowDiverged: if a flow does not reach as far.
+        FlowError: if a flow does not reach as far.
     """
     training = model.training
     model.train(False)
@@ -183,7 +183,7 @@ def by_length(
     for (low, high), examples in parts:
         try:
             bins.append(Bin(low, high, count(model, examples)))
-        except (PositionError, FlowDiverged) as error:
+        except (PositionError, FlowError) as error:
             bins.append(Bin(low, high, None, str(error)))
     return Score(bins, trained)
 
@@ -222,7 +222,7 @@ def measured(
         try:
             count(model, examples, record=record)
             nats += found.values()
-        except (PositionError, FlowDiverged) as error:
+        except (PositionError, FlowError) as error:
             for values in statistics.values():
                 values[first : first + len(examples)] = np.nan
             notes.append(f"lengths {low} to {high} are refused: {error}")

@@ -1,0 +1,79 @@
+"""What is raised where a flow cannot be solved as asked."""
+
+from __future__ import annotations
+
+
+class FlowError(RuntimeError):
+    """A flow could not be solved up to the time asked for.
+
+    Attributes:
+        time: The time near which the solve failed.
+        reason: What was seen there.
+    """
+
+    time: float
+    reason: str
+
+
+class FlowDiverged(FlowError):
+    """A position vector left what floating-point numbers can hold, or a step size vanished.
+
+    Args:
+        time: The time at which the solve stopped.
+        reason: What was seen there.
+    """
+
+    def __init__(self, time: float, reason: str) -> None:
+        super().__init__(time, reason)
+        self.time, self.reason = time, reason
+
+    def __str__(self) -> str:
+        """One line: where, why, and what to try."""
+        return (
+            f"the flow diverged at t = {self.time:.6g} ({self.reason}); try smaller initial weights "
+            "(floater.flow.small_), a smaller delta or time_scale, or a bounded activation such as tanh"
+        )
+
+
+class FlowInaccurate(FlowError):
+    """No plan of a collocation solve met its tolerance.
+
+    Args:
+        time: The end of the window whose estimated error was largest.
+        error: That error, relative to the tolerance.
+    """
+
+    reason = "its tolerance is out of reach"
+
+    def __init__(self, time: float, error: float) -> None:
+        super().__init__(time, error)
+        self.time, self.error = time, error
+
+    def __str__(self) -> str:
+        """One line: where, by how much, and what to try."""
+        return (
+            f"collocation missed its tolerance {self.error:.3g} times over near t = {self.time:.6g}; "
+            "try a larger rtol or atol, a float64 start, or method='dopri5'"
+        )
+
+
+class SpanTooLong(FlowError):
+    """The span of the positions asked for is more than the solver can cover.
+
+    Args:
+        time: The time at which the solve stopped.
+        reason: What was seen there.
+        last: The last position asked for.
+        scale: A time scale under which the span would end where the solve did.
+    """
+
+    def __init__(self, time: float, reason: str, last: float, scale: float) -> None:
+        super().__init__(time, reason, last, scale)
+        self.time, self.reason, self.last, self.scale = time, reason, last, scale
+
+    def __str__(self) -> str:
+        """One line: where, why, and the scale to try."""
+        return (
+            f"the flow cannot be solved up to position {self.last:.6g}: it stopped at t = {self.time:.6g} "
+            f"({self.reason}); try time_scale={self.scale:.1e} or less, or times in a longer unit"
+        )
