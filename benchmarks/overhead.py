@@ -116,14 +116,18 @@ def inference(arguments: argparse.Namespace) -> None:
 def monitoring(arguments: argparse.Namespace) -> None:
     """The flow of a Transformer that learns to reverse random texts, its solves checked and trusted.
 
-    Both solve forward and backward with the weights of the same step. One checks its plan and makes it anew
-    when it fails; the other is given the plan with which the first ended and does not look.
+    Both solve forward and backward with the weights of the same step, the one that begins changing from step to
+    step. One checks its plan and makes it anew when it fails; the other is given the plan with which a third,
+    which checks too and warms the caches, ended, and does not look.
     """
     case = Case("floater", {}, arguments, lr=1e-3)
     encoder = next(module for module in case.model.modules() if isinstance(module, FlowEncoder))
-    warming, checked, trusting = (copy.deepcopy(encoder) for _ in range(3))
+    leading, checked, trusting = (copy.deepcopy(encoder) for _ in range(3))
     positions = torch.arange(arguments.length).unsqueeze(0)
     estimate, seconds = collocation._error, ([], [])
+
+    def unseen(*_: object) -> torch.Tensor:
+        return torch.zeros(1, 1)
 
     def solved(flow: FlowEncoder) -> float:
         flow.load_state_dict(encoder.state_dict())
@@ -132,14 +136,14 @@ def monitoring(arguments: argparse.Namespace) -> None:
         torch.stack([vectors.at(*key) for key in flow._keys]).square().mean().backward()
         return time.perf_counter() - began
 
-    for _ in range(arguments.steps):
+    for step in range(arguments.steps):
         text = torch.randint(3, arguments.vocabulary, (arguments.sentences, arguments.length))
         case.step(text, text.flip(1))
-        solved(warming)  # what follows a training step finds cold caches
-        seconds[1].append(solved(checked))
-        plan._plans[trusting.field] = copy.deepcopy(plan._plans[checked.field])
-        collocation._error = lambda *_: torch.zeros(1, 1)  # type: ignore[assignment]
-        seconds[0].append(solved(trusting))
+        solved(leading)
+        plan._plans[trusting.field] = copy.deepcopy(plan._plans[leading.field])
+        for which in (0, 1) if step % 2 else (1, 0):
+            collocation._error = estimate if which else unseen
+            seconds[which].append(solved(checked if which else trusting))
         collocation._error = estimate
     total = sum(seconds[1]) / sum(seconds[0])
     report(f"the flow alone, {arguments.length} positions, checked, total {total:.3f}", *seconds)
