@@ -116,9 +116,9 @@ def inference(arguments: argparse.Namespace) -> None:
 def monitoring(arguments: argparse.Namespace) -> None:
     """The flow of a Transformer that learns to reverse random texts, its solves checked and trusted.
 
-    Both solve forward and backward with the weights of the same step, in changing order. One checks its plan and
-    makes it anew when it fails; the other is given the plan with which a third, which checks too and warms the
-    caches, ended, and does not look.
+    Both solve forward and backward with the weights of the same step, in changing order. One checks its plan
+    and makes it anew when it fails; the other is given the plan with which a third, which checks too and
+    warms the caches, ended, and does not look.
     """
     case = Case("floater", {}, arguments, lr=1e-3)
     encoder = next(module for module in case.model.modules() if isinstance(module, FlowEncoder))
