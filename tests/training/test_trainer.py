@@ -11,6 +11,8 @@ from safetensors.torch import load_file
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
+    BertConfig,
+    BertForSequenceClassification,
     GPT2Config,
     GPT2LMHeadModel,
     TrainingArguments,
@@ -20,7 +22,7 @@ from transformers.trainer_callback import ProgressCallback
 from floater.training import FloaterTrainer, TokenBatchSampler, checkpoints, smoothed_cross_entropy
 from floater.training import trainer as trainer_module
 
-from .toy import Toy, collate, examples, sgd, trainer
+from .toy import VOCABULARY, Toy, collate, examples, sgd, trainer
 
 
 def losses(log_history: list[dict[str, float]]) -> list[float]:
@@ -118,6 +120,36 @@ def test_counts_label_tokens_per_second_of_training_only(
     total = sum(len(row) for row in examples())  # six updates are an epoch of eleven batches
     assert len(rates) == 2
     assert rates[0] * 6 + rates[1] * 5 == pytest.approx(total)
+
+
+def test_counts_the_tokens_that_an_encoder_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not its labels, of which a classifier has one for a text; the clock moves by 1 s in a step."""
+    now = 0.0
+
+    class Clocked(FloaterTrainer):
+        def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+            nonlocal now
+            now += 1
+            return super().training_step(*args, **kwargs)
+
+    def texts(batch: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+        ids = collate(batch)["input_ids"]
+        lengths = torch.tensor([len(row["input_ids"]) for row in batch])
+        mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+        return {"input_ids": ids, "attention_mask": mask, "labels": torch.zeros(len(batch), dtype=torch.long)}
+
+    monkeypatch.setattr(trainer_module.time, "perf_counter", lambda: now)
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    arguments = {"max_steps": 4, "logging_steps": 4, "save_strategy": "no", "disable_tqdm": True}
+    run = Clocked(
+        model=BertForSequenceClassification(BertConfig(vocab_size=VOCABULARY, **sizes)),
+        args=TrainingArguments(str(tmp_path), use_cpu=True, per_device_train_batch_size=10, **arguments),
+        train_dataset=[{"input_ids": row} for row in examples()],
+        data_collator=texts,
+    )
+    run.train()
+    (rate,) = [log["tokens_per_second"] for log in run.state.log_history if "loss" in log]
+    assert rate * 4 == pytest.approx(sum(len(row) for row in examples()))
 
 
 def test_the_bar_starts_where_a_resumed_run_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """A Trainer with token batches, whole checkpoints and exact token averages."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +31,8 @@ class FloaterTrainer(Trainer):
     - A checkpoint is on the disk whole or not at all, even if the process is killed while it is written
       or removed. ``args.save_total_limit`` keeps the last ones, and the best.
     - A ``FlowEncoder`` begins anew at each checkpoint, so that a resumed run equals one not stopped.
-    - Logs have ``tokens_per_second``: label tokens over the time in training steps, without evaluation.
+    - Logs have ``tokens_per_second``: tokens that the model reads (those that have a label, for an
+      encoder-decoder or without an ``attention_mask``) over the time in training steps, without evaluation.
     - Resuming a run that has reached its last step trains no further step.
 
     Args:
@@ -131,10 +132,19 @@ class FloaterTrainer(Trainer):
         """Return the batches of one update and the number of their label tokens on all processes."""
         if self._since is None:
             self._since = time.perf_counter()
-        batches, tokens = super().get_batch_samples(epoch_iterator, num_batches, device)
-        if tokens is not None:
-            self._tokens = self._tokens + tokens
-        return batches, tokens
+        batches, labels = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._tokens = self._tokens + self._counted(batches, labels)
+        return batches, labels
+
+    def _counted(self, batches: Sequence[Any], labels: Tensor | int | None) -> Tensor | int:
+        """Tokens of an update on all processes, for the log."""
+        translates = getattr(getattr(self.model, "config", None), "is_encoder_decoder", False)
+        if translates or not all("attention_mask" in batch for batch in batches):
+            return 0 if labels is None else labels
+        read = torch.zeros((), dtype=torch.long, device=self.args.device)
+        for batch in batches:
+            read += batch["attention_mask"].sum()
+        return cast(Tensor, self.accelerator.reduce(read)) if self.args.world_size > 1 else read
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log values, those of training with the tokens per second since their last log."""

@@ -87,8 +87,7 @@ class LanguageModelTrainer(TaskTrainer):
         if self.memory is not None:
             inputs = inputs | {"memory": self.memory}
         whole = self.accelerator.unwrap_model(model)
-        # Replicas on several devices of one process are given parts of a batch.
-        if self.settings.objective == "causal" or self.args.n_gpu > 1 or not has_head(whole):
+        if self.settings.objective == "causal" or not has_head(whole):
             return super().compute_loss(model, inputs, *args, **kwargs)
         places = inputs["labels"] != IGNORED
         inputs = inputs | {"labels": inputs["labels"][places].unsqueeze(0)}
