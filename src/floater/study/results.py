@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +23,9 @@ from floater.tasks.measurement import METRICS, Array, Measurement
 from floater.tasks.run import MODEL, RESULT
 
 VALIDATION = "validation"
+Verdict = Literal["better", "worse", "not told apart", "not tested"]
+
+_BELOW = 3
 
 
 @dataclass(frozen=True)
@@ -130,13 +134,13 @@ class Comparison:
         row: name.
         column: of the table.
         chance: what may explain the difference.
-        p: corrected for all comparisons of the table.
+        p: corrected for all comparisons of the table; None where there was nothing to test with.
     """
 
     row: str
     column: Column
     chance: Chance
-    p: float
+    p: float | None
 
 
 @dataclass(frozen=True)
@@ -208,39 +212,66 @@ class Results:
             theirs = self.value(self.baseline, column)
             if theirs is None:
                 continue
-            drawn = self._resampled(self.baseline, column)
+            drawn = self._resampled(self.baseline, column) if self._paired(self.baseline, column) else None
             for row in self.grid.rows:
                 ours = self.value(row, column)
                 if row is self.baseline or ours is None:
                     continue
-                difference = ours.mean - theirs.mean
-                own = self._resampled(row, column)
-                paired = own is not None and drawn is not None
-                sentences = paired_p(own, drawn, difference) if paired else None  # type: ignore[arg-type]
+                difference, sentences = ours.mean - theirs.mean, None
+                if drawn is not None and self._paired(row, column):
+                    own = self._resampled(row, column)
+                    assert own is not None
+                    sentences = paired_p(own, drawn, difference)
                 seeds = welch_p(ours.scores, theirs.scores)
                 found.append((row.name, column, Chance(difference, sentences, seeds)))
-        corrected = holm([chance.p for _, _, chance in found])
-        return [Comparison(*each, p) for each, p in zip(found, corrected, strict=True)]
+        # One seed where others have several says nothing of the seeds, and that is half of the question.
+        alone = len(self.settings.seeds) == 1
+        tested = {
+            i: chance.p
+            for i, (_, _, chance) in enumerate(found)
+            if chance.p is not None and (alone or chance.seeds is not None)
+        }
+        corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+        return [Comparison(*each, corrected.get(i)) for i, each in enumerate(found)]
+
+    @cached_property
+    def samples(self) -> int:
+        """Resamplings of the bootstrap: enough for the least p to be below the level once it is corrected."""
+        most = max(1, (len(self.grid.rows) - 1) * len(self.columns()))
+        return max(self.settings.samples, math.ceil(_BELOW * most / self.settings.level))
 
     def compared(self, row: Row, column: Column) -> Comparison | None:
         """The comparison of a row in a column, if there is one."""
         return next((c for c in self.comparisons if (c.row, c.column) == (row.name, column)), None)
 
-    def verdict(self, comparison: Comparison) -> Literal["better", "worse", "not told apart"]:
+    def verdict(self, comparison: Comparison) -> Verdict:
         """Whether a difference is beyond chance, and to which side."""
+        if comparison.p is None:
+            return "not tested"
         if comparison.p >= self.settings.level or not comparison.chance.difference:
             return "not told apart"
         return "better" if (comparison.chance.difference > 0) == comparison.column.greater else "worse"
 
+    def _measured(self, row: Row, column: Column) -> list[Measurement]:
+        """Of the row's seeds that have a score in a column."""
+        there = [o for o in self.of(row) if column.test in o.measured and o.score(column) is not None]
+        return [outcome.measured[column.test] for outcome in there]
+
+    def _paired(self, row: Row, column: Column) -> bool:
+        """Whether the examples of a row are those of the baseline, one by one, as their lengths tell.
+
+        Rows of a language model's text are not, where a model reads them otherwise.
+        """
+        assert self.baseline is not None
+        lengths = [m.lengths for each in (self.baseline, row) for m in self._measured(each, column)]
+        return bool(lengths) and all(np.array_equal(lengths[0], other) for other in lengths[1:])
+
     def _resampled(self, row: Row, column: Column) -> Array | None:
-        statistics = []
-        for outcome in self.of(row):
-            measured = outcome.measured.get(column.test)
-            if measured is not None and outcome.score(column) is not None:
-                statistics.append(measured.statistics[column.metric][column.chosen(measured.lengths)])
-        if not statistics:
+        measured = self._measured(row, column)
+        if not measured:
             return None
-        return resampled(METRICS[column.metric].score, statistics, self.settings.samples)
+        statistics = [each.statistics[column.metric][column.chosen(each.lengths)] for each in measured]
+        return resampled(METRICS[column.metric].score, statistics, self.samples)
 
 
 def gather(settings: StudySettings, grid: Grid) -> Results:

@@ -136,7 +136,7 @@ class StudySettings:
         checkpoints: pretrained models whose positions are pictured, by a name: Hugging Face names or
             directories.
         pictures: kinds of pictures of each model's positions; see `floater plot`.
-        samples: resamplings of the paired bootstrap.
+        samples: resamplings of the paired bootstrap; more where many comparisons ask for it.
         level: of significance, after Holm's correction.
         launcher: "local", side by side on this machine, or "ray", on a Ray cluster with shared files.
         budget: what the cells may use together.

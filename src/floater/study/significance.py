@@ -29,14 +29,14 @@ class Chance:
     seeds: float | None
 
     @property
-    def p(self) -> float:
-        """Both chances must be ruled out, so it is the larger of the two.
+    def p(self) -> float | None:
+        """Both chances must be ruled out, so it is the larger of the two; None where neither is known.
 
         Example:
             >>> Chance(1.0, sentences=0.001, seeds=0.2).p, Chance(1.0, sentences=0.01, seeds=None).p
             (0.2, 0.01)
         """
-        return max((p for p in (self.sentences, self.seeds) if p is not None), default=1.0)
+        return max((p for p in (self.sentences, self.seeds) if p is not None), default=None)
 
 
 def resampled(
@@ -61,19 +61,24 @@ def resampled(
         >>> len(scores), bool(abs(scores.mean() - 2 / 3) < 0.05)
         (1000, True)
     """
-    count = len(statistics[0])
-    drawn = np.random.default_rng(seed).choice(count, size=(samples, count), replace=True)
+    count, random = len(statistics[0]), np.random.default_rng(seed)
     together = np.concatenate(statistics, axis=1).astype(float)
-    scores = []
+    scores: list[float] = []
     for start in range(0, samples, _CHUNK):
-        weights = np.stack([np.bincount(row, minlength=count) for row in drawn[start : start + _CHUNK]])
-        for sums in weights @ together:
-            scores.append(np.mean([score(part) for part in np.split(sums, len(statistics))]))
-    return np.array(scores)
+        drawn = random.choice(count, size=(min(_CHUNK, samples - start), count), replace=True)
+        weights = np.stack([np.bincount(row, minlength=count) for row in drawn])
+        scores += [score(sums) for sums in (weights @ together).reshape(-1, statistics[0].shape[1])]
+    means: Array = np.reshape(scores, (samples, len(statistics))).mean(1)
+    return means
 
 
 def paired_p(ours: Array, theirs: Array, difference: float) -> float:
-    """p of the paired bootstrap (Koehn 2004), as sacrebleu computes it, but 1 where there is no difference.
+    """Two-sided p of the paired bootstrap: how often chance makes a difference as large, to either side.
+
+    Source: Koehn 2004, "Statistical significance tests for machine translation evaluation", with the
+    resampled differences moved to a mean of zero (Riezler and Maxwell 2005, "On some pitfalls in automatic
+    evaluation and significance testing for MT"). sacrebleu moves their absolute values instead, which makes
+    its p about half as large.
 
     Args:
         ours: resampled scores of a row, from `resampled`.
@@ -84,10 +89,8 @@ def paired_p(ours: Array, theirs: Array, difference: float) -> float:
         >>> paired_p(np.array([2.0, 3.0, 4.0]), np.array([1.0, 1.0, 1.0]), 2.0)
         0.25
     """
-    if not difference:
-        return 1.0
-    drawn = np.abs(ours - theirs)
-    beyond = int(np.sum(drawn - drawn.mean() > abs(difference)))
+    drawn = ours - theirs
+    beyond = int(np.sum(np.abs(drawn - drawn.mean()) >= abs(difference)))
     return (beyond + 1) / (len(drawn) + 1)
 
 

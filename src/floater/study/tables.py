@@ -13,7 +13,7 @@ from floater.study.figures import spent
 from floater.study.grid import Row
 from floater.study.results import Column, Results
 
-MARKS = {"better": "▲", "worse": "▼", "not told apart": ""}
+MARKS = {"better": "▲", "worse": "▼", "not told apart": "", "not tested": ""}
 EMPTY = "–"
 PERCENT = ("bleu", "chrf", "accuracy", "exact", "tokens")
 """Metrics from 0 to 100: a tenth is all that can be told."""
@@ -196,7 +196,7 @@ def _score(results: Results, row: Row, column: Column, best: bool) -> Cell:
     if value is None:
         return Cell(EMPTY)
     found = results.compared(row, column)
-    verdict = results.verdict(found) if found else "not told apart"
+    verdict = results.verdict(found) if found else "not tested"
     text = f"{spread(value.mean, value.spread, column)} {MARKS[verdict]}".strip()
     return Cell(text, " ".join([*(["best"] if best else []), *([verdict] if MARKS[verdict] else [])]))
 

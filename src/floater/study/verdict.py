@@ -19,18 +19,26 @@ def sentences(results: Results) -> list[str]:
 def method(results: Results) -> str:
     """What "beyond chance" means here."""
     settings, tests = results.settings, list[str]()
-    if any(found.chance.sentences is not None for found in results.comparisons):
-        tests.append(f"of the test examples (paired bootstrap, {settings.samples:,} samples)")
-    seeds = any(found.chance.seeds is not None for found in results.comparisons)
+    tested = [found for found in results.comparisons if found.p is not None]
+    if not tested:
+        return (
+            "Nothing was tested: that takes two seeds of each row, or one of each and scores of the same "
+            "examples."
+        )
+    if any(found.chance.sentences is not None for found in tested):
+        tests.append(f"of the test examples (paired bootstrap, {results.samples:,} samples)")
+    seeds = any(found.chance.seeds is not None for found in tested)
     if seeds:
         tests.append(f"of the seeds (Welch's t-test, {len(settings.seeds)} seeds)")
-    count = len(results.comparisons)
+    count = len(tested)
     text = (
         f"Beyond chance: not to be explained by the choice {' nor by that '.join(tests)}; the larger p is "
         f"below {settings.level:g} after Holm's correction for {count} comparison{'s' * (count > 1)}."
     )
     if not seeds:
         text += " There is one seed of each: what is called better or worse may still be due to the seed."
+    if len(tested) < len(results.comparisons):
+        text += " Not tested is what has no second seed."
     return text
 
 
@@ -53,18 +61,20 @@ def _overall(results: Results) -> list[str]:
     base = results.baseline
     if base is None or not results.comparisons:
         return []
-    found: dict[str, list[str]] = {"better": [], "worse": [], "not told apart": []}
+    found: dict[str, list[str]] = {"better": [], "worse": [], "not told apart": [], "not tested": []}
     for row in results.grid.rows:
         verdicts = {results.verdict(c) for c in results.comparisons if c.row == row.name}
-        differs = verdicts & {"better", "worse"}
-        for side in differs or verdicts:
+        for side in verdicts & {"better", "worse"} or verdicts & {"not told apart"} or verdicts:
             found[side].append(row.name)
-    if not (found["better"] or found["worse"]):
+    if not any(found[side] for side in ("better", "worse", "not told apart")):
+        return []
+    if not (found["better"] or found["worse"] or found["not tested"]):
         return [f"No row differs from {base.name} beyond chance, in any column."]
     words = {
         "better": f"Better than {base.name} beyond chance in some column",
         "worse": f"Worse than {base.name} beyond chance in some column",
         "not told apart": f"Not told apart from {base.name} in any",
+        "not tested": f"Not tested against {base.name}",
     }
     parts = [f"{words[side]}: {', '.join(rows)}" for side, rows in found.items() if rows]
     return ["; ".join([parts[0], *(part[0].lower() + part[1:] for part in parts[1:])]) + "."]
@@ -93,6 +103,7 @@ def _of_column(results: Results, column: Column) -> list[str]:
         ("better", "better beyond chance"),
         ("worse", "worse beyond chance"),
         ("not told apart", "not told apart"),
+        ("not tested", "not tested"),
     ):
         chosen = [c for c in found if results.verdict(c) == verdict]
         chosen.sort(key=lambda c: -c.chance.difference if column.greater else c.chance.difference)

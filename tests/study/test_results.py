@@ -1,0 +1,93 @@
+"""Verdicts on made-up results, where the right one is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from floater.settings import make
+from floater.study import tables, verdict
+from floater.study.grid import Cell, Grid, Row
+from floater.study.results import Outcome, Results
+from floater.study.settings import StudySettings
+from floater.tasks.measurement import Array, Measurement
+
+LENGTHS = np.repeat([5, 20, 40, 100], 100)
+
+
+def made(
+    rows: list[str],
+    seeds: list[int],
+    right: Callable[[str, int], Array],
+    finished: Callable[[str, int], bool] = lambda row, seed: True,
+    lengths: Callable[[str], Array] = lambda row: LENGTHS,
+) -> Results:
+    """A study of some rows: which answers each cell has right."""
+    tree = {"folder": "study", "models": dict.fromkeys(rows), "seeds": seeds, "bins": [10, 30, 50]}
+    settings = make(StudySettings, tree | {"tests": {"lengths": {}}}, "made up")
+    there = [Row(name, name, name, {}) for name in rows]
+    cells = [Cell(row, seed, None, Path("study")) for row in there for seed in seeds]
+    outcomes = []
+    for cell in cells:
+        name, of = cell.row.name, lengths(cell.row.name)
+        if finished(name, cell.seed):
+            answers = np.stack([right(name, cell.seed), np.ones(len(of))], axis=1).astype(float)
+            measured = {"lengths": Measurement(of, {"exact": answers})}
+            outcomes.append(Outcome(cell, "finished", measured=measured))
+        else:
+            outcomes.append(Outcome(cell, "failed", error="boom"))
+    return Results(settings, Grid(Path("study"), there, cells, {"lengths": {}}), outcomes)
+
+
+def test_all_or_nothing_is_beyond_chance_however_many_rows_there_are() -> None:
+    rows = ["none", *(f"row{i}" for i in range(23))]
+    found = made(rows, [1], lambda row, seed: np.full(400, row != "none"))
+    assert {found.verdict(comparison) for comparison in found.comparisons} == {"better"}
+    assert "paired bootstrap, 5,520 samples" in verdict.sentences(found)[-1]  # 92 comparisons at 0.05
+
+
+def test_a_row_with_one_seed_of_three_is_not_tested() -> None:
+    draw = np.random.default_rng(0)
+    rates = {"none": 0.5, "rotary": 0.7, "shaw": 0.5}
+    found = made(
+        [*rates],
+        [1, 2, 3],
+        lambda row, seed: draw.random(400) < rates[row],
+        finished=lambda row, seed: row != "rotary" or seed == 1,
+    )
+    verdicts = {c.row: found.verdict(c) for c in found.comparisons}
+    assert verdicts == {"rotary": "not tested", "shaw": "not told apart"}
+    said = verdict.sentences(found)
+    assert "Not told apart from none in any: shaw; not tested against none: rotary." in said
+    assert "Not tested is what has no second seed." in said[-1]
+    table = tables.compared(found).markdown()
+    assert "| – | – | not tested |" in table
+
+
+def test_other_examples_are_not_paired() -> None:
+    draw = np.random.default_rng(0)
+    longer = np.repeat([5, 20, 40, 100], 150)
+
+    def lengths(row: str) -> Array:
+        return longer if row == "rotary" else LENGTHS
+
+    found = made(
+        ["none", "rotary"],
+        [1, 2],
+        lambda row, seed: draw.random(len(lengths(row))) < (0.9 if row == "rotary" else 0.1),
+        lengths=lengths,
+    )
+    assert {comparison.chance.sentences for comparison in found.comparisons} == {None}
+    assert {found.verdict(comparison) for comparison in found.comparisons} == {"better"}
+    alone = made(
+        ["none", "rotary"],
+        [1],
+        lambda row, seed: draw.random(len(lengths(row))) < 0.5,
+        lengths=lengths,
+    )
+    assert {alone.verdict(comparison) for comparison in alone.comparisons} == {"not tested"}
+    said = verdict.sentences(alone)
+    assert said[-1].startswith("Nothing was tested: ")
+    assert not any("beyond chance" in sentence for sentence in said)
