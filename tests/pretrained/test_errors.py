@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import OPTConfig, OPTForCausalLM
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+)
 
 import floater
 from floater.encodings import PositionError
-from floater.pretrained import PlugError
+from floater.pretrained import FAMILIES, PlugError
 
 from . import zoo
 
@@ -82,6 +89,12 @@ def test_nothing_to_plug() -> None:
         ({"hidden": 0}, "hidden is 0; it must be a whole number of at least 1"),
         ({"refresh_every": 1.5}, "refresh_every is 1.5"),
         ({"activation": "sine"}, "unknown activation"),
+        ({"field": "nonsense"}, "field is 'nonsense'; it must be one of 'mlp', 'bounded'"),
+        ({"field": "bounded", "activation": "relu"}, "goes with activation='tanh'"),
+        ({"delta": "learned"}, "delta is 'learned'; it must be a positive number"),
+        ({"refresh_every": None}, "refresh_every is None"),
+        ({"hidden": True}, "hidden is True"),
+        ({"max_length": True}, "max_length is True"),
     ],
 )
 def test_options_that_are_not_valid(options: dict[str, Any], message: str) -> None:
@@ -99,6 +112,32 @@ def opt() -> Any:
         OPTConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, ffn_dim=20, vocab_size=40,
                   word_embed_proj_dim=16, max_position_embeddings=32)
     ).eval()  # fmt: skip
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_table_does_not_plug_what_is_interleaved(grouped: bool) -> None:
+    sizes = {"hidden_size": 16, "num_attention_heads": 4, "vocab_size": 40}
+    falcon = FalconConfig(**sizes, num_hidden_layers=1, num_kv_heads=2, new_decoder_architecture=grouped)
+    bloom = BloomConfig(**sizes, n_layer=1)
+    table = dict.fromkeys(("query", "key", "value"), "query_key_value")
+    for model in (BloomForCausalLM(bloom), FalconForCausalLM(falcon)):
+        with pytest.raises(PlugError, match=r"holds query, key, value of each head in turn"):
+            floater.plug(model, projections=table)
+
+
+@pytest.mark.parametrize("name", ["roberta", "mpnet", "albert", "deberta-v2", "vit", "gpt2"])
+def test_a_table_keeps_what_is_known_of_the_family(name: str) -> None:
+    listed, tabled, given = zoo.build(name), zoo.build(name), zoo.inputs(name)
+    if name == "gpt2":
+        del given["attention_mask"]
+    names: dict[str, str] = {}
+    for fused in FAMILIES[listed.config.model_type].attention:
+        names |= dict.fromkeys(fused.parts, fused.module)
+    floater.plug(listed)
+    floater.plug(tabled, projections=names)
+    for model in (listed, tabled):
+        zoo.noisy(model)
+    assert torch.equal(zoo.output(tabled, **given), zoo.output(listed, **given))
 
 
 def test_a_table_of_names_plugs_another_model() -> None:

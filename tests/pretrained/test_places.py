@@ -52,6 +52,14 @@ def test_a_square_mask_with_a_cache_counts_what_is_seen(rows: list[list[int]]) -
         assert torch.equal(found[mask.bool()], expected[mask.bool()])
 
 
+def test_a_square_mask_that_shows_what_comes_after_is_refused() -> None:
+    both = {"attention_mask": torch.ones(1, 1, 3, 3), "past_key_values": DynamicCache()}
+    with pytest.raises(PlugError, match="shows tokens what comes after them"):
+        tokens(both | {"attention_mask": torch.zeros(1, 1, 3, 3)}, 3)
+    with pytest.raises(PlugError, match="shows tokens what comes after them"):
+        tokens(both | {"attention_mask": torch.ones(1, 1, 3, 3).bool()}, 3)
+
+
 def test_without_a_mask_the_cache_counts() -> None:
     assert tokens({}, 3).tolist() == [[0, 1, 2]]
     assert tokens({"past_key_values": filled(4)}, 2).tolist() == [[4, 5]]

@@ -57,6 +57,37 @@ def test_a_flow_moves_to_a_model_with_another_head(tmp_path: Path, baked: bool) 
     floater.load(tmp_path, other)  # into a model that is plugged the same way
 
 
+def test_a_whole_model_beside_its_flow_comes_back_whole(tmp_path: Path) -> None:
+    zoo.build("bert").save_pretrained(tmp_path / "base")
+    model: Any = BertForSequenceClassification.from_pretrained(tmp_path / "base").eval()
+    floater.plug(model)
+    zoo.noisy(model)
+    with torch.no_grad():
+        model.classifier.weight.add_(1.0)  # fine-tuned
+    model.save_pretrained(tmp_path / "both")
+    floater.save(model, tmp_path / "both")
+    given = zoo.inputs("bert")
+    again = floater.load(tmp_path / "both").eval()
+    assert torch.equal(zoo.output(again, **given), zoo.output(model, **given))
+
+
+def test_a_refused_flow_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    model = trained("bert")
+    floater.bake(model, 8)
+    floater.save(model, tmp_path)
+    deeper: Any = BertForSequenceClassification(
+        model.config.__class__(**{**model.config.to_dict(), "floater": None, "num_hidden_layers": 3})
+    ).eval()
+    floater.plug(deeper)
+    zoo.noisy(deeper)
+    given = zoo.inputs("bert")
+    before = zoo.output(deeper, **given)
+    with pytest.raises(PlugError, match="another depth or width"):
+        floater.load(tmp_path, deeper)
+    assert torch.equal(zoo.output(deeper, **given), before)
+    assert deeper.floater.length is None
+
+
 def test_a_flow_finds_the_model_it_was_trained_in(tmp_path: Path) -> None:
     zoo.build("bert").save_pretrained(tmp_path / "base")
     model = BertForSequenceClassification.from_pretrained(tmp_path / "base").eval()

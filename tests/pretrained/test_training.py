@@ -158,6 +158,34 @@ def test_plugging_what_has_adapters() -> None:
     assert torch.equal(zoo.output(lora, **given), zoo.output(plain, **given))
 
 
+def test_merging_adapters_that_were_there_first_keeps_the_flow() -> None:
+    given = zoo.inputs("bert")
+    lora = get_peft_model(zoo.build("bert"), LoraConfig(target_modules=["query", "value"], r=2))
+    for name, parameter in lora.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    plain = zoo.output(lora, **given)
+    floater.plug(lora)
+    zoo.noisy(lora.get_base_model())
+    trained = zoo.output(lora, **given)
+    assert not torch.allclose(trained, plain, atol=1e-2)
+    merged: Any = lora.merge_and_unload()
+    torch.testing.assert_close(zoo.output(merged, **given), trained, atol=1e-5, rtol=1e-5)
+    floater.bake(merged, 8)
+    torch.testing.assert_close(zoo.output(merged, **given), trained, atol=1e-5, rtol=1e-5)
+
+
+def test_plugging_reaches_what_was_compiled_before() -> None:
+    model, given = zoo.build("bert"), zoo.inputs("bert")
+    compiled: Any = torch.compile(model, backend="eager")
+    before = zoo.output(compiled, **given)
+    floater.plug(compiled)
+    zoo.noisy(model)
+    expected = zoo.output(model, **given)
+    assert not torch.allclose(expected, before, atol=1e-2)
+    torch.testing.assert_close(zoo.output(compiled, **given), expected, atol=1e-6, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["bert", "t5"])
 def test_compiled_models_compute_the_same(name: str) -> None:
     model, given = plugged(name), zoo.inputs(name)

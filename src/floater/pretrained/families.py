@@ -75,7 +75,8 @@ def from_table(table: Mapping[str, str]) -> Projections:
 
     Args:
         table: from "query", "key" and "value", or some of them, to the name of the projection in its
-            attention module. A projection that is named several times holds these parts in this order.
+            attention module. A projection that is named several times holds these parts in this order, each
+            with all heads.
 
     Raises:
         PlugError: if the table is empty or has other names.
@@ -151,6 +152,9 @@ FAMILIES: Mapping[str, Family] = {
     "xlm-roberta": _ROBERTA,
 }
 """By `model_type` of the configuration."""
+
+INTERLEAVED = frozenset({"bloom", "codegen", "falcon", "gpt_bigcode", "gpt_neox_japanese", "persimmon"})
+"""Models whose fused projection does not hold its parts one after the other, each with all heads."""
 
 CROSS = frozenset({"crossattention", "encoder_attn", "EncDecAttention", "cross_attn", "cross_attention"})
 """What models call the attention whose keys and values come from another model."""

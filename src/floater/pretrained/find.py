@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from floater.pretrained.families import CROSS, FAMILIES, Family, Fused, PlugError, from_table
+from floater.pretrained.families import CROSS, FAMILIES, INTERLEAVED, Family, Fused, PlugError, from_table
+
+_KEY_HEADS = "num_key_value_heads", "num_kv_heads"
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def find(model: nn.Module, table: Mapping[str, str] | None) -> list[Found]:
 
     Args:
         model: the model.
-        table: names of projections for a model of no known family; see `from_table`.
+        table: names of projections instead of those that the family is known to have; see `from_table`.
 
     Raises:
         PlugError: if there is nothing to plug; it names the modules that were looked for.
@@ -75,7 +77,9 @@ def find(model: nn.Module, table: Mapping[str, str] | None) -> list[Found]:
     found, looked = [], []
     for path, body in bodies.items():
         kind = str(body.config.model_type)
-        family = FAMILIES.get(kind) if table is None else Family(from_table(table))
+        family = FAMILIES.get(kind)
+        if table is not None:
+            family = replace(family or Family(()), attention=from_table(table), cross=None)
         if family is None:
             looked.append(f"the model type '{kind}' in {', '.join(FAMILIES)}")
             continue
@@ -114,6 +118,8 @@ def _projections(body: PreTrainedModel, cut: int, path: str, inner: Sequence[str
     for name, module, cross, index in attentions:
         for part in _wanted(family, cross):
             projection = getattr(module, part.module)
+            # An adapter's merge leaves the layer that it wraps; PEFT calls it so.
+            projection = getattr(projection, "base_layer", projection)
             widths = _widths(body.config, projection, part, f"{name}.{part.module}")
             head = None if part.head is None else int(getattr(module, part.head))
             projections.append(
@@ -132,10 +138,19 @@ def _widths(config: Any, projection: nn.Module, part: Fused, name: str) -> tuple
     width = getattr(projection, "nf" if isinstance(projection, Conv1D) else "out_features", None)
     if width is None:
         raise PlugError(f"{name} is a {type(projection).__name__}; a projection must be linear")
-    grouped = getattr(config, "num_key_value_heads", None) not in (None, config.num_attention_heads)
-    if len(part.parts) > 1 and (grouped or width % len(part.parts)):
+    count = len(part.parts)
+    if count == 1:
+        return (width,)
+    if config.model_type in INTERLEAVED and part.head is None:
+        raise PlugError(
+            f"{name} of a '{config.model_type}' model holds {', '.join(part.parts)} of each head in turn; "
+            "such a projection cannot be plugged by a table"
+        )
+    heads = int(config.num_attention_heads)
+    grouped = any(getattr(config, name, None) not in (None, heads) for name in _KEY_HEADS)
+    if grouped or getattr(config, "multi_query", False) or width % (count * heads):
         raise PlugError(
             f"{name} holds {', '.join(part.parts)} of unequal widths in {width} outputs; "
             "such a projection cannot be plugged"
         )
-    return (width // len(part.parts),) * len(part.parts)
+    return (width // count,) * count

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.absolute.floater import learned_field
 from floater.encodings.model import PositionError, check_options, one_of, options
-from floater.flow import FlowEncoder, FlowVectors, MLPField, small_, zero_
+from floater.flow import FlowEncoder, FlowVectors, small_, zero_
 from floater.flow.vectors import consecutive
 from floater.pretrained.families import PlugError
 
@@ -63,18 +64,28 @@ def known_options(given: Mapping[str, Any]) -> dict[str, Any]:
     one_of("injection", known.pop("injection"), ("qkv",))
     one_of("start", known["start"], ("zero", "small"))
     one_of("share", known["share"], ("blocks", "none"))
-    if isinstance(known["time_scale"], str):
-        one_of("time_scale", known["time_scale"], ("learned",))
+    learned_field(known["field"], 1, 1, known["activation"])
     for name in ("delta", "time_scale"):
         value = known[name]
-        number = isinstance(value, int | float) and 0 < value < math.inf
-        if not number and value != "learned":
+        if name == "time_scale" and isinstance(value, str):
+            one_of(name, value, ("learned",))
+        elif not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
             raise PositionError(f"{name} is {value!r}; it must be a positive number")
     for name in ("hidden", "refresh_every"):
         value = known[name]
-        if value is not None and not (isinstance(value, int) and value >= 1):
+        if not is_count(value) and not (name == "hidden" and value is None):
             raise PositionError(f"{name} is {value!r}; it must be a whole number of at least 1")
     return known
+
+
+def is_count(value: object) -> bool:
+    """Whether something is a whole number of at least 1.
+
+    Example:
+        >>> is_count(2), is_count(True), is_count(2.0), is_count(0)
+        (True, False, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 class Flows(nn.Module):
@@ -104,7 +115,7 @@ class Flows(nn.Module):
         scale = 1.0 if learned else options["time_scale"]
         self.fields = nn.ModuleDict()
         for name, width in widths.items():
-            field = MLPField(width, options["hidden"], options["activation"])
+            field = learned_field(options["field"], width, options["hidden"], options["activation"])
             small_(field, max_length * options["delta"] * scale)
             self.fields[name] = field if options["start"] == "small" else zero_(field)
         self.encoders = nn.ModuleDict()
@@ -173,6 +184,14 @@ class Flows(nn.Module):
             vectors[name] = FlowVectors(table.unbind(0), index, keys, table.dtype)
         return vectors
 
+    def baked_shapes(self, length: int) -> dict[str, tuple[int, ...]]:
+        """The shapes of the vectors that `bake` would store, by their names in the state."""
+        return {
+            f"vectors.{site}.{name}": (len(blocks) * len(names), length, self.encoders[site][name].dim)  # type: ignore[index]
+            for site, fields in self.layout.items()
+            for name, (blocks, names) in fields.items()
+        }
+
     @torch.no_grad()
     def bake(self, length: int) -> None:
         """Store the vectors of positions 0, ..., length - 1 and drop fields and starting vectors.
@@ -184,14 +203,16 @@ class Flows(nn.Module):
             ValueError: if length is less than 1.
             FlowError: if a solve fails.
         """
-        if not isinstance(length, int) or length < 1:
+        if not is_count(length):
             raise ValueError(f"length must be a whole number of at least 1 position, got {length!r}")
         tables = nn.ModuleDict()
         for site, encoders in self.encoders.items():
             table = tables[site] = nn.Module()
             for name, encoder in encoders.items():  # type: ignore[operator]
                 positions = torch.arange(length, device=encoder.start.device)[None]
-                rows = torch.stack([row.to(encoder.start.dtype) for row in encoder(positions).rows])
+                # in training it may hold the vectors of an earlier step
+                solved = encoder.eval()(positions).rows
+                rows = torch.stack([row.to(encoder.start.dtype) for row in solved])
                 table.register_buffer(name, rows)
         self.length, self.vectors = length, tables
         self.fields, self.encoders = nn.ModuleDict(), nn.ModuleDict()

@@ -52,7 +52,7 @@ def tokens(
         return Positions.arange(length, offset=past, device=_device(given)).query
     square = isinstance(mask, Tensor) and mask.ndim == 4
     if square and given.get("past_key_values") is not None and not windowed:
-        return _from_square(mask, length)
+        return _from_square(mask, length, past)
     return _from_mask(mask, length, past, "attention_mask")
 
 
@@ -93,9 +93,14 @@ def _from_mask(mask: Any, length: int, past: int, name: str) -> Tensor:
     return Positions.from_mask(mask, queries=length).query
 
 
-def _from_square(mask: Tensor, length: int) -> Tensor:
+def _from_square(mask: Tensor, length: int, past: int) -> Tensor:
     """From who sees whom, (batch, 1, T, S): with a cache, a token sees itself and all that came before."""
     visible = mask[:, 0, -length:] if mask.dtype == torch.bool else mask[:, 0, -length:] >= 0
+    if not past and length > 1 and bool(visible.triu(1).any()):
+        raise PlugError(
+            "attention_mask shows tokens what comes after them, so it does not say where they stand; give a "
+            "mask (batch, length), or position_ids where the model takes them"
+        )
     return visible.sum(-1).sub(1).clamp(min=0)
 
 

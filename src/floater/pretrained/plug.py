@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
@@ -14,7 +16,7 @@ from floater.encodings.model import chosen_blocks
 from floater.pretrained.body import Body, Injection
 from floater.pretrained.families import NAMES, PlugError
 from floater.pretrained.find import Found, find
-from floater.pretrained.flows import Flows, Row, known_options
+from floater.pretrained.flows import Flows, Row, is_count, known_options
 from floater.pretrained.product import put_into, take_out
 
 
@@ -93,7 +95,7 @@ def plug(
         freeze_model: train the flow only.
         max_length: tokens over which the vectors of start="small" are of order one.
         options: of the position model `floater`: delta, time_scale, share, refresh_every, solver, gradient,
-            activation, hidden.
+            activation, hidden, field.
 
     Returns:
         What was plugged: each field with its width.
@@ -123,7 +125,7 @@ def plug(
     names = tuple(projections)
     if isinstance(projections, str) or not names or not set(names) <= set(NAMES):
         raise PlugError(f"projections is {projections!r}; it must be a list of some of {', '.join(NAMES)}")
-    if not isinstance(max_length, int) or max_length < 1:
+    if not is_count(max_length):
         raise PlugError(f"max_length is {max_length!r}; it must be a whole number of at least 1 token")
     known = known_options({"start": start, **options})
     found = find(model, table)
@@ -181,6 +183,8 @@ def plug(
         state.hooks.append(module.register_forward_pre_hook(body.enter, with_kwargs=True))
         state.hooks.append(module.register_forward_hook(body.leave, always_call=True))
     state.injections = [(module, i, module.register_forward_hook(i)) for module, i in made]
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()  # what was compiled without the hooks would go on without them
     _record(model, {**state.options, "baked": None})
     fields = {
         name: (width, tuple(row.name for row in rows if row.field == name)) for name, width in widths.items()
@@ -262,7 +266,8 @@ def need(model: nn.Module) -> Plug:
 
 
 def inner(model: nn.Module) -> nn.Module:
-    """The Hugging Face model inside a PEFT model."""
+    """The Hugging Face model inside a compiled or a PEFT model."""
+    model = getattr(model, "_orig_mod", model)
     base = getattr(model, "get_base_model", None)
     return base() if callable(base) else model
 

@@ -67,7 +67,11 @@ def load(directory: str | Path, model: nn.Module | None = None, **kwargs: Any) -
             the flow is one of another architecture, depth or width, or of a model plugged otherwise.
     """
     directory = Path(directory)
-    if (directory / RECORD).is_file():
+    config = directory / "config.json"
+    saved = _json(config) if config.is_file() else {}
+    whole = bool(saved.get("floater"))
+    # A whole model beside its flow is asked for unless there is another one to put the flow into.
+    if (directory / RECORD).is_file() and not (whole and model is None):
         record = _json(directory / RECORD)
         if not {"model_type", "model_class", "model", "plug"} <= record.keys():
             raise PlugError(f"{directory / RECORD} is not one that floater.save wrote")
@@ -77,9 +81,7 @@ def load(directory: str | Path, model: nn.Module | None = None, **kwargs: Any) -
                 raise PlugError(f"{directory / RECORD} does not name a model; give one to load the flow into")
             model = _class(record["model_class"]).from_pretrained(record["model"], **kwargs)
     else:
-        config = directory / "config.json"
-        saved = _json(config) if config.is_file() else {}
-        if not saved.get("floater"):
+        if not whole:
             raise PlugError(
                 f"{directory} holds no flow: neither {RECORD} nor a config.json of a plugged model is there"
             )
@@ -109,10 +111,10 @@ def _filled(
         plug(root, **options)
     else:
         _check_same(options, need(root).options, directory)
-    if length is not None and flows_of(root).length is None:
-        bake(root, length)
     flows = flows_of(root)
+    baking = length is not None and flows.length is None
     own = {name: tuple(tensor.shape) for name, tensor in flows.state_dict().items()}
+    own = flows.baked_shapes(length) if baking else own
     given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if own != given:
         differ = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
@@ -124,6 +126,8 @@ def _filled(
             f"plugged otherwise: '{name}' is {given.get(name, 'missing')} there and "
             f"{own.get(name, 'missing')} here"
         )
+    if baking:
+        bake(root, length)
     flows.load_state_dict(tensors)
     return model
 

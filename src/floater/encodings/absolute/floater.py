@@ -38,6 +38,24 @@ _STARTS = {
 }
 
 
+def learned_field(kind: str, dim: int, hidden: int | None, activation: str) -> MLPField:
+    """The field that the options `field`, `hidden` and `activation` ask for.
+
+    Raises:
+        PositionError: if there is none of this kind, or with this activation.
+
+    Example:
+        >>> type(learned_field("bounded", 4, None, "tanh")).__name__
+        'BoundedField'
+    """
+    one_of("field", kind, ("mlp", "bounded"))
+    if kind == "mlp":
+        return MLPField(dim, hidden, activation)
+    if activation != "tanh":
+        raise PositionError(f"field='bounded' goes with activation='tanh', not with {activation!r}")
+    return BoundedField(dim, hidden)
+
+
 class FloaterState(NamedTuple):
     """What the blocks share.
 
@@ -128,9 +146,6 @@ class Floater(PositionModel):
         field: str = "mlp",
     ) -> None:
         super().__init__(frame)
-        one_of("field", field, ("mlp", "bounded"))
-        if field == "bounded" and activation != "tanh":
-            raise PositionError(f"field='bounded' goes with activation='tanh', not with {activation!r}")
         one_of("injection", injection, ("qkv", "add"))
         one_of("start", start, ("small", "zero", "sinusoidal"))
         one_of("share", share, ("blocks", "none"))
@@ -152,9 +167,7 @@ class Floater(PositionModel):
         groups = [self.blocks] if share == "blocks" else [(n,) for n in self.blocks]
 
         def flow(group: tuple[int, ...]) -> FlowEncoder:
-            learned = MLPField(frame.dim, hidden, activation)
-            if field == "bounded":
-                learned = BoundedField(frame.dim, hidden)
+            learned = learned_field(field, frame.dim, hidden, activation)
             whole: nn.Module = learned
             if start == "sinusoidal":
                 whole = SumField(SinusoidField(frame.dim, delta * scale), learned)
