@@ -1,7 +1,7 @@
 """A Trainer with token batches, whole checkpoints and exact token averages."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,8 +31,8 @@ class FloaterTrainer(Trainer):
     - A checkpoint is on the disk whole or not at all, even if the process is killed while it is written
       or removed. ``args.save_total_limit`` keeps the last ones, and the best.
     - A ``FlowEncoder`` begins anew at each checkpoint, so that a resumed run equals one not stopped.
-    - Logs have ``tokens_per_second``: tokens that the model reads (those that have a label, for an
-      encoder-decoder or without an ``attention_mask``) over the time in training steps, without evaluation.
+    - Logs have ``tokens_per_second``: tokens that the model reads (those that have a label, in a batch with
+      ``decoder_input_ids`` or without an ``attention_mask``) over the time in training, without evaluation.
     - Resuming a run that has reached its last step trains no further step.
 
     Args:
@@ -133,23 +133,15 @@ class FloaterTrainer(Trainer):
         if self._since is None:
             self._since = time.perf_counter()
         batches, labels = super().get_batch_samples(epoch_iterator, num_batches, device)
-        self._tokens = self._tokens + self._counted(batches, labels)
+        self._tokens = sum(map(_tokens, batches), self._tokens)
         return batches, labels
-
-    def _counted(self, batches: Sequence[Any], labels: Tensor | int | None) -> Tensor | int:
-        """Tokens of an update on all processes, for the log."""
-        translates = getattr(getattr(self.model, "config", None), "is_encoder_decoder", False)
-        if translates or not all("attention_mask" in batch for batch in batches):
-            return 0 if labels is None else labels
-        read = torch.zeros((), dtype=torch.long, device=self.args.device)
-        for batch in batches:
-            read += batch["attention_mask"].sum()
-        return cast(Tensor, self.accelerator.reduce(read)) if self.args.world_size > 1 else read
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log values, those of training with the tokens per second since their last log."""
         if "loss" in logs and self._since is not None:
-            logs["tokens_per_second"] = float(self._tokens) / (time.perf_counter() - self._since)
+            tokens = torch.as_tensor(self._tokens, device=self.args.device)
+            tokens = self.accelerator.reduce(tokens) if self.args.world_size > 1 else tokens
+            logs["tokens_per_second"] = float(tokens) / (time.perf_counter() - self._since)
             self._tokens, self._since = 0, None
         super().log(logs, start_time)
 
@@ -211,6 +203,15 @@ class FloaterTrainer(Trainer):
         if limit is not None and limit > 0:
             best = self.state.best_model_checkpoint
             keep_last(run, limit, always=[] if best is None else [Path(best)])
+
+
+def _tokens(batch: Mapping[str, Any]) -> Tensor | int:
+    """Tokens of a batch, for the log."""
+    if "attention_mask" in batch and "decoder_input_ids" not in batch:
+        read: Tensor = batch["attention_mask"].sum()
+        return read
+    labels = batch.get("labels")
+    return 0 if labels is None else (labels != -100).sum()
 
 
 def _check_arguments(args: TrainingArguments) -> None:

@@ -170,6 +170,11 @@ def test_what_a_person_gets_wrong_is_one_line_and_nothing_is_written(
     assert "plug.options={} does that" in said("train", config, "plug.train=flow")
     assert "holds no flow" in said("train", config, f"plug.flow={bert}")
     assert "has no 'droput'" in said("train", config, "model.config={droput: 0.1}")
+    assert "cannot be 'high'" in said("train", config, "model.config={hidden_dropout_prob: high}")
+    for key in ("num_labels: 7", "problem_type: regression", "return_dict: false"):
+        assert "it follows from the task" in said("train", config, f"model.config={{{key}}}")
+    frozen = "plug.options={freeze_model: true}", "plug.train=model"
+    assert "nothing is left to be trained" in said("train", config, *frozen)
     assert "is plugged already" in said("train", config, f"model.path={learned}", "plug.options={}")
     assert "of only 8 that the training has" in said("train", config, "training.warmup=8")
     long = tmp_path / "CoLA"
@@ -188,5 +193,10 @@ def test_what_a_person_gets_wrong_is_one_line_and_nothing_is_written(
     assert "has no labels to score with" in said("evaluate", str(learned), "--source", test)
     assert "takes no --threshold" in said("evaluate", str(learned), "--source", test, "--threshold", "1")
     assert "are the same run" in said("glue", str(learned), str(learned))
+    for result in ("{", "[]", "{}"):
+        (learned / "result.json").rename(tmp_path / "result.json")
+        (learned / "result.json").write_text(result)
+        assert "result.json is not the result of a GLUE run" in said("glue", str(learned))
+        (tmp_path / "result.json").replace(learned / "result.json")
     with pytest.raises(SettingsError, match="give exactly one of folder and dataset"):
         load(GlueSettings, config, ["data.dataset=nyu-mll/glue"])

@@ -64,6 +64,15 @@ def test_logits_loss_and_gradients_are_those_of_the_whole_batch(name: str) -> No
     assert model(input_ids=ids).logits.shape == logits.shape, "the model is as it was"
 
 
+def test_hidden_states_that_are_not_of_the_tokens_are_refused() -> None:
+    model, (ids, labels) = made("Bert"), batch()
+    with (
+        head_at(model, (labels != -100)[:, :4]),
+        pytest.raises(ValueError, match=r"hidden states \(3, 9, 16\).* \(3, 4, 'dim'\)"),
+    ):
+        model(input_ids=ids)
+
+
 def test_a_head_is_not_run_where_nothing_is_predicted() -> None:
     model = FloaterForMaskedLM(FloaterConfig.preset("tiny", vocab_size=50))
     seen = []

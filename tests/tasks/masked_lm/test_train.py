@@ -85,6 +85,8 @@ def test_what_a_person_gets_wrong(folder: Path, bert: Path, capsys: pytest.Captu
     )
     assert "more than a batch" in said("data.block=300")
     assert "cannot be read" in said("data.valid=none.txt")
+    (folder / "unknown.txt").write_text("☃ ☃ ☃\n", encoding="utf-8")
+    assert "has no token to predict" in said(f"data.valid={folder / 'unknown.txt'}")
 
 
 def test_every_setting_is_explained() -> None:

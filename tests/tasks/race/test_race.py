@@ -116,6 +116,7 @@ def test_what_is_cut_is_counted(bert: Path) -> None:
         ({"answers": ["A", "B"]}, "'answers' must be a list, as long as 'questions'"),
         ({"options": [["a", "b", "c"]]}, "question 0: a question must be a text with 4 options"),
         ({"article": None}, "there must be a text 'article'"),
+        ({"questions": 5}, "'questions' must be a list"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, change: dict[str, object], message: str) -> None:

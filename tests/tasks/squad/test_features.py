@@ -48,6 +48,16 @@ def test_labels_are_where_the_answers_are(bert: Path, max_length: int) -> None:
     assert with_threshold(texts, rather, 0.0) == {q.id: q.answers[0] if q.answers else "" for q in asked}
 
 
+@pytest.mark.parametrize("answer", [" Rome", "Rome ", "Rome"])
+def test_spaces_around_an_answer_are_no_part_of_it(bert: Path, answer: str) -> None:
+    asked = questions(answer)
+    made = windows(load_tokenizer(str(bert)), asked, max_length=64, stride=6, max_question=8, labelled=True)
+    start, end = made.features.rows[0][LABEL]
+    offsets = made.windows[0].offsets
+    assert CONTEXT[offsets[start][0] : offsets[end][1]] == "Rome"
+    assert made.whole == {0}
+
+
 def test_every_token_of_a_context_is_in_a_window_and_neighbours_share_the_stride(bert: Path) -> None:
     tokenizer = load_tokenizer(str(bert))
     made = windows(tokenizer, questions()[:1], max_length=16, stride=6, max_question=8)

@@ -71,6 +71,24 @@ def test_what_is_wrong_with_the_data_is_said(
         "1 training answers do not stand in their context; questions left out: 0-0-3"
         in capsys.readouterr().err
     )
+    read["data"][0]["paragraphs"][3]["qas"][0]["answers"][0] = {"text": "o", "answer_start": 1}
+    read["data"][0]["paragraphs"][3]["context"] = "rome"
+    (tmp_path / "inside.json").write_text(json.dumps(read))
+    assert (
+        main(["train", config, f"data.train={tmp_path / 'inside.json'}", f"run={tmp_path / 'run'}", *few])
+        == 0
+    )
+    assert "learned as none" not in capsys.readouterr().err
+    longest = "the film was good " * 30
+    read["data"][0]["paragraphs"][3]["context"] = longest
+    read["data"][0]["paragraphs"][3]["qas"][0]["answers"][0] = {"text": longest, "answer_start": 0}
+    (tmp_path / "long.json").write_text(json.dumps(read))
+    assert (
+        main(["train", config, f"data.train={tmp_path / 'long.json'}", f"run={tmp_path / 'long'}", *few]) == 0
+    )
+    assert (
+        "1 training answers are whole in no window and are learned as none: 0-0-3" in capsys.readouterr().err
+    )
     text = json.loads((folder / "valid.json").read_text())
     for article in text["data"]:
         for paragraph in article["paragraphs"]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from huggingface_hub.utils import logging as hub_logging
 from safetensors import SafetensorError
 from tokenizers.processors import TemplateProcessing
@@ -29,6 +30,7 @@ from floater.transformer import FloaterConfig
 PACKAGE = "package:"
 _UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError)
 _POOLERS = ("pooler", "sequence_summary")
+_FIXED = ("id2label", "label2id", "num_labels", "problem_type", "return_dict")
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,9 @@ def start(
         DataError: if the checkpoint cannot be loaded, lacks other parameters, or cannot be plugged.
     """
     folder = locate(checkpoint.path)
-    config = _config(folder, **checkpoint.config, **head.config)
+    if taken := sorted(checkpoint.config.keys() & {*head.config, *_FIXED}):
+        raise DataError(f"model.config: {taken[0]!r} is not to be set; it follows from the task")
+    config = _config(folder, checkpoint.config | head.config)
     if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id
     own = unplugged(config)
@@ -182,6 +186,10 @@ def plug_in(model: PreTrainedModel, plug: Plug, own: str | None) -> None:
     for name, parameter in model.named_parameters():
         if plug.train != "all" and (name in flow) != (plug.train == "flow"):
             parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise DataError(
+            f"nothing is left to be trained: plug.train is '{plug.train}', and the rest is frozen"
+        )
 
 
 def load_finished(
@@ -218,17 +226,20 @@ def unplugged(config: Any) -> bool:
     return bool(config.__dict__.pop("floater", None))
 
 
-def _config(folder: str, **changes: Any) -> Any:
+def _config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:
     try:
         with _quiet():
             config = AutoConfig.from_pretrained(folder)
     except _UNREADABLE as error:
         where = "" if Path(folder).is_dir() else "there is no such directory, and on the Hugging Face hub "
         raise DataError(f"{folder}: {where}no model can be loaded ({first_line(error)})") from error
-    for name, value in changes.items():
+    for name, value in (changes or {}).items():
         if not hasattr(config, name):
             raise DataError(f"model.config: a configuration of type '{config.model_type}' has no '{name}'")
-        setattr(config, name, value)
+        try:
+            setattr(config, name, value)
+        except (StrictDataclassError, TypeError, ValueError) as error:
+            raise DataError(f"model.config: {name} cannot be {value!r} ({first_line(error)})") from error
     return config
 
 

@@ -140,11 +140,11 @@ def read_dataset(name: str, split: str, task: GlueTask) -> Examples:
     if lacking:
         raise DataError(f"{name}: {task.config} has no column {min(lacking)!r}")
     labels = list(data["label"])
+    known = set(labels) != {-1}
     for row, label in enumerate(labels):
         low, high = SCORE_RANGE if not task.labels else (0, len(task.labels) - 1)
-        if not (label == -1 and set(labels) == {-1}) and not low <= label <= high:
+        if known and not low <= label <= high:
             raise DataError(f"{name}, {wanted}, row {row}: label {label} is not from {low:g} to {high:g}")
-    known = set(labels) != {-1}
     indices = data["idx"] if "idx" in data.column_names else range(len(data))
     return Examples(
         tuple(list(data[column]) for column in columns), labels if known else None, list(map(str, indices))

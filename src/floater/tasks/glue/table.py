@@ -64,8 +64,13 @@ def read_run(run: str) -> Finished:
         raise DataError(f"{run} is a run of task {task!r}, not 'glue'")
     if not (Path(run) / RESULT).is_file():
         raise DataError(f"{run} is not finished (no {RESULT})")
-    result = json.loads((Path(run) / RESULT).read_text(encoding="utf-8"))
-    return Finished(run, load(GlueSettings, Path(run) / SETTINGS), result)
+    settings = load(GlueSettings, Path(run) / SETTINGS)
+    try:
+        finished = Finished(run, settings, json.loads((Path(run) / RESULT).read_text(encoding="utf-8")))
+        _ = finished.scores
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{Path(run) / RESULT} is not the result of a GLUE run ({error!r})") from error
+    return finished
 
 
 def table(runs: Sequence[str]) -> str:

@@ -34,6 +34,9 @@ def head_at(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
         model: with a head (`has_head`) whose body returns `last_hidden_state` (batch, T, dim).
         places: which tokens (batch, T), M in all, bool.
 
+    Raises:
+        ValueError: if the hidden states are not of the tokens, one by one.
+
     Example:
         >>> import torch
         >>> from floater.transformer import FloaterConfig, FloaterForMaskedLM
@@ -44,6 +47,11 @@ def head_at(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
     """
 
     def select(body: nn.Module, given: Any, output: Any) -> Any:
+        if output.last_hidden_state.shape[:2] != places.shape:
+            raise ValueError(
+                f"{type(body).__name__} gives hidden states {tuple(output.last_hidden_state.shape)}; a head "
+                f"can be run at some tokens where they are {(*places.shape, 'dim')}"
+            )
         output.last_hidden_state = output.last_hidden_state[places].unsqueeze(0)
         return output
 

@@ -28,6 +28,7 @@ from floater.tasks.language_modeling.data import (
 from floater.tasks.language_modeling.head import logits_at
 from floater.tasks.language_modeling.settings import Masking
 from floater.tasks.run import evaluating
+from floater.tasks.text import DataError
 from floater.training import TokenBatchSampler
 from floater.transformer import FloaterForCausalLM
 from floater.transformer.memory import Memory
@@ -274,6 +275,8 @@ def _score(
                 record(indices, rows[:, :last].cpu(), places[:, :last].cpu())
     parts = gather_object([(nats, tokens)]) if state.num_processes > 1 else [(nats, tokens)]
     nats, tokens = (sum(values) for values in zip(*parts, strict=True))
+    if not tokens:
+        raise DataError("the text has no token to predict")
     return Score(nats, tokens, time.perf_counter() - began)
 
 

@@ -86,9 +86,10 @@ def _passage(path: Path, level: str) -> Iterator[Question]:
     parts = {name: read.get(name) if isinstance(read, dict) else None for name in ("questions", "options")}
     if not isinstance(read, dict) or not isinstance(read.get("article"), str):
         raise DataError(f"{path}: not a passage of RACE: there must be a text 'article'")
-    answers = read.get("answers", [None] * len(parts["questions"] or ()))
+    count = len(parts["questions"]) if isinstance(parts["questions"], list) else None
+    answers = read.get("answers", [None] * (count or 0))
     for name, part in (parts | {"answers": answers}).items():
-        if not isinstance(part, list) or len(part) != len(parts["questions"] or ()):
+        if not isinstance(part, list) or len(part) != count:
             raise DataError(f"{path}: '{name}' must be a list, as long as 'questions'")
     rows = zip(parts["questions"] or (), parts["options"] or (), answers, strict=True)
     for number, (asked, options, answer) in enumerate(rows):

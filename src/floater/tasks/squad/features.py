@@ -37,6 +37,12 @@ class Windows:
     features: Features
     windows: list[Window]
 
+    @property
+    def whole(self) -> set[int]:
+        """The numbers of the questions whose answer is whole in some window, where windows have labels."""
+        pairs = zip(self.features.rows, self.windows, strict=True)
+        return {window.question for row, window in pairs if row[LABEL][0] != window.null}
+
 
 def windows(
     tokenizer: PreTrainedTokenizerFast,
@@ -170,7 +176,9 @@ def _span(question: Question, window: Window) -> list[int]:
     nothing = [window.null, window.null]
     if question.start is None:
         return nothing
-    low, high = question.start, question.start + len(question.answers[0])
+    answer = question.answers[0]  # spaces around it belong to no token
+    low = question.start + len(answer) - len(answer.lstrip())
+    high = question.start + len(answer.rstrip())
     starts, ends = window.offsets.T
     inside = np.flatnonzero((starts >= 0) & (ends > low) & (starts < high) & (ends > starts))
     if not len(inside) or starts[inside[0]] > low or ends[inside[-1]] < high:

@@ -61,6 +61,10 @@ def _train(settings: SquadSettings, run: Path, state: PartialState, say: Say) ->
         encoded = _windows(settings, tokenizer, questions, labelled=True)
         read = _windows(settings, tokenizer, valid)
         say(f"{len(encoded.features):,} training windows, {len(read.features):,} validation windows")
+        answered = {i for i, question in enumerate(questions) if question.start is not None}
+        if lost := sorted(answered - encoded.whole):
+            named = ", ".join(questions[i].id for i in lost[:10]) + (", ..." if len(lost) > 10 else "")
+            say(f"{len(lost):,} training answers are whole in no window and are learned as none: {named}")
 
         def measure(model: PreTrainedModel) -> dict[str, float]:
             return _scored(model, tokenizer, read, valid, settings.answers)[0].metrics
