@@ -33,9 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     with warnings.catch_warnings():
         warnings.showwarning = _one_line
+        code = 0
         try:
             parsed = _parser().parse_args(arguments)
-            parsed.command(parsed)
+            code = parsed.command(parsed) or 0
             sys.stdout.flush()
         except BrokenPipeError:  # the reader has gone: nothing is left to say, at the exit of Python neither
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -54,14 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not isinstance(error, _mendable()):
                 raise
             return _fail(str(error))
-    return 0
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="floater", description="Position information for Transformers.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, run: Callable[[Any], None], help: str, **kwargs: Any) -> argparse.ArgumentParser:
+    def command(
+        name: str, run: Callable[[Any], int | None], help: str, **kwargs: Any
+    ) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=help, description=help, **kwargs)
         sub.set_defaults(command=run)
         return sub
@@ -337,11 +340,12 @@ def _plot(arguments: argparse.Namespace) -> None:
         print(f"written: {arguments.numbers}")
 
 
-def _study(arguments: argparse.Namespace) -> None:
+def _study(arguments: argparse.Namespace) -> int:
     from floater.study.run import from_config
 
     _quiet_transformers()
-    from_config(arguments.config, arguments.overrides, train=not arguments.report)
+    results = from_config(arguments.config, arguments.overrides, train=not arguments.report)
+    return int(any(outcome.status == "failed" for outcome in results.outcomes))
 
 
 def _demo(arguments: argparse.Namespace) -> None:

@@ -40,7 +40,8 @@ def test_it_says_how_it_is_run(path: Path) -> None:
 def test_its_cells_are_possible(name: str, tmp_path: Path) -> None:
     """Without the data, which are not here."""
     settings = read(name)
-    files = {f"{part}_{side}": "here" for part in ("train", "valid") for side in ("source", "target")}
+    there = str(FOLDER / f"{name}.yaml")
+    files = {f"{part}_{side}": there for part in ("train", "valid") for side in ("source", "target")}
     common = (
         merged(settings.settings, {"data": files}) if settings.task == "translation" else settings.settings
     )

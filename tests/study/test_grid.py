@@ -75,7 +75,53 @@ def test_each_cell_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
         ({"checkpoints": {"mine": "/no/such/model"}}, "checkpoint mine: .*no such directory"),
         ({"pictures": ["vector"]}, "pictures has 'vector'"),
         ({"task": "translate", "short_to_long": {}}, "unknown task 'translate'"),
-        ({"tests": {"t": {"source": "no-such", "reference": "x"}}}, "no-such: cannot be read"),
+        (
+            {"tests": {"t": {"source": "no-such", "reference": "x"}}},
+            "test t: source: there is no file no-such",
+        ),
+        (
+            {"models": {"none": {"position_options": [1]}}},
+            r"none: position_options: must be a mapping, got \[1",
+        ),
+        ({"models": {"none": {"settings": [1]}}}, r"none: settings: must be a mapping, got \[1\]"),
+        ({"models": {"none": "x"}}, "'models.none' must be dict"),
+        ({"models": {"none": {"settings": {"model": None}}}}, "settings.model is None; it must be a mapping"),
+        ({"models": {"none": {"settings": {"run": "x"}}}}, "settings.run is not to be set"),
+        (
+            {"models": {"none": {"settings": {"training": {"seed": 7}}}}},
+            "settings.training.seed is not to be",
+        ),
+        ({"seeds": [2**32]}, "cell none-4294967296: training: seed is 4294967296"),
+        ({"left_out": {"none": "no"}}, "'none' is among models and among left_out"),
+        ({"budget": {"gpus": 2}}, "gpus is 2.0; a cell is one process"),
+        ({"task": "glue", "short_to_long": {}}, "'glue' trains a checkpoint"),
+        (
+            {
+                "task": "language_modeling",
+                "settings": {"objective": "masked", "data": {"train": "no-such", "valid": "no-such"}},
+                "short_to_long": {},
+            },
+            "cell none-1: data.train: there is no file no-such",
+        ),
+        (
+            {
+                "task": "generated",
+                "settings": {"data": {"problem": "copy", "lengths": [1, 4]}},
+                "short_to_long": {},
+                "tests": {"lengths": {"edges": [9, 5]}},
+            },
+            r"cell none-1: test lengths: bins \[9, 5\] are no growing whole numbers",
+        ),
+        (
+            {
+                "task": "generated",
+                "settings": {"data": {"problem": "copy", "lengths": [1, 4]}},
+                "short_to_long": {},
+                "tests": {"lengths": {}},
+                "bins": [5, 500],
+            },
+            "the greatest that is tested, 32",
+        ),
         (
             {"tests": {"t": {"source": "x", "referense": "x"}}},
             "test t has 'referense'; there are: source, ref",
@@ -113,3 +159,15 @@ def test_a_cell_directory_with_other_settings_is_refused(tmp_path: Path) -> None
     (made.cells[1].run / "config.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(SettingsError, match=r"cell none-2: .*training.lr is 0.02 there and 0.01 here"):
         grid(settings(tmp_path), "here")
+
+
+def test_a_task_that_draws_its_tests_is_told_the_bins(tmp_path: Path) -> None:
+    asked = settings(
+        tmp_path,
+        task="generated",
+        settings={"data": {"problem": "copy", "lengths": [1, 4]}},
+        short_to_long={},
+        tests={"lengths": {}, "own": {"edges": [5]}},
+        bins=[5, 9, 17],
+    )
+    assert grid(asked, "here").tests == {"lengths": {"edges": [5, 9, 17]}, "own": {"edges": [5]}}

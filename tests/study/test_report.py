@@ -6,11 +6,13 @@ import csv
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from floater.study import tables, verdict
+from floater.study.report import _learning
 from floater.study.results import Column, Results
 
 from . import browser
@@ -42,6 +44,21 @@ def test_it_says_how_to_get_it_again(report: Path, finished: Results) -> None:
         assert said in text
 
 
+def test_pictures_whose_numbers_no_table_has_do_not_say_so(report: Path) -> None:
+    said = re.findall(r'role="img" aria-label="([^"]*)"', report.read_text(encoding="utf-8"))
+    for title, tabled in (("Training loss", False), ("BLEU by length", True), ("BLEU and speed", True)):
+        texts = [text for text in said if text.startswith(title)]
+        assert texts
+        assert all(("The tables have the numbers." in text) == tabled for text in texts)
+
+
+def test_a_loss_that_chose_the_checkpoint_is_drawn_once(finished: Results) -> None:
+    log = [{"step": 1, "loss": 2.0}, {"step": 1, "eval_loss": 1.0}]
+    outcomes = [replace(o, log=log, result={"best_valid_loss": 1.0}) for o in finished.outcomes]
+    titles = [picture.title for picture in _learning(replace(finished, outcomes=outcomes))]
+    assert titles == ["Training loss", "Validation loss"]
+
+
 def test_an_error_in_a_report_is_text(report: Path) -> None:
     """Whatever an error says, it is no markup."""
     assert "failed: a training pair has" in report.read_text(encoding="utf-8")
@@ -54,7 +71,7 @@ def test_the_tables_agree_with_each_other(finished: Results) -> None:
     folder = Path(finished.settings.folder)
     scores = rows(folder / "scores.csv")
     done = [outcome for outcome in finished.outcomes if outcome.status == "finished"]
-    assert len(scores) == len(done) * 3 * 7  # metrics, bins
+    assert len(scores) == len(done) * 4 * 7  # metrics, bins
     shown = {row["model"]: row for row in rows(folder / "table.csv")}
     assert list(shown) == [row.name for row in finished.grid.rows]
     for name, row in shown.items():

@@ -12,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from floater.cli import main
 from floater.settings import dump
-from floater.study import launch, run
+from floater.study import launch, local_launcher, run
 from floater.study.cell import is_finished, read
 from floater.study.grid import grid
 from floater.study.launch import run_cells
@@ -178,6 +179,24 @@ def test_a_warm_start_waits_for_the_cell_that_it_starts_from(
 )
 def test_the_budget_says_how_many_cells_run_at_a_time(budget: dict[str, float], slots: int) -> None:
     assert LocalLauncher(Budget(**budget)).slots == slots  # type: ignore[arg-type]
+
+
+def test_cells_get_the_gpus_that_the_study_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    environments: list[str] = []
+    monkeypatch.setattr(
+        local_launcher,
+        "_Process",
+        lambda cell, environment, *_: environments.append(environment["CUDA_VISIBLE_DEVICES"]),
+    )
+    made = grid(settings(tmp_path), "here")
+    made.write(threads=1)
+    there = LocalLauncher(Budget(cores=8, memory=100.0, gpus=0.5))
+    assert there.slots == 4
+    for cell in made.cells:
+        there.start(cell)
+    assert environments == ["2", "5", "2", "5"]
 
 
 def test_a_budget_without_room_for_a_cell_is_refused() -> None:

@@ -174,8 +174,18 @@ class Scores(FloaterTrainer):
         return {"eval_score": self.scores[self.state.global_step]}
 
 
-@pytest.mark.parametrize(("limit", "left"), [(2, [4, 8]), (1, [4])])
-def test_keeps_the_best_checkpoint_and_says_where_it_is(tmp_path: Path, limit: int, left: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("limit", "scores", "best", "left"),
+    [
+        (2, [0.1, 0.9, 0.2, 0.3], 4, [4, 8]),
+        (1, [0.1, 0.9, 0.2, 0.3], 4, [4]),
+        (2, [0.0, 0.0, 0.0, 0.0], 8, [6, 8]),  # of equals the last
+        (1, [0.9, 0.1, 0.9, 0.3], 6, [6]),
+    ],
+)
+def test_keeps_the_best_checkpoint_and_says_where_it_is(
+    tmp_path: Path, limit: int, scores: list[float], best: int, left: list[int]
+) -> None:
     run = trainer(
         tmp_path,
         cls=Scores,
@@ -186,16 +196,18 @@ def test_keeps_the_best_checkpoint_and_says_where_it_is(tmp_path: Path, limit: i
         greater_is_better=True,
         load_best_model_at_end=False,
     )
-    run.scores = {2: 0.1, 4: 0.9, 6: 0.2, 8: 0.3}
+    run.scores = dict(zip((2, 4, 6, 8), scores, strict=True))
     run.eval_dataset = run.train_dataset
     run.args.eval_strategy, run.args.eval_steps = "steps", 2
     run.train()
-    best = str(tmp_path / "checkpoint-4")
+    place = str(tmp_path / f"checkpoint-{best}")
     assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in left]
-    assert run.state.best_model_checkpoint == best
+    assert run.state.best_model_checkpoint == place
+    # a checkpoint that was written before the best one does not know it
     for checkpoint in checkpoints(tmp_path):
         state = json.loads((checkpoint / "trainer_state.json").read_text())
-        assert state["best_model_checkpoint"] == best
+        step = int(checkpoint.name.partition("-")[2])
+        assert step < best or state["best_model_checkpoint"] == place
 
 
 def test_trains_a_library_model_with_label_smoothing(tmp_path: Path) -> None:

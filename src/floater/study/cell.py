@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ import numpy as np
 
 from floater.settings import load
 from floater.study.grid import CELLS, PLAN
+from floater.study.progress import entries
 from floater.tasks import registry
 from floater.tasks.measurement import Measurement
 from floater.tasks.run import MODEL, write_json, write_whole
@@ -137,17 +137,19 @@ def _cost(settings: Any, run: Path) -> dict[str, Any]:
     sites = ("self", "decoder", "memory") if settings.model.encoder_decoder else ("self",)
     models = [settings.model.position_model(site) for site in sites]
     on_gpu = torch.cuda.is_available()
-    peak = (
-        torch.cuda.max_memory_allocated()
-        if on_gpu
-        else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    )
     return {
         "parameters": int(sum(np.prod(shape, dtype=np.int64) for shape in shapes)),
         "position_parameters": sum(p.numel() for model in models for p in model.parameters()),
-        "memory_mib": round(peak / 2**20),
+        "memory_mib": max((entry.get("memory_mib", 0) for entry in entries(run)), default=0),
         "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
+        **software(),
+    }
+
+
+def software() -> dict[str, Any]:
+    """What this process runs on: the versions of Python and of the packages, and the commit."""
+    return {
         "python": platform.python_version(),
         "versions": {package: version(package) for package in PACKAGES},
         "commit": _commit(),

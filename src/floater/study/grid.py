@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from floater.encodings import PositionError, options
 from floater.settings import SettingsError, dump, make
@@ -18,6 +18,13 @@ from floater.tasks.run import find_run, write_json, write_whole
 from floater.tasks.text import DataError, read_lines
 
 CELLS, PLAN = "cells", "plan.json"
+_HUB = "hf:"
+_FILES = {"source", "reference"}
+_DATA = {
+    "train",
+    "valid",
+    *(f"{part}_{side}" for part in ("train", "valid") for side in ("source", "target")),
+}
 
 
 @dataclass(frozen=True)
@@ -122,8 +129,13 @@ def grid(settings: StudySettings, origin: str) -> Grid:
         DataError: if the data cannot be cut, a test set cannot be read, or a cell's directory holds
             something else.
     """
-    folder, tests, common = Path(settings.folder), dict(settings.tests), settings.settings
+    folder, common = Path(settings.folder), settings.settings
     task = registry.find(settings.task, origin)
+    if settings.models and not _has_positions(task):
+        raise SettingsError(
+            f"{origin}: the task {settings.task!r} trains a checkpoint, whose positions are its own; a study "
+            "compares position models"
+        )
     for kind in settings.pictures:
         if kind not in KINDS:
             raise SettingsError(f"{origin}: pictures has {kind!r}; there are: {', '.join(KINDS)}")
@@ -138,7 +150,7 @@ def grid(settings: StudySettings, origin: str) -> Grid:
         raise SettingsError(
             f"{origin}: baseline {settings.baseline!r} is no row; there are: {', '.join(names)}"
         )
-    _check_tests(settings, task, origin)
+    tests = _tests(settings, task, origin)
     if settings.short_to_long.given:
         data = common.get("data") or {}
         languages = data.get("source", "en"), data.get("target", "de")
@@ -157,10 +169,11 @@ def grid(settings: StudySettings, origin: str) -> Grid:
 
 def _rows(settings: StudySettings, origin: str) -> Iterator[Row]:
     """The rows of the table; a model that knows no blocks, or sets them itself, has one."""
-    for model, entry in settings.models.items():
-        position = str((entry or {}).get("position", model))
-        given = (entry or {}).get("position_options") or {}
-        start = (entry or {}).get("start")
+    for model, given_entry in settings.models.items():
+        entry = _mapping(given_entry, f"{origin}: model {model}")
+        position, start = str(entry.get("position", model)), entry.get("start")
+        given = _mapping(entry.get("position_options"), f"{origin}: model {model}: position_options")
+        _mapping(entry.get("settings"), f"{origin}: model {model}: settings")
         try:
             known = options(position)
         except PositionError as error:
@@ -179,6 +192,12 @@ def _cell(
     entry = dict(settings.models[row.model] or {})
     own = entry.pop("settings", None) or {}
     entry.pop("start", None)
+    where = f"{origin}: cell {row.name}-{seed}"
+    for tree in (common, own):
+        taken = [key for key in ("run", "task") if key in tree]
+        taken += ["training.seed"] if "seed" in (tree.get("training") or {}) else []
+        if taken:
+            raise SettingsError(f"{where}: settings.{taken[0]} is not to be set; it follows from the study")
     runs = Path(settings.folder) / CELLS
     cell: dict[str, Any] = {
         "run": str(runs / f"{row.name}-{seed}"),
@@ -188,25 +207,51 @@ def _cell(
     }
     if row.start is not None:
         cell["training"]["warm_start"] = str(runs / f"{row.start}-{seed}")
-    return make(task.Settings, merged(merged(common, own), cell), f"{origin}: cell {row.name}-{seed}")
+    try:
+        tree = merged(merged(common, own), cell)
+    except SettingsError as error:
+        raise SettingsError(f"{where}: {error}") from None
+    return make(task.Settings, tree, where)
 
 
-def _check_tests(settings: StudySettings, task: registry.Task, origin: str) -> None:
-    """Refuse test sets that every cell would fail on after its training."""
-    measure = getattr(task, "measure", None)
+def _mapping(given: Any, where: str) -> dict[str, Any]:
+    if not isinstance(given or {}, Mapping):
+        raise SettingsError(f"{where}: must be a mapping, got {given!r}")
+    return dict(given or {})
+
+
+def _has_positions(task: registry.Task) -> bool:
+    """Whether the runs of a task have a position model to choose."""
+    return "position" in {each.name for each in fields(get_type_hints(task.Settings)["model"])}
+
+
+def _tests(settings: StudySettings, task: registry.Task, origin: str) -> dict[str, dict[str, Any]]:
+    """The test sets, with the bins for a task that draws its own; refused is what would fail every cell."""
+    measure, tests = getattr(task, "measure", None), dict(settings.tests)
     if settings.tests and measure is None:
         raise SettingsError(
             f"{origin}: the task {settings.task!r} has no scores example by example; leave out tests, and "
             "the rows are compared on what validates them"
         )
-    for name, given in settings.tests.items():
+    for name, given in tests.items():
         parameters = inspect.signature(measure).parameters  # type: ignore[arg-type]
         _, *known = parameters.values()
+        if "edges" in parameters and settings.edges:
+            tests[name] = given = {"edges": settings.edges} | given
         lacking = [each.name for each in known if each.default is each.empty and each.name not in given]
         if wrong := sorted({*given} - {each.name for each in known}) or lacking:
             what = "lacks" if wrong is lacking else "has"
             there = ", ".join(each.name for each in known)
             raise SettingsError(f"{origin}: test {name} {what} {wrong[0]!r}; there are: {there}")
+        for key in _FILES & given.keys():
+            _check_files(given[key], f"{origin}: test {name}: {key}")
+    return tests
+
+
+def _check_files(given: Any, where: str) -> None:
+    for path in given if isinstance(given, list) else [given]:
+        if isinstance(path, str) and not path.startswith(_HUB) and not Path(path).exists():
+            raise SettingsError(f"{where}: there is no file {path}")
 
 
 def _check(
@@ -236,6 +281,15 @@ def _check(
                     f"set {test} has {words} words and an end; raise model.max_length"
                 )
         before.add(cell.name)
+    for cell in cells:
+        where = f"{origin}: cell {cell.name}"
+        for key in sorted(vars(cell.settings.data).keys() & _DATA):
+            _check_files(getattr(cell.settings.data, key), f"{where}: data.{key}")
+        for test, given in tests.items():
+            try:
+                getattr(task, "check_test", lambda *_, **__: None)(cell.settings, **given)
+            except DataError as error:
+                raise SettingsError(f"{where}: test {test}: {error}") from None
 
 
 def _longest(tests: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
@@ -258,11 +312,14 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     Example:
         >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
         {'a': {'b': 3, 'c': 2}}
+
+    Raises:
+        SettingsError: if something else shall take the place of a mapping.
     """
     both = dict(base)
     for key, value in changes.items():
-        inside = (
-            isinstance(value, Mapping) and isinstance(both.get(key), Mapping) and key != "position_options"
-        )
+        inside = isinstance(both.get(key), Mapping) and key != "position_options"
+        if inside and not isinstance(value, Mapping):
+            raise SettingsError(f"settings.{key} is {value!r}; it must be a mapping")
         both[key] = merged(both[key], value) if inside else value
     return both

@@ -56,24 +56,24 @@ class LocalLauncher:
     def __init__(self, budget: Budget) -> None:
         cores = budget.cores or len(os.sched_getaffinity(0))
         memory = budget.memory or 0.8 * psutil.virtual_memory().total / GIB
-        self.gpus = torch.cuda.device_count()
+        self.gpus = _gpus()
         places = {"cores": cores // budget.threads, "memory": int(memory / budget.cell_memory)}
         if self.gpus:
-            places["gpus"] = int(self.gpus / budget.gpus)
+            places["gpus"] = int(len(self.gpus) / budget.gpus)
         scarce = min(places, key=lambda name: places[name])
         self.slots = places[scarce]
         self.budget, self.free = budget, list(range(self.slots))
         if not self.slots:
             raise SettingsError(
-                f"budget: {cores} cores, {memory:.1f} GiB and {self.gpus} GPUs have no room for a cell of "
-                f"{budget.threads} threads, {budget.cell_memory} GiB and {budget.gpus} GPUs: more {scarce}"
+                f"budget: {cores} cores, {memory:.1f} GiB and {len(self.gpus)} GPUs have no room for a cell "
+                f"of {budget.threads} threads, {budget.cell_memory} GiB and {budget.gpus} GPUs: more {scarce}"
             )
 
     def start(self, cell: Cell) -> Started:
         slot = self.free.pop(0)
         environment = own_environment(self.budget.threads)
         if self.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = str(slot % self.gpus)
+            environment["CUDA_VISIBLE_DEVICES"] = self.gpus[slot % len(self.gpus)]
         log = cell.log.open("a", encoding="utf-8")
         return _Process(cell, environment, log, self.budget.cell_memory, lambda: self.free.append(slot))
 
@@ -86,7 +86,11 @@ class _Process:
     ) -> None:
         self.cell, self.log, self.gib, self.done = cell, log, gib, done
         self.process = subprocess.Popen(
-            command(cell), stdin=subprocess.PIPE, stdout=log, stderr=log, env=dict(environment)
+            command(str(cell.folder), cell.name),
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=dict(environment),
         )
 
     def poll(self) -> int | None:
@@ -112,9 +116,16 @@ class _Process:
         self.process.wait()
 
 
-def command(cell: Cell) -> list[str]:
-    """The process of a cell."""
-    return [sys.executable, "-m", "floater.study.cell", str(cell.folder), cell.name]
+def command(folder: str, name: str) -> list[str]:
+    """The process of a cell of the study in a folder."""
+    return [sys.executable, "-m", "floater.study.cell", folder, name]
+
+
+def _gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return named.split(",")[:count] if named else [str(i) for i in range(count)]
 
 
 def own_environment(threads: int) -> dict[str, str]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from floater.settings import SettingsError
-from floater.study.grid import Cell
-from floater.study.local_launcher import GIB, Started, own_environment
+from floater.study.grid import CELLS, Cell
+from floater.study.local_launcher import GIB, Started, command, own_environment
 from floater.study.settings import Budget
 
 
@@ -47,17 +47,17 @@ class RayLauncher:
             "max_retries": 0,
         }
         there = ray.cluster_resources()
-        if there.get("GPU"):
-            self.resources["num_gpus"] = budget.gpus
         wanted = {"CPU": budget.threads, "memory": self.resources["memory"]}
+        if there.get("GPU"):
+            wanted["GPU"] = self.resources["num_gpus"] = budget.gpus
         if not any(
             all(node["Resources"].get(name, 0) >= amount for name, amount in wanted.items())
             for node in ray.nodes()
             if node["Alive"]
         ):
             raise SettingsError(
-                f"no machine of the Ray cluster has {budget.threads} cores and {budget.cell_memory} GiB of "
-                "memory for a cell (budget.threads, budget.cell_memory)"
+                f"no machine of the Ray cluster has {budget.threads} cores, {budget.cell_memory} GiB of "
+                f"memory and {wanted.get('GPU', 0)} GPUs for a cell (budget.threads, .cell_memory, .gpus)"
             )
         self.threads = budget.threads
         self.slots = sys.maxsize  # Ray holds back what has no room yet
@@ -89,10 +89,10 @@ class _Task:
 
 def _run(folder: str, directory: str, name: str, threads: int) -> int:
     """A cell in a process of its own on the machine that Ray chose, in the study's directory."""
-    log = Path(folder) / "cells" / f"{name}.log"
+    log = Path(folder) / CELLS / f"{name}.log"
     with log.open("a", encoding="utf-8") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "floater.study.cell", folder, name],
+            command(folder, name),
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=file,

@@ -12,6 +12,7 @@ from typing import Any
 from floater.encodings import PositionError, catalogue
 from floater.settings import dump
 from floater.study import figures, tables, verdict
+from floater.study.cell import software
 from floater.study.results import Results
 from floater.tasks.measurement import METRICS
 from floater.tasks.run import Say, write_whole
@@ -104,9 +105,8 @@ def _lengths(results: Results) -> Iterator[Picture]:
         if any(o.measured[test].position_tokens.sum() for o in results.outcomes if test in o.measured):
             figure = figures.loss_by_position(results, test)
             caption = "All seeds together, over ranges of positions that widen with the position."
-            yield _picture(
-                "Loss per token by its position", figure, f"position-{test}", caption, results, test
-            )
+            title = "Loss per token by its position"
+            yield _picture(title, figure, f"position-{test}", caption, results, test, tabled=False)
 
 
 def _learning(results: Results) -> Iterator[Picture]:
@@ -120,17 +120,17 @@ def _learning(results: Results) -> Iterator[Picture]:
         ),
         "loss",
     )
-    for key, label in dict.fromkeys(
-        [
-            ("loss", "training loss"),
-            ("eval_loss", "validation loss"),
-            (f"eval_{best}", f"validation {METRICS[best].label if best in METRICS else best}"),
-        ]
-    ):
+    labels = {
+        f"eval_{best}": f"validation {METRICS[best].label if best in METRICS else best}",
+        "loss": "training loss",
+        "eval_loss": "validation loss",
+    }
+    for key in ("loss", "eval_loss", *labels.keys() - {"loss", "eval_loss"}):
         if key in found:
-            figure = figures.learning(results, key, label)
+            figure = figures.learning(results, key, labels[key])
             caption = "The mean over the seeds; the band is from the least to the greatest."
-            yield _picture(f"{label[0].upper()}{label[1:]}", figure, f"learning-{key}", caption, results)
+            title = labels[key][0].upper() + labels[key][1:]
+            yield _picture(title, figure, f"learning-{key}", caption, results, tabled=False)
 
 
 def _costs(results: Results) -> Iterator[Picture]:
@@ -152,13 +152,19 @@ def _costs(results: Results) -> Iterator[Picture]:
 
 
 def _picture(
-    title: str, figure: Any, name: str, caption: str, results: Results, test: str | None = None
+    title: str,
+    figure: Any,
+    name: str,
+    caption: str,
+    results: Results,
+    test: str | None = None,
+    *,
+    tabled: bool = True,
 ) -> Picture:
     of = f" on the test set {test}" if test else ""
     rows = ", ".join(row.name for row in results.grid.rows)
-    return Picture(
-        title, figures.svg(figure, name, f"{title}{of}, for {rows}. The tables have the numbers."), caption
-    )
+    said = f"{title}{of}, for {rows}." + " The tables have the numbers." * tabled
+    return Picture(title, figures.svg(figure, name, said), caption)
 
 
 def _positions(results: Results) -> Iterator[tuple[str, list[Picture], list[str]]]:
@@ -221,10 +227,9 @@ def _commands(results: Results, origin: str) -> list[str]:
 
 
 def _versions(results: Results) -> dict[str, list[str]]:
-    """What the cells ran on: more than one value where they differ."""
+    """What the cells ran on, or this process where there are none: more than one value where they differ."""
     found: dict[str, list[str]] = {}
-    for outcome in results.outcomes:
-        cost = outcome.cost
+    for cost in [outcome.cost for outcome in results.outcomes if outcome.cost] or [software()]:
         said = {"device": cost.get("device"), "threads": cost.get("threads"), "python": cost.get("python")}
         for name, value in (said | cost.get("versions", {}) | {"commit": cost.get("commit")}).items():
             if value is not None and str(value) not in found.setdefault(name, []):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import shlex
 import sys
 from pathlib import Path
 
@@ -51,11 +52,12 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True,
                 raise
             raise DataError(f"{folder}: another process runs this study") from None
         cells = grid(settings, origin)
-        if train and cells.cells:
-            where = launcher(settings.launcher, settings.budget, folder)
-            cells.write(settings.budget.threads)
+        if train:
+            where = launcher(settings.launcher, settings.budget, folder) if cells.cells else None
             write_whole(folder / SETTINGS, f"# floater study {folder / SETTINGS}\n" + dump(settings))
-            run_cells(cells, where, say)
+            if where is not None:
+                cells.write(settings.budget.threads)
+                run_cells(cells, where, say)
         results = gather(settings, cells)
         write_report(results, origin, say)
     return results
@@ -66,5 +68,5 @@ def from_config(path: str, overrides: list[str], *, train: bool = True) -> Resul
     from tqdm.auto import tqdm
 
     settings = load(StudySettings, path, overrides)
-    command = " ".join([path, *overrides])
+    command = shlex.join([path, *overrides])
     return study(settings, command, train=train, say=lambda text: tqdm.write(text, file=sys.stderr))

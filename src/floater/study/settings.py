@@ -103,6 +103,8 @@ class Budget:
 
     def __post_init__(self) -> None:
         check_numbers(self, positive=("memory", "cell_memory", "gpus"), cores=1, threads=1)
+        if self.gpus > 1:
+            raise ValueError(f"gpus is {self.gpus}; a cell is one process, which trains on one GPU at most")
         if self.cores is not None and self.threads > self.cores:
             raise ValueError(f"threads is {self.threads}, more than the {self.cores} cores")
         if self.memory is not None and self.cell_memory > self.memory:
@@ -171,6 +173,8 @@ class StudySettings:
             raise ValueError("give models to train, or checkpoints to look at")
         if self.models and not self.seeds:
             raise ValueError("give at least one seed")
+        if both := sorted(self.left_out.keys() & self.models.keys()):
+            raise ValueError(f"{both[0]!r} is among models and among left_out")
         for kind, names in (("model", self.models), ("test", self.tests), ("checkpoint", self.checkpoints)):
             for name in names:
                 if not NAME.fullmatch(name):

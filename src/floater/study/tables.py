@@ -15,7 +15,7 @@ from floater.study.results import Column, Results
 
 MARKS = {"better": "▲", "worse": "▼", "not told apart": "", "not tested": ""}
 EMPTY = "–"
-PERCENT = ("bleu", "chrf", "accuracy", "exact", "tokens")
+PERCENT = ("bleu", "chrf", "tokenised_bleu", "accuracy", "exact", "tokens")
 """Metrics from 0 to 100: a tenth is all that can be told."""
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+
+from floater.tasks.scores import split_compounds, tokenised_signature, tokens_bleu
 
 Array = np.ndarray[Any, Any]
 
@@ -83,6 +85,25 @@ def text_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> dic
     }
 
 
+def tokenised_statistics(
+    hypotheses: Sequence[str], references: Sequence[str], language: str
+) -> tuple[Array, str]:
+    """The statistics of tokenised BLEU, sentence by sentence, and its signature.
+
+    Args:
+        hypotheses: plain text.
+        references: as many.
+        language: of both.
+
+    Raises:
+        ValueError: if Moses has no rules for the language.
+    """
+    split, bleu = split_compounds(language), tokens_bleu()
+    both = [[split(line) for line in lines] for lines in (hypotheses, references)]
+    found = np.array(bleu._extract_corpus_statistics(both[0], [both[1]]), dtype=float)
+    return found, tokenised_signature(bleu, language)
+
+
 def positions(nats: Sequence[Array]) -> tuple[Array, Array]:
     """Sum and number of the losses of tokens at each position of their example.
 
@@ -136,6 +157,7 @@ def _percent(sums: Array) -> float:
 METRICS: dict[str, Metric] = {
     "bleu": _sacrebleu_metric("bleu", "BLEU"),
     "chrf": _sacrebleu_metric("chrf", "chrF"),
+    "tokenised_bleu": replace(_sacrebleu_metric("bleu", "tokenised BLEU"), statistics=None),
     "loss": Metric("loss (nats/token)", greater=False, score=_ratio),
     "accuracy": Metric("accuracy (%)", greater=True, score=_percent),
     "exact": Metric("exact match (%)", greater=True, score=_percent),

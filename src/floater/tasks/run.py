@@ -28,6 +28,8 @@ from floater.transformer import FloaterConfig
 from floater.transformer.base import FloaterPreTrainedModel
 
 SETTINGS, VOCABULARY, MODEL, LOG, RESULT = "config.yaml", "vocabulary", "model", "log.json", "result.json"
+LONGEST = "longest"
+"""In `RESULT`: tokens of the longest training example, or what else its lengths are in."""
 _UNFINISHED = ".unfinished"
 _Model = TypeVar("_Model", bound=FloaterPreTrainedModel)
 _Module = TypeVar("_Module", bound=nn.Module)

@@ -196,10 +196,20 @@ def _tokenised_bleu(
         split = split_compounds(language)
     except ValueError as error:
         return None, f"not computed: {error}"
-    bleu = BLEU(tokenize="none", force=True)
+    bleu = tokens_bleu()
     result = bleu.corpus_score([split(h) for h in hypotheses], [[split(r) for r in references]])
+    return result.score, tokenised_signature(bleu, language)
+
+
+def tokens_bleu() -> BLEU:
+    """BLEU of texts that are split into tokens already."""
+    return BLEU(tokenize="none", force=True)
+
+
+def tokenised_signature(bleu: BLEU, language: str) -> str:
+    """How tokenised BLEU was computed; `bleu` has a score behind it."""
     moses = f"moses-{language}-a+compounds|sacremoses:{importlib.metadata.version('sacremoses')}"
-    return result.score, f"{bleu.get_signature()}|pre:{moses}"
+    return f"{bleu.get_signature()}|pre:{moses}"
 
 
 def _check_counts(hypotheses: Sequence[str], **others: Sequence[object]) -> None:

@@ -226,6 +226,8 @@ class Optimisation:
 
     def __post_init__(self) -> None:
         positive = ("lr", "eps", "max_tokens", "max_steps", "validate_every", "log_every", "save_every")
+        if not self.seed < 2**32:
+            raise ValueError(f"seed is {self.seed}; it must be below 2**32")
         least = dict.fromkeys(("initial_lr", "weight_decay", "clip", "seed"), 0)
         least |= dict.fromkeys(("patience", "average", "warmup"), 0)
         least |= dict.fromkeys(("accumulation", "epochs", "keep", "batch_size"), 1)

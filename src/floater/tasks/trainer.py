@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.trainer import TRAINER_STATE_NAME
 
 from floater.flow import FlowEncoder
-from floater.tasks.run import LOG, MODEL, RESULT, fill, save_whole, write_json
+from floater.tasks.run import LOG, LONGEST, MODEL, RESULT, fill, save_whole, write_json
 from floater.tasks.settings import Optimisation
 from floater.tasks.text import DataError
 from floater.training import (
@@ -109,10 +111,11 @@ class TaskTrainer(FloaterTrainer):
         return metrics
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log values, and with them the minutes of the run, those of earlier processes included."""
+        """Log values, and with them the minutes of the run, those of earlier processes included, and MiB."""
         if self._minutes_before is None:
             self._minutes_before = next((x["minutes"] for x in reversed(self.state.log_history)), 0.0)
         logs["minutes"] = round(self._minutes_before + (time.perf_counter() - self._began) / 60, 3)
+        logs["memory_mib"] = peak_memory()
         super().log(logs, start_time)
 
     def train_on(self, run: Path, say: Callable[[str], None]) -> None:
@@ -160,13 +163,14 @@ class TaskTrainer(FloaterTrainer):
         return run
 
     def result(self, chosen: Sequence[Path]) -> dict[str, Any]:
-        """Steps, epochs, minutes, the averaged checkpoints and the best validation, for a file."""
+        """Steps, epochs, minutes, the longest example, the averaged checkpoints and the best validation."""
         log, metric = self.state.log_history, f"eval_{self.metric}"
         best = (max if self.greater else min)((x[metric] for x in log if metric in x), default=None)
         return {
             "steps": self.state.global_step,
             "epochs": round(self.state.epoch or 0.0, 3),
             "minutes": max((entry["minutes"] for entry in log), default=0.0),
+            LONGEST: int(max(self.sampler.lengths)),
             "averaged": [path.name for path in chosen],
             f"best_valid_{self.metric}": best,
         }
@@ -182,6 +186,14 @@ class TaskTrainer(FloaterTrainer):
         if self.state.best_model_checkpoint is None:
             raise DataError(f"{run}: training ended before a validation, so there is no best checkpoint")
         return [Path(self.state.best_model_checkpoint)]
+
+
+def peak_memory() -> int:
+    """The most MiB that this process has used: of the GPU if there is one, else of main memory."""
+    if torch.cuda.is_available():
+        return round(torch.cuda.max_memory_allocated() / 2**20)
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB on Linux
+    return round(unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 
 
 def batches(

@@ -28,6 +28,7 @@ class FloaterTrainer(Trainer):
       It is ``smoothed_loss(args.label_smoothing_factor)`` unless ``compute_loss_func`` is given, and the
       ponder cost of models that halt. As the
       labels are not given to the model, an encoder-decoder needs ``decoder_input_ids`` in its batches.
+    - Of checkpoints that score the same the last one is the best.
     - A checkpoint is on the disk whole or not at all, even if the process is killed while it is written
       or removed. ``args.save_total_limit`` keeps the last ones, and the best.
     - A ``FlowEncoder`` begins anew at each checkpoint, so that a resumed run equals one not stopped.
@@ -144,6 +145,16 @@ class FloaterTrainer(Trainer):
             logs["tokens_per_second"] = float(tokens) / (time.perf_counter() - self._since)
             self._tokens, self._since = 0, None
         super().log(logs, start_time)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        if super()._determine_best_metric(metrics=metrics, trial=trial):
+            return True
+        # Of equals the later one: it has learned longer, which a score with few values does not show.
+        name = self.args.metric_for_best_model
+        if name is None or metrics[f"eval_{name.removeprefix('eval_')}"] != self.state.best_metric:
+            return False
+        self.state.best_global_step = self.state.global_step
+        return True
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step < self.state.max_steps:

@@ -128,7 +128,7 @@ def with_tokenizer(folder: Path, model: Any, lines: list[str]) -> Subject:
 def test_too_few_sentences_are_told(tmp_path: Path) -> None:
     lines = ["a b c d e f", "a b c d e", "a b c d e f", "a b c d e g"]
     of = with_tokenizer(tmp_path, made("sinusoidal", vocab_size=300), lines)
-    with pytest.raises(DataError, match="2 of the 4 lines have 6 to 49 words; detection needs 40"):
+    with pytest.raises(DataError, match="2 of the 4 lines have 6 to 49 words and are no repetition"):
         detect(of, lines)
 
 

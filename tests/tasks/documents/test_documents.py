@@ -16,7 +16,7 @@ from floater.settings import SettingsError, dump, load, undocumented
 from floater.tasks.documents import DocumentsConfig, DocumentsSettings, FloaterForDocuments, load_run
 from floater.tasks.documents.data import Documents, collate, read_documents, vocabulary_of
 from floater.tasks.documents.model import stand
-from floater.tasks.documents.score import evaluate
+from floater.tasks.documents.score import evaluate, measure
 from floater.tasks.text import DataError
 
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_hidden_layers": 1}
@@ -187,6 +187,10 @@ def test_training_on_the_command_line_tells_good_films(
     assert 5 < len(score.labels) < 20
     assert score.right / len(score.labels) > 0.8
     assert found["accuracy"] > 80
+    one_by_one = measure(run, folder / "films", "test")
+    assert one_by_one.score("accuracy") == pytest.approx(100 * score.right / len(score.labels))
+    assert one_by_one.score("loss") == pytest.approx(score.loss)
+    assert one_by_one.lines == score.labels
     made, vocabulary = load_run(run, "cpu")
     assert vocabulary.tags == ["bad", "good"]
     assert made.config.id2label == {0: "bad", 1: "good"}

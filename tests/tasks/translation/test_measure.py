@@ -21,7 +21,12 @@ def test_it_has_the_scores_of_evaluate_and_the_loss_of_the_validation(trained: P
     assert list(found.lines) == wanted.hypotheses
     assert found.score("bleu") == pytest.approx(wanted.scores.bleu)
     assert found.score("chrf") == pytest.approx(wanted.scores.chrf)
-    assert found.signatures == {"bleu": wanted.scores.bleu_signature, "chrf": wanted.scores.chrf_signature}
+    assert found.score("tokenised_bleu") == pytest.approx(wanted.scores.tokenised_bleu)
+    assert found.signatures == {
+        "bleu": wanted.scores.bleu_signature,
+        "chrf": wanted.scores.chrf_signature,
+        "tokenised_bleu": wanted.scores.tokenised_signature,
+    }
 
     model, tokenizer = load_run(trained, "cpu")
     nats, tokens = token_loss(model, tokenizer, pairs(files["test_80_100"]))

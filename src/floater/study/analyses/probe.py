@@ -134,10 +134,14 @@ def drawn(of: Subject, width: int, rows: int, seed: int = 0) -> Tensor:
 
 
 def _of_text(of: Subject, text: Sequence[str], width: int, rows: int) -> Tensor:
-    encoded = of.tokenizer()(list(text), add_special_tokens=False)["input_ids"]
+    tokenizer = of.tokenizer()
+    encoded = tokenizer(list(text), add_special_tokens=False)["input_ids"]
     ids = torch.tensor([token for line in encoded for token in line][: rows * width])
     if len(ids) < 8 * width:
         raise DataError(f"the text has {len(ids)} tokens; a probe over {width} positions needs {8 * width}")
+    unknown = 0 if tokenizer.unk_token_id is None else int((ids == tokenizer.unk_token_id).sum())
+    if unknown > len(ids) / 2:
+        raise DataError(f"{unknown:,} of the text's {len(ids):,} tokens are unknown to {of.name}")
     return ids[: len(ids) // width * width].view(-1, width)
 
 

@@ -139,8 +139,8 @@ def detect(
     examples = _examples(of, text, sentences, random)
     if len(examples) < LEAST:
         raise DataError(
-            f"{len(examples)} of the {len(text)} lines have {SHORTEST} to {LONGEST} words; "
-            f"detection needs {LEAST} such sentences"
+            f"{len(examples)} of the {len(text)} lines have {SHORTEST} to {LONGEST} words and are no "
+            f"repetition; detection needs {LEAST} such sentences"
         )
     states = _states(of, [ids for ids, _, _ in examples], [firsts for _, firsts, _ in examples])
     targets = torch.tensor([[moved.inserted, moved.original] for _, _, moved in examples])

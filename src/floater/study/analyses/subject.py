@@ -14,7 +14,8 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
 from floater.encodings import PositionModel
-from floater.tasks.run import MODEL, inside, load_model
+from floater.tasks.run import LONGEST as LONGEST_EXAMPLE
+from floater.tasks.run import MODEL, RESULT, inside, load_model
 from floater.tasks.text import DataError
 from floater.transformer.base import FloaterPreTrainedModel
 from floater.transformer.stacks import Encoder
@@ -31,17 +32,19 @@ class Subject:
         name: what a person calls it.
         model: of Hugging Face: the reference Transformer or any other.
         folder: where its tokenizer may be: a directory or the name of a checkpoint; None if it has none.
+        longest: tokens of the longest example that it was trained on, where its run says so.
     """
 
     name: str
     model: PreTrainedModel
     folder: str | None = None
+    longest: int | None = None
 
     @property
     def trained(self) -> int | None:
-        """Training length in tokens, as the model's configuration has it; None if it does not say."""
+        """Training length in tokens: of the run, else of the configuration; None if neither says it."""
         names = "training_length", "max_position_embeddings", "n_positions"
-        found = (getattr(self.model.config, name, None) for name in names)
+        found = [self.longest, *(getattr(self.model.config, name, None) for name in names)]
         return next((length for length in found if isinstance(length, int) and length > 0), None)
 
     def length(self, asked: int | None = None, most: int = LONGEST) -> int:
@@ -106,10 +109,20 @@ def subject(source: Source) -> Subject:
             f"{source} holds no trained model: {folder / 'config.json'} cannot be read"
         ) from error
     kind = _own(str(next(iter(config.get("architectures") or []), None)))
+    longest = _longest(folder.parent / RESULT)
     if kind is not None:
         model, _ = load_model(kind, source, "cpu", read=lambda folder: None)
-        return Subject(name, model, str(folder))
-    return Subject(name, _hugging_face(str(folder)), str(folder))
+        return Subject(name, model, str(folder), longest)
+    return Subject(name, _hugging_face(str(folder)), str(folder), longest)
+
+
+def _longest(result: Path) -> int | None:
+    """What a run says of its longest training example."""
+    try:
+        found: int | None = json.loads(result.read_text(encoding="utf-8")).get(LONGEST_EXAMPLE)
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found
 
 
 def _own(architecture: str) -> type[FloaterPreTrainedModel] | None:

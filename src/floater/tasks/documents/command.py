@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from floater.tasks.documents.score import evaluate as scored
+from floater.tasks.documents.score import measure
 from floater.tasks.documents.settings import DocumentsSettings as Settings
 from floater.tasks.documents.train import train
 
-__all__ = ["OPTIONS", "Settings", "evaluate", "train"]
+__all__ = ["OPTIONS", "Settings", "evaluate", "measure", "train"]
 
 OPTIONS = {"part": False, "output": False}
 

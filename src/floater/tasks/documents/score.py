@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -13,6 +14,7 @@ from floater.settings import load
 from floater.tasks.documents.data import Document, Documents, collate, read_documents
 from floater.tasks.documents.model import FloaterForDocuments
 from floater.tasks.documents.settings import Data, DocumentsSettings
+from floater.tasks.measurement import Measurement
 from floater.tasks.run import SETTINGS, load_model
 from floater.tasks.split import split
 from floater.tasks.tagging.data import Vocabulary
@@ -25,13 +27,23 @@ class Classified:
 
     Args:
         labels: of each document, in their order.
-        loss: nats per document.
-        right: how many labels are right.
+        losses: nats of each.
+        hits: whether each is right.
     """
 
     labels: list[str]
-    loss: float
-    right: int
+    losses: list[float]
+    hits: list[bool]
+
+    @property
+    def loss(self) -> float:
+        """Nats per document."""
+        return sum(self.losses) / len(self.losses)
+
+    @property
+    def right(self) -> int:
+        """How many labels are right."""
+        return sum(self.hits)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -42,7 +54,7 @@ class Classified:
         """One line for a person.
 
         Example:
-            >>> print(Classified(["neg", "pos"], loss=0.4, right=1))
+            >>> print(Classified(["neg", "pos"], losses=[0.3, 0.5], hits=[True, False]))
             accuracy 50.00 (1 of 2 documents), loss 0.4000
         """
         count, accuracy = len(self.labels), self.metrics["accuracy"]
@@ -66,7 +78,7 @@ def classify(
     """
     training = model.training
     model.train(False)
-    labels, nats, right = [""] * len(examples), 0.0, 0
+    found: list[tuple[str, float, bool]] = [("", 0.0, False)] * len(examples)
     budget = max(max_tokens, max(examples.lengths))
     for indices in TokenBatchSampler(examples.lengths, budget, seed=0, shuffle=False):
         batch = {
@@ -74,13 +86,14 @@ def classify(
         }
         wanted = batch.pop("labels")
         logits = model(**batch).logits.float()
-        nats += float(F.cross_entropy(logits, wanted, reduction="sum"))
-        found = logits.argmax(-1)
-        right += int((found == wanted).sum())
-        for index, label in zip(indices, found.tolist(), strict=True):
-            labels[index] = vocabulary.tags[label]
+        losses = F.cross_entropy(logits, wanted, reduction="none").tolist()
+        best = logits.argmax(-1)
+        hits = (best == wanted).tolist()
+        for index, label, loss, hit in zip(indices, best.tolist(), losses, hits, strict=True):
+            found[index] = vocabulary.tags[label], loss, hit
     model.train(training)
-    return Classified(labels, nats / len(labels), right)
+    labels, nats, right = map(list, zip(*found, strict=True))
+    return Classified(labels, nats, right)
 
 
 def load_run(
@@ -114,8 +127,31 @@ def evaluate(run: str | Path, source: str | Path, part: str | None = None) -> Cl
         SettingsError: if the run's settings cannot be read.
         PositionError: if the position model cannot serve a document.
     """
+    return _classified(run, source, part)[0]
+
+
+def measure(run: str | Path, source: str | Path, part: str | None = None) -> Measurement:
+    """Accuracy and loss of a run's final model, document by document; see `evaluate` for the arguments.
+
+    Lengths are in words.
+    """
+    found, lengths = _classified(run, source, part)
+    ones = np.ones(len(lengths))
+    return Measurement(
+        lengths=np.array(lengths),
+        statistics={
+            "accuracy": np.stack([np.array(found.hits, dtype=float), ones], axis=1),
+            "loss": np.stack([np.array(found.losses), ones], axis=1),
+        },
+        lines=found.labels,
+    )
+
+
+def _classified(run: str | Path, source: str | Path, part: str | None) -> tuple[Classified, list[int]]:
+    """The labels of documents, and their lengths."""
     model, vocabulary = load_run(run)
     data = load(DocumentsSettings, Path(run) / SETTINGS).data
     documents = read_documents(source)
     documents = part_of(documents, part, data) if part else documents
-    return classify(model, vocabulary, Documents(documents, vocabulary, data.max_words))
+    examples = Documents(documents, vocabulary, data.max_words)
+    return classify(model, vocabulary, examples), examples.lengths

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from floater.tasks.generated.settings import GeneratedSettings as Settings
-from floater.tasks.generated.train import check, measure, train
+from floater.tasks.generated.train import check, check_test, measure, train
 from floater.tasks.generated.train import evaluate as scored
 from floater.tasks.text import DataError
 
-__all__ = ["OPTIONS", "Settings", "check", "evaluate", "measure", "train"]
+__all__ = ["OPTIONS", "Settings", "check", "check_test", "evaluate", "measure", "train"]
 
 OPTIONS = {"source": False, "bins": False}
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from floater.tasks import settings
 from floater.tasks.settings import Optimisation, check_flow, check_numbers
+from floater.tasks.text import DataError
 
 __all__ = ["Data", "GeneratedSettings", "Model", "Training"]
 
@@ -84,11 +85,20 @@ class Data:
             ([(1, 16), (17, 32), (33, 64), (65, 128)], [(4, 10), (11, 20), (21, 25)])
             >>> Data("copy").bins((5, 50))
             [(1, 4), (5, 49), (50, 128)]
+
+        Raises:
+            DataError: if the edges do not grow, or lie beyond what is tested.
         """
         low, high = self.lengths
-        if edges:
-            starts = [edge for edge in edges if low < edge <= self.most]
-        else:
+        starts = list(edges)
+        if not all(isinstance(edge, int) for edge in starts) or starts != sorted({*starts}):
+            raise DataError(f"bins {starts} are no growing whole numbers")
+        if starts and not (low < starts[0] and starts[-1] <= self.most):
+            raise DataError(
+                f"bins {starts} do not lie between the least length, {low}, and the greatest that is tested, "
+                f"{self.most} (data.longest)"
+            )
+        if not edges:
             starts = [high * 2**i + 1 for i in range(self.most.bit_length()) if high * 2**i < self.most]
         return list(zip([low, *starts], [*(start - 1 for start in starts), self.most], strict=True))
 

@@ -143,6 +143,15 @@ def measure(run: str | Path, edges: Sequence[int] = ()) -> Measurement:
     return measured(model, parts, [example.length for _, examples in drawn for example in examples])
 
 
+def check_test(settings: GeneratedSettings, edges: Sequence[int] = ()) -> None:
+    """Refuse what `measure` would, before the training.
+
+    Raises:
+        DataError: if there are no such bins.
+    """
+    settings.data.bins(tuple(edges))
+
+
 def check(settings: GeneratedSettings) -> None:
     """Refuse a position model that cannot serve the task, before the training examples are drawn.
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from floater.tasks import cldr
-from floater.tasks.measurement import Measurement, positions, signature, text_statistics
+from floater.tasks.measurement import (
+    Measurement,
+    positions,
+    signature,
+    text_statistics,
+    tokenised_statistics,
+)
 from floater.tasks.run import SETTINGS
 from floater.tasks.scores import LengthBin, Scores, bleu_by_length, score
 from floater.tasks.text import read_pairs
@@ -70,8 +77,9 @@ def measure(
 ) -> Measurement:
     """BLEU, chrF and loss of a run's final model on a test set, sentence by sentence.
 
-    Lengths are those of the source in words and punctuation marks, before BPE; the position of a loss is that
-    of its token in the reference.
+    Tokenised BLEU, too, where Moses knows the target language (see `floater.tasks.scores.score`). Lengths
+    are those of the source in words and punctuation marks, before BPE; the position of a loss is that of its
+    token in the reference.
 
     Args:
         run: a finished run directory.
@@ -96,15 +104,17 @@ def measure(
     )
     if pairs.skipped:
         notes.append(f"{pairs.skipped} pairs with an empty side were left out")
+    statistics = text_statistics(hypotheses, pairs.target)
+    signatures = {name: signature(name) for name in statistics}
+    with suppress(ValueError):  # Moses does not know the language
+        found = tokenised_statistics(hypotheses, pairs.target, run_settings(run).data.target)
+        statistics["tokenised_bleu"], signatures["tokenised_bleu"] = found
     return Measurement(
         lengths=np.array([len(re.findall(token, line)) for line in pairs.source]),
-        statistics={
-            **text_statistics(hypotheses, pairs.target),
-            "loss": np.array([[row.sum(), len(row)] for row in nats]),
-        },
+        statistics=statistics | {"loss": np.array([[row.sum(), len(row)] for row in nats])},
         position_nats=sums,
         position_tokens=counts,
         lines=hypotheses,
         notes=notes,
-        signatures={name: signature(name) for name in ("bleu", "chrf")},
+        signatures=signatures,
     )
