@@ -274,3 +274,13 @@ def test_the_study_is_written_down_as_it_was_run(finished: Results) -> None:
     text = (Path(finished.settings.folder) / "study.yaml").read_text(encoding="utf-8")
     assert text.startswith(f"# floater study {finished.settings.folder}/study.yaml\n")
     assert yaml.safe_load(text)["bins"] == finished.settings.edges
+
+
+def test_a_study_with_a_failed_cell_ends_with_code_1(
+    finished: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [finished]
+    monkeypatch.setattr(run, "from_config", lambda *_, **__: found[0])
+    assert main(["study", "small.yaml"]) == 1
+    found[0] = replace(finished, outcomes=[o for o in finished.outcomes if o.status == "finished"])
+    assert main(["study", "small.yaml"]) == 0

@@ -31,7 +31,9 @@ class Blocks(Dataset[Example]):
         encoded: list[list[int]] = []
         for start in range(0, len(lines), ENCODED_AT_ONCE):
             part = lines[start : start + ENCODED_AT_ONCE]
-            encoded += tokenizer(part, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+            # not verbose: a line that is longer than the model reads is cut below
+            options = {"add_special_tokens": False, "return_attention_mask": False, "verbose": False}
+            encoded += tokenizer(part, **options)["input_ids"]
         self.rows: list[np.ndarray] = []
         rest = iter(encoded)
         for document in documents:
