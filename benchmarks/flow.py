@@ -9,7 +9,7 @@ plans its windows, is not counted. Errors compare with a float64 solve at a tole
 
     python benchmarks/flow.py --quick          # small shapes, seconds
     python benchmarks/flow.py                  # dim 128 and 512, lengths 128, 512 and 2048
-    python benchmarks/flow.py --weights double # PyTorch's initialisation, doubled
+    python benchmarks/flow.py --weights double --rtol 3e-6  # PyTorch's initialisation, doubled
     python benchmarks/flow.py --memory --lengths 512 2048 8192 65536  # time and peak memory, dim 512
 """
 
@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache, partial
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,20 +66,26 @@ def any_field(field: nn.Module) -> AnyField:
 
 
 PAPER, DOPRI5 = "torchdiffeq rk4, 0.02 (paper)", "torchdiffeq dopri5"
-SOLVERS: dict[str, Solver] = {
-    PAPER: paper,
-    DOPRI5: shipped_dopri5,
-    "floater rk4, 0.1": lambda h, p, t: solve(h, p, t, method="rk4", step=0.1),
-    "floater dopri5 (gathered)": lambda h, p, t: solve(h, p, t, method="dopri5"),
-    "floater collocation": lambda h, p, t: solve(h, p, t, method="collocation"),
-    "floater collocation, recomputed": lambda h, p, t: solve(h, p, t, gradient="recomputed"),
-    "floater collocation, any field": lambda h, p, t: solve(any_field(h), p, t, method="collocation"),
-}
 
 
-def runs() -> dict[str, Run]:
-    """All that take turns; other packages where they are installed."""
-    found: dict[str, Run] = {name: partial(run, solver) for name, solver in SOLVERS.items()}
+def runs(rtol: float, few: bool) -> dict[str, Run]:
+    """All that take turns, or a few of them; other packages where they are installed."""
+    ours: dict[str, Any] = {"method": "collocation", "rtol": rtol, "atol": rtol}
+    solvers: dict[str, Solver] = {
+        PAPER: paper,
+        DOPRI5: shipped_dopri5,
+        "floater collocation": lambda h, p, t: solve(h, p, t, **ours),
+    }
+    if not few:
+        solvers |= {
+            "floater rk4, 0.1": lambda h, p, t: solve(h, p, t, method="rk4", step=0.1),
+            "floater dopri5 (gathered)": lambda h, p, t: solve(h, p, t, method="dopri5"),
+            "floater collocation, recomputed": lambda h, p, t: solve(h, p, t, gradient="recomputed", **ours),
+            "floater collocation, any field": lambda h, p, t: solve(any_field(h), p, t, **ours),
+        }
+    found: dict[str, Run] = {name: partial(run, solver) for name, solver in solvers.items()}
+    if few:
+        return found
     if find_spec("torchode"):
         found["torchode dopri5"] = partial(run, torchode_dopri5)
     if find_spec("diffrax"):
@@ -121,11 +128,10 @@ def exact(field: MLPField, start: Tensor, times: Tensor) -> tuple[Tensor, list[T
     return p, gradients
 
 
-def compare(dim: int, length: int, weights: str, repeats: int, limit: float) -> None:
+def compare(dim: int, length: int, weights: str, repeats: int, limit: float, sides: dict[str, Run]) -> None:
     """Print the rows of one shape, the solvers taking turns."""
     field, start, times = problem(dim, length, weights)
     reference, reference_gradients = exact(field, start, times)
-    sides = runs()
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     errors: dict[str, tuple[float, float]] = {}
     began = time.perf_counter()
@@ -191,6 +197,10 @@ def main() -> None:
     parser.add_argument("--dims", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512, 2048])
     parser.add_argument("--weights", choices=["default", "small", "double"], default="default")
+    parser.add_argument("--rtol", type=float, default=1e-6, help="that collocation is asked for")
+    parser.add_argument(
+        "--few", action="store_true", help="the paper's setting, dopri5 and collocation alone"
+    )
     parser.add_argument("--repeats", type=int, default=5, help="turns per shape, at most")
     parser.add_argument("--limit", type=float, default=40.0, help="seconds per shape after which turns stop")
     arguments = parser.parse_args()
@@ -207,12 +217,16 @@ def main() -> None:
             for gradient in ("discrete", "recomputed"):
                 memory(dim, length, method="collocation", gradient=gradient)
         return
-    print(f"{ROWS} rows, spacing {SPACING}, {arguments.weights} weights, {torch.get_num_threads()} threads\n")
+    print(
+        f"{ROWS} rows, spacing {SPACING}, {arguments.weights} weights, collocation with rtol "
+        f"{arguments.rtol:g}, {torch.get_num_threads()} threads\n"
+    )
+    sides = runs(arguments.rtol, arguments.few)
     print("| dim | length | solver | median ms | spread ms | n | x paper | x dopri5 | error p | gradient |")
     print("|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|")
     for dim in dims:
         for length in lengths:
-            compare(dim, length, arguments.weights, arguments.repeats, arguments.limit)
+            compare(dim, length, arguments.weights, arguments.repeats, arguments.limit, sides)
 
 
 if __name__ == "__main__":
