@@ -39,6 +39,13 @@ def test_refresh_solves_on_every_third_call_and_reuses_between():
     assert not torch.allclose(seen[2], seen[3])
 
 
+def test_a_pass_without_gradients_does_not_use_up_a_solve():
+    model, at = encoder(refresh_every=3), torch.arange(5)[None]
+    with torch.no_grad():
+        model(at)
+    assert [model(at).at(0, "q").requires_grad for _ in range(4)] == [True, False, False, True]
+
+
 def test_refresh_extends_the_store_without_gradient_and_keeps_its_beginning():
     model = encoder(refresh_every=2)
     first = model(torch.arange(4)[None]).at(0, "q").detach()

@@ -21,6 +21,7 @@ from transformers.trainer_callback import ProgressCallback
 
 from floater.training import FloaterTrainer, TokenBatchSampler, checkpoints, smoothed_cross_entropy
 from floater.training import trainer as trainer_module
+from floater.transformer import FloaterConfig, FloaterForCausalLM
 
 from .toy import VOCABULARY, Toy, collate, examples, sgd, trainer
 
@@ -120,6 +121,12 @@ def test_counts_label_tokens_per_second_of_training_only(
     total = sum(len(row) for row in examples())  # six updates are an epoch of eleven batches
     assert len(rates) == 2
     assert rates[0] * 6 + rates[1] * 5 == pytest.approx(total)
+    run = trainer(tmp_path / "apart", cls=Clocked, max_steps=6, logging_steps=4, save_strategy="no")
+    run.eval_dataset = run.train_dataset
+    run.args.eval_strategy, run.args.eval_steps = "steps", 3
+    run.train()
+    (rate,) = [log["tokens_per_second"] for log in run.state.log_history if "loss" in log]
+    assert 8 * rate > total / 2  # eight batches of eleven, and no evaluation
 
 
 def test_counts_the_tokens_that_an_encoder_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +215,12 @@ def test_keeps_the_best_checkpoint_and_says_where_it_is(
         state = json.loads((checkpoint / "trainer_state.json").read_text())
         step = int(checkpoint.name.partition("-")[2])
         assert step < best or state["best_model_checkpoint"] == place
+
+
+def test_a_causal_model_of_the_library_needs_a_loss_of_its_own(tmp_path: Path) -> None:
+    model = FloaterForCausalLM(FloaterConfig.preset("tiny", vocab_size=16))
+    with pytest.raises(ValueError, match="labels of FloaterForCausalLM are not aligned"):
+        FloaterTrainer(model=model, args=TrainingArguments(str(tmp_path), use_cpu=True), train_dataset=[{}])
 
 
 def test_trains_a_library_model_with_label_smoothing(tmp_path: Path) -> None:

@@ -206,3 +206,19 @@ def test_a_head_that_would_lose_the_cost_is_refused():
 def test_what_does_not_fit_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         config("universal", **changes)
+
+
+def test_padding_of_a_target_does_not_count_as_steps():
+    model = halting(FloaterForConditionalGeneration, dropout=0.0, ponder_cost=1.0).train()
+    model.config.pad_token_id = 1
+    source, target = torch.tensor([[5, 6, 7]]), torch.tensor([[2, 8, 9]])
+    padded = torch.cat((target, torch.ones(1, 9, dtype=torch.long)), 1)
+    costs = [model(source, decoder_input_ids=ids).auxiliary_loss for ids in (target, padded)]
+    torch.testing.assert_close(*costs)
+    labels = torch.tensor([[8, 9, 3]])
+    ignored = torch.cat((labels, torch.full((1, 9), -100)), 1)
+    costs = [
+        model(source, decoder_input_ids=ids, labels=wanted).auxiliary_loss
+        for ids, wanted in ((target, labels), (padded, ignored))
+    ]
+    torch.testing.assert_close(*costs)

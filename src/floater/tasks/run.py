@@ -64,6 +64,11 @@ def trained(settings: _Settings, work: Callable[[_Settings, Path, PartialState, 
         DataError: as `find_run`, and what `work` raises.
     """
     state = PartialState(cpu=not torch.accelerator.is_available())
+    if state.num_processes == 1 and torch.cuda.device_count() > 1:
+        raise DataError(
+            f"there are {torch.cuda.device_count()} GPUs and one process: start one for each with torchrun "
+            "--nproc-per-node, or choose a GPU with CUDA_VISIBLE_DEVICES"
+        )
     say = speak if state.is_main_process else keep_quiet
     run = find_run(settings)
     if (run / MODEL).is_dir():

@@ -245,6 +245,11 @@ class Optimisation:
             raise ValueError(f"average is {self.average}, but only {self.keep} checkpoints are kept")
         if self.validate_every == "never" and (self.patience or not self.average):
             raise ValueError("patience and average=0 need validation; validate_every is 'never'")
+        if self.patience and self.validate_every == "epoch" and self.save_every != "epoch":
+            raise ValueError(
+                f"patience with validate_every 'epoch' and save_every {self.save_every}: a checkpoint at an "
+                "epoch's end would not know the validation there; save by epoch, or validate by steps"
+            )
         if not self.average and not _falls_on(self.validate_every, self.save_every):
             raise ValueError(
                 f"average=0 takes the best validation's checkpoint, but validate_every {self.validate_every} "
@@ -261,10 +266,18 @@ def check_flow(model: Model, training: Optimisation) -> None:
     """Refuse checkpoints between two updates of a flow, from which no run could go on as if never stopped.
 
     Raises:
-        ValueError: if `training.save_every` is no multiple of `training.flow.update_every`.
+        ValueError: if `training.save_every` is no multiple of `training.flow.update_every`, or a flow is
+            reused among the parts of a batch.
     """
-    if "refresh_every" in options(model.position):
-        check_saving(training)
+    if "refresh_every" not in options(model.position):
+        return
+    check_saving(training)
+    every = model.position_options.get("refresh_every", 1)
+    if every > 1 and training.accumulation > 1:
+        raise ValueError(
+            f"position_options.refresh_every is {every} and training.accumulation {training.accumulation}: "
+            "passes are counted, so only some parts of a batch would train the flow; use flow.update_every"
+        )
 
 
 def check_saving(training: Optimisation) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
@@ -112,6 +113,11 @@ class TaskTrainer(FloaterTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log values, and with them the minutes of the run, those of earlier processes included, and MiB."""
+        if not math.isfinite(logs.get("loss", 0.0)):
+            raise DataError(
+                f"the training diverged: its loss is {logs['loss']} at step {self.state.global_step}; lower "
+                "training.lr, or raise training.warmup"
+            )
         if self._minutes_before is None:
             self._minutes_before = next((x["minutes"] for x in reversed(self.state.log_history)), 0.0)
         logs["minutes"] = round(self._minutes_before + (time.perf_counter() - self._began) / 60, 3)
@@ -183,9 +189,10 @@ class TaskTrainer(FloaterTrainer):
         """
         if count:
             return checkpoints(run)[-count:]
-        if self.state.best_model_checkpoint is None:
+        step = self.state.best_global_step
+        if step is None:
             raise DataError(f"{run}: training ended before a validation, so there is no best checkpoint")
-        return [Path(self.state.best_model_checkpoint)]
+        return [run / f"checkpoint-{step}"]  # the run may have another name since
 
 
 def peak_memory() -> int:
@@ -225,6 +232,19 @@ def schedule(training: Optimisation, optimizer: Optimizer, batches: int) -> Lamb
     if training.schedule == "constant":
         return constant(optimizer, warmup=warmup, initial=training.initial_lr)
     return inverse_sqrt(optimizer, warmup=max(1, warmup), initial=training.initial_lr)
+
+
+def check_schedule(training: Optimisation, lengths: Sequence[int]) -> None:
+    """Refuse a warm-up that the training is too short for, before anything is written.
+
+    Args:
+        training: the settings.
+        lengths: of the training examples.
+
+    Raises:
+        DataError: as `warmup_steps`.
+    """
+    warmup_steps(training, len(batches(training, lengths)))
 
 
 def warmup_steps(training: Optimisation, batches: int) -> tuple[int, int]:
@@ -293,6 +313,7 @@ def arguments(
         use_cpu=not torch.accelerator.is_available(),
         seed=training.seed,
         logging_steps=training.log_every,
+        logging_nan_inf_filter=False,  # it would show a loss that is none as 0
         report_to="none",
         eval_strategy=_strategy(training.validate_every),
         eval_steps=_steps(training.validate_every),
@@ -341,7 +362,8 @@ class Patience(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Stop if the patience is at its end."""
-        control.should_training_stop |= self.ends(state.log_history)
+        if self.ends(state.log_history):
+            control.should_training_stop = control.should_save = True  # there may be no checkpoint yet
 
     def ends(self, log: Sequence[dict[str, float]]) -> bool:
         """Whether the last `patience` validations brought nothing better than one before them."""

@@ -10,7 +10,10 @@ from accelerate.data_loader import prepare_data_loader
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import ProgressCallback, Trainer, TrainingArguments
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+)
 from transformers.trainer import TRAINER_STATE_NAME
 
 from floater.flow import FlowEncoder
@@ -82,8 +85,9 @@ class FloaterTrainer(Trainer):
         self._saving_to: Path | None = None
         self._tokens: Tensor | int = 0
         self._since: float | None = None
+        self._seconds = 0.0
         _check_arguments(self.args)
-        if own_loss and type(self.model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        if own_loss and _is_causal(cast(nn.Module, self.model)):
             raise ValueError(
                 f"labels of {type(self.model).__name__} are not aligned with logits; give compute_loss_func"
             )
@@ -97,7 +101,7 @@ class FloaterTrainer(Trainer):
         if self.args.should_save:
             clear_staging(str(self.args.output_dir))
         self.accelerator.wait_for_everyone()
-        self._tokens, self._since = 0, None
+        self._tokens, self._since, self._seconds = 0, None, 0.0
         self._refresh_flows()
         return super().train(*args, **kwargs)
 
@@ -139,12 +143,24 @@ class FloaterTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log values, those of training with the tokens per second since their last log."""
-        if "loss" in logs and self._since is not None:
+        if "loss" in logs and (self._since is not None or self._seconds):
             tokens = torch.as_tensor(self._tokens, device=self.args.device)
             tokens = self.accelerator.reduce(tokens) if self.args.world_size > 1 else tokens
-            logs["tokens_per_second"] = float(tokens) / (time.perf_counter() - self._since)
-            self._tokens, self._since = 0, None
+            self._pause()
+            logs["tokens_per_second"] = float(tokens) / self._seconds
+            self._tokens, self._seconds = 0, 0.0
         super().log(logs, start_time)
+
+    def _pause(self) -> None:
+        """Stop the clock of the training until the next batch."""
+        if self._since is not None:
+            self._seconds += time.perf_counter() - self._since
+            self._since = None
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        self._pause()
+        found: dict[str, float] = super()._evaluate(*args, **kwargs)
+        return found
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         if super()._determine_best_metric(metrics=metrics, trial=trial):
@@ -166,6 +182,7 @@ class FloaterTrainer(Trainer):
         return str(self._saving_to or super()._get_output_dir(trial))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self._pause()
         run = Path(super()._get_output_dir(trial))
         checkpoint = run / f"checkpoint-{self.state.global_step}"
         written = staging(checkpoint)
@@ -214,6 +231,13 @@ class FloaterTrainer(Trainer):
         if limit is not None and limit > 0:
             best = self.state.best_model_checkpoint
             keep_last(run, limit, always=[] if best is None else [Path(best)])
+
+
+def _is_causal(model: nn.Module) -> bool:
+    """Whether a model predicts next tokens: one of Hugging Face, or one that was registered with it."""
+    names = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
+    names |= {kind.__name__ for kind in MODEL_FOR_CAUSAL_LM_MAPPING._extra_content.values()}
+    return type(model).__name__ in names
 
 
 def _tokens(batch: Mapping[str, Any]) -> Tensor | int:

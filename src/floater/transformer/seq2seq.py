@@ -230,7 +230,10 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         if decoder_input_ids is not None:
             placed = replace(placed, token=decoder_input_ids)
         costs: list[Tensor] = []
-        hidden = self.decoder(y, placed, source, source_placed, cache, costs)
+        counted = None
+        if self.config.halting is not None and decoder_attention_mask is None:
+            counted = written(decoder_input_ids, labels, self.config.pad_token_id)
+        hidden = self.decoder(y, placed, source, source_placed, cache, costs, counted)
         logits = self.lm_head(hidden)
         auxiliary = total(
             auxiliary, self.ponder_loss(costs), getattr(encoder_outputs, "auxiliary_loss", None)
@@ -252,6 +255,23 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             encoder_last_hidden_state=source,
             auxiliary_loss=auxiliary,
         )
+
+
+def written(ids: Tensor | None, labels: Tensor | None, pad: int | None) -> Tensor | None:
+    """Which tokens of a padded target are its own, (batch, T); None if nothing tells.
+
+    Example:
+        >>> import torch
+        >>> written(torch.tensor([[0, 5, 0, 0], [0, 5, 6, 7]]), None, pad=0).sum(1)
+        tensor([2, 4])
+    """
+    if labels is not None:
+        return labels != IGNORED
+    if ids is None or pad is None:
+        return None
+    own = ids != pad
+    own[:, 0] = True  # the first one may be the padding token, as T5's is
+    return own
 
 
 def source_positions(mask: Tensor | None, x: Tensor, positions: Positions | None) -> Positions:

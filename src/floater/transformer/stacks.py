@@ -236,6 +236,7 @@ class Decoder(Stack):
         source_positions: Positions,
         cache: Cache | None = None,
         costs: list[Tensor] | None = None,
+        counted: Tensor | None = None,
     ) -> Tensor:
         """Decode target embeddings.
 
@@ -246,6 +247,7 @@ class Decoder(Stack):
             source_positions: where the source tokens stand.
             cache: an `EncoderDecoderCache` of earlier steps.
             costs: see `Encoder.forward`.
+            counted: see `Encoder.forward`.
 
         Returns:
             (batch, T, dim).
@@ -270,4 +272,5 @@ class Decoder(Stack):
             return out
 
         x = self.dropout(self.position.embed(x, state))
-        return self.steps(x, state, positions, step, every=cache is not None, costs=costs)
+        every = cache is not None
+        return self.steps(x, state, positions, step, every=every, costs=costs, counted=counted)

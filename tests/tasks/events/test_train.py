@@ -12,8 +12,9 @@ from transformers import TrainerCallback
 from floater.cli import main
 from floater.settings import SettingsError, dump, load, undocumented
 from floater.tasks.events import EventsSettings, evaluate, load_run, read_sequences, train
+from floater.tasks.events.score import part_of
 from floater.tasks.events.settings import Columns
-from floater.tasks.events.train import EventsTrainer
+from floater.tasks.events.train import EventsTrainer, _sequences
 
 from .small import VALUES, clocks, settings, waves, write_config, write_csv
 
@@ -210,3 +211,16 @@ def test_the_shipped_configurations_are_some(path: Path, tmp_path: Path) -> None
     assert first == f"# floater train configs/events/{path.name} run={shipped.run}"
     (tmp_path / "config.yaml").write_text(dump(shipped), encoding="utf-8")
     assert load(EventsSettings, tmp_path / "config.yaml") == shipped
+
+
+def test_no_part_that_a_run_is_tested_on_was_trained_on(folder: Path) -> None:
+    """Nor where validation has data of its own, and so no share."""
+    write_csv(folder / "held.csv", clocks(5, seed=9), "type")
+    for data in ({}, {"valid": str(folder / "held.csv")}):
+        asked = settings(folder, "parts", data={"test_share": 0.3, **data}).data
+        every = read_sequences(asked.train, asked.columns)
+        parts = {part: {each.id for each in part_of(every, part, asked)} for part in ("train", "test")}
+        trained = {each.id for each in _sequences(asked)[0]}
+        assert trained == parts["train"]
+        assert parts["test"]
+        assert not trained & parts["test"]

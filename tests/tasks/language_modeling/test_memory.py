@@ -168,5 +168,7 @@ def test_the_command_line_takes_a_memory(run: Path, folder: Path, capsys: pytest
     source = ["evaluate", str(run), "--source", str(folder / "valid.txt")]
     assert main([*source, "--window", "8", "--memory", "24"]) == 0
     assert "perplexity" in capsys.readouterr().out
+    assert main([*source, "--stride", "4"]) == 2  # the run has one
+    assert "stride is 4; with a memory of" in capsys.readouterr().err
     assert main([*source, "--window", "8", "--memory", "24", "--stride", "4"]) == 2
     assert "stride is 4; with a memory of 24 tokens there is none" in capsys.readouterr().err

@@ -122,6 +122,19 @@ def test_checkpoints_must_fall_on_updates_of_the_flow(
         load(TranslationSettings, base, overrides)
 
 
+def test_a_flow_is_not_reused_among_the_parts_of_a_batch(base: Path) -> None:
+    reused = "model.position_options={refresh_every: 4}"
+    assert load(TranslationSettings, base, [reused]).model.position_options == {"refresh_every": 4}
+    with pytest.raises(SettingsError, match=r"refresh_every is 4 and training.accumulation 2"):
+        load(TranslationSettings, base, [reused, "training.accumulation=2"])
+
+
+def test_patience_needs_the_validation_in_the_checkpoint(base: Path) -> None:
+    patient = "training={patience: 2, validate_every: epoch, save_every: 7}"
+    with pytest.raises(SettingsError, match="would not know the validation there"):
+        load(TranslationSettings, base, [patient])
+
+
 def test_a_model_without_a_flow_saves_whenever(base: Path) -> None:
     overrides: list[Any] = ["model.position=sinusoidal", "training.flow.update_every=5"]
     assert load(TranslationSettings, base, overrides).training.save_every == "epoch"

@@ -9,8 +9,9 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from floater.encodings import PositionError
 from floater.tasks.text import DataError
-from floater.tasks.translation import load_run, train
+from floater.tasks.translation import evaluate, load_run, train
 from floater.tasks.translation.decode import translate_and_count
 from floater.tasks.translation.run import run_decoding, run_settings
 from floater.tasks.translation.validation import Validation, validate
@@ -143,9 +144,58 @@ def test_without_an_average_the_best_validation_is_the_final_model(
     assert equal(weights(run), average([run / "checkpoint-4"]))
 
 
+def test_patience_that_ends_before_a_checkpoint_leaves_one(
+    tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored(monkeypatch, 3.0, 2.0, 1.0)
+    patient = {"validate_every": 1, "save_every": 1000, "patience": 1, "average": 1}
+    run = train(settings(tmp_path, files, "run", training=patient))
+    assert read(run / "result.json")["averaged"] == ["checkpoint-2"]
+
+
+def test_a_run_that_was_moved_after_its_last_checkpoint_is_finished(
+    tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored(monkeypatch, 1.0, 3.0, 2.0, 2.5, 2.0, 1.0, 1.0)
+    best = {"validate_every": 2, "save_every": 2, "average": 0}
+    run = train(settings(tmp_path, files, "run", training=best))
+    wanted = weights(run)
+    (run / "model").rename(tmp_path / "model")
+    run.rename(tmp_path / "moved")
+    again = train(settings(tmp_path, files, "moved", training=best))
+    assert read(again / "result.json")["averaged"] == ["checkpoint-4"]
+    assert equal(weights(again), wanted)
+
+
+def test_a_training_that_diverges_says_so(tmp_path: Path, files: Files) -> None:
+    wild = {"model": {"position": "sinusoidal"}, "training": {"lr": 1e30}}
+    with pytest.raises(DataError, match=r"diverged: its loss is nan at step \d+; lower training.lr"):
+        train(settings(tmp_path, files, "run", **wild))
+    assert not (tmp_path / "run" / "model").exists()
+
+
+@pytest.mark.filterwarnings("ignore::floater.tasks.translation.CutTranslation")
+@pytest.mark.parametrize("position", ["rnn_transformer", "convolution"])
+def test_what_has_no_cache_translates_without_one(
+    tmp_path: Path, files: Files, position: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("floater.tasks.translation.decode.MARGIN", 3)
+    changes = {"model": {"position": position}, "training": {"max_steps": 2, "save_every": 2, "average": 1}}
+    run = train(settings(tmp_path, files, "run", **changes))
+    assert len(evaluate(run, *files["test"]).hypotheses) == 8
+
+
+def test_a_batch_of_examples_has_any_number_of_tokens(tmp_path: Path, files: Files) -> None:
+    few = {"max_steps": 1, "save_every": 1, "average": 1}
+    run = train(settings(tmp_path, files, "run", training={**few, "batch_size": 2, "max_tokens": 4}))
+    assert read(run / "result.json")["steps"] == 1
+
+
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
+        ({"model": {"position": "tree"}}, "reads a tree"),
+        ({"training": {"schedule": "linear", "warmup": 50}}, "warmup is 50 steps, of only 12"),
         (
             {"training": {"max_tokens": 9}},
             r"a training pair has \d+ tokens, more than training.max_tokens, 9",
@@ -166,6 +216,6 @@ def test_without_an_average_the_best_validation_is_the_final_model(
 def test_nothing_is_written_before_all_is_known_to_fit(
     tmp_path: Path, files: Files, parts: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(DataError, match=message):
+    with pytest.raises((DataError, PositionError), match=message):
         train(settings(tmp_path, files, "run", **parts))
     assert not (tmp_path / "run").exists()

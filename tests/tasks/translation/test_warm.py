@@ -91,6 +91,10 @@ def test_models_that_do_not_continue_each_other_are_refused(stage1: Path, traine
     with pytest.raises(DataError, match=r"has the position option delta 0.1, not 0.2"):
         warm_started(config(trained, "floater", delta=0.2), flow, "stage 1")
     warm_started(config(trained, "floater", refresh_every=2, injection="qkv"), flow, "stage 1")
+    for name, value in (("num_attention_heads", 4), ("activation_function", "gelu"), ("attention", "linear")):
+        other = FloaterConfig(**(config(stage1, "floater").to_dict() | {name: value}))
+        with pytest.raises(DataError, match=f"stage 1 has {name} .*, not {value!r}"):
+            warm_started(other, plain, "stage 1")
     wide = FloaterConfig(**(config(stage1, "floater").to_dict() | {"intermediate_size": 65}))
     with pytest.raises(
         DataError, match=r"does not fit: encoder.blocks.0.feed_forward.inner.weight is \(64, 32\)"

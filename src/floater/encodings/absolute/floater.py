@@ -88,7 +88,7 @@ class Floater(PositionModel):
         start: "small" (small weights), "zero" (h = 0 and p(0) = 0: no change until trained), or "sinusoidal"
             (injection "add": equation 9 plus a field that starts at zero; equation 6 before training).
         share: "blocks", one theta for all blocks (equation 10), or "none", a theta per block.
-        refresh_every: training steps between solves (section 4.4).
+        refresh_every: passes in training between solves (section 4.4); each part of a batch is a pass.
         solver: a method of `floater.flow.solve`.
         gradient: "discrete", "recomputed" or "adjoint" (equations 16 and 17).
         activation: of the field; see `MLPField`.

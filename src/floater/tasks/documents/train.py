@@ -19,7 +19,7 @@ from floater.tasks.run import VOCABULARY, Say, begin_run, trained
 from floater.tasks.split import PARTS
 from floater.tasks.tagging.data import Vocabulary
 from floater.tasks.text import DataError
-from floater.tasks.trainer import TaskTrainer
+from floater.tasks.trainer import TaskTrainer, check_schedule
 
 
 class DocumentsTrainer(TaskTrainer):
@@ -69,6 +69,7 @@ def _train(settings: DocumentsSettings, run: Path, state: PartialState, say: Say
     documents, held = (part_of(every, part, data) for part in PARTS[:2])
     with state.main_process_first():
         vocabulary, model, examples, valid = _parts(settings, run, documents, held, say)
+        check_schedule(settings.training, examples.lengths)
         begin_run(run, settings, vocabulary)
     trainer = DocumentsTrainer(
         vocabulary=vocabulary,
@@ -97,7 +98,7 @@ def _parts(
     else:
         vocabulary = vocabulary_of(documents, data.min_count)
     examples, valid = (Documents(part, vocabulary, data.max_words) for part in (documents, held))
-    if max(examples.lengths) > most:
+    if settings.training.batch_size is None and max(examples.lengths) > most:
         raise DataError(
             f"a training document has {max(examples.lengths):,} words, more than training.max_tokens, "
             f"{most}; raise that"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from floater.settings import load
-from floater.tasks.events.data import read_sequences
+from floater.tasks.events.data import EventSequence, read_sequences
 from floater.tasks.events.examples import Pieces, next_batch, values_batch
 from floater.tasks.events.model import EventsConfig, FloaterForEvents, FloaterForSeries
 from floater.tasks.events.settings import Data, EventsSettings
@@ -171,17 +171,15 @@ def evaluate(
     if size < 1:
         raise DataError(f"--window is {size}; it must be at least 1 event")
     sequences = read_sequences(source, data.columns)
-    if part:
-        sequences = split(
-            sequences,
-            part,
-            valid=data.valid_share,
-            test=data.test_share,
-            seed=data.split_seed,
-            name=lambda sequence: sequence.id,
-        )
+    sequences = part_of(sequences, part, data) if part else sequences
     check_ties(sequences, settings.data, str(source))
     return score(model, Pieces(sequences, model.config, size=size, origin=str(source)), data)
+
+
+def part_of(sequences: Sequence[EventSequence], part: str, data: Data) -> list[EventSequence]:
+    """The sequences of "train", "valid" or "test"; "valid" has no share where it has data of its own."""
+    shares = {"valid": 0.0 if data.valid else data.valid_share, "test": data.test_share}
+    return split(sequences, part, **shares, seed=data.split_seed, name=lambda sequence: sequence.id)
 
 
 def check_ties(sequences: Sequence[Any], data: Data, origin: str) -> None:

@@ -18,12 +18,12 @@ from floater.flow import SpanTooLong
 from floater.tasks.events.data import EventSequence, gaps, longest, read_sequences, typical
 from floater.tasks.events.examples import Pieces, next_batch, values_batch
 from floater.tasks.events.model import EventsConfig, FloaterForEvents
-from floater.tasks.events.score import Model, check_ties, kind_of, score
+from floater.tasks.events.score import Model, check_ties, kind_of, part_of, score
 from floater.tasks.events.settings import Data, EventsSettings
 from floater.tasks.run import VOCABULARY, Say, begin_run, trained
-from floater.tasks.split import PARTS, split
+from floater.tasks.split import PARTS
 from floater.tasks.text import DataError
-from floater.tasks.trainer import TaskTrainer
+from floater.tasks.trainer import TaskTrainer, check_schedule
 
 
 class EventsTrainer(TaskTrainer):
@@ -100,6 +100,7 @@ def _train(settings: EventsSettings, run: Path, state: PartialState, say: Say) -
         origin = data.valid or f"validation part of {data.train}"
         held = Pieces(valid, config, size=data.max_events, origin=origin)
         model = _model(settings, config, pieces, held, say)
+        check_schedule(settings.training, pieces.lengths)
         begin_run(run, settings, config)
     trainer = EventsTrainer(
         settings=settings,
@@ -117,11 +118,7 @@ def _sequences(data: Data) -> tuple[list[EventSequence], list[EventSequence]]:
     """The training and the validation sequences."""
     every = read_sequences(data.train, data.columns)
     check_ties(every, data, data.train)
-    shares = {"valid": 0.0 if data.valid else data.valid_share, "test": data.test_share}
-    parts = [
-        split(every, part, **shares, seed=data.split_seed, name=lambda sequence: sequence.id)
-        for part in PARTS[:2]
-    ]
+    parts = [part_of(every, part, data) for part in PARTS[:2]]
     if data.valid:
         parts[1] = read_sequences(data.valid, data.columns)
         check_ties(parts[1], data, data.valid)
@@ -169,7 +166,7 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
 def _model(settings: EventsSettings, config: EventsConfig, pieces: Pieces, valid: Pieces, say: Say) -> Model:
     """The model before its first step, after it has read the hardest pieces."""
     most = settings.training.max_tokens
-    if max(pieces.lengths) > most:
+    if settings.training.batch_size is None and max(pieces.lengths) > most:
         raise DataError(
             f"a training piece has {max(pieces.lengths)} events, more than training.max_tokens, {most}; "
             "raise that, or lower data.max_events"

@@ -17,7 +17,7 @@ from floater.tasks.finetuning.settings import Checkpoint, Plug, Training
 from floater.tasks.run import Say, begin_run
 from floater.tasks.settings import Optimisation, check_saving
 from floater.tasks.text import DataError, first_line
-from floater.tasks.trainer import TaskTrainer, batches, flow_parameters, warmup_steps
+from floater.tasks.trainer import TaskTrainer, check_schedule, flow_parameters
 
 Metrics = dict[str, float]
 
@@ -114,7 +114,7 @@ def fine_tune(
     with state.main_process_first():
         tokenizer = load_tokenizer(settings.model.path)
         parts = prepare(tokenizer)
-        warmup_steps(settings.training, len(batches(settings.training, parts.examples.lengths)))
+        check_schedule(settings.training, parts.examples.lengths)
         if parts.examples.cut:
             say(f"{parts.examples.cut:,} training texts cut at data.max_length")
         set_seed(settings.training.seed)

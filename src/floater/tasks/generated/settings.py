@@ -148,7 +148,7 @@ class GeneratedSettings:
         check_flow(self.model, self.training)
         longest = self.data.tokens(self.data.most)
         needed, bound = self.data.tokens(self.data.lengths[1]), self.model.position_model().bound
-        if needed > self.training.max_tokens:
+        if self.training.batch_size is None and needed > self.training.max_tokens:
             raise ValueError(
                 f"a training row may have {needed} tokens, more than a batch, training.max_tokens "
                 f"{self.training.max_tokens}"

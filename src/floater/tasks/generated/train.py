@@ -18,7 +18,7 @@ from floater.tasks.generated.score import Score, Solver, by_length, count, measu
 from floater.tasks.generated.settings import Data, GeneratedSettings
 from floater.tasks.measurement import Measurement
 from floater.tasks.run import SETTINGS, Say, begin_run, load_model, trained
-from floater.tasks.trainer import TaskTrainer
+from floater.tasks.trainer import TaskTrainer, check_schedule
 from floater.transformer import FloaterConfig, FloaterForCausalLM, FloaterForSequenceClassification
 
 
@@ -71,6 +71,7 @@ def _train(settings: GeneratedSettings, run: Path, state: PartialState, say: Say
         examples = _examples(data, tokenizer, "train", data.train, data.lengths)
         valid = _examples(data, tokenizer, "valid", data.valid, data.lengths)
         model = _model(settings, tokenizer, examples)
+        check_schedule(settings.training, examples.lengths)
         begin_run(run, settings, tokenizer)
     positions = sum(p.numel() for p in model.model.encoder.position.parameters())
     say(

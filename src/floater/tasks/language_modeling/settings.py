@@ -153,7 +153,7 @@ class LanguageModelingSettings:
                     f"{name} is {tokens}, but '{self.model.position}' has {bound} positions; "
                     "raise model.max_length"
                 )
-        if self.data.block > self.training.max_tokens:
+        if self.training.batch_size is None and self.data.block > self.training.max_tokens:
             raise ValueError(
                 f"data.block is {self.data.block}, more than a batch, training.max_tokens "
                 f"{self.training.max_tokens}"

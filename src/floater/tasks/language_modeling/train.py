@@ -46,6 +46,7 @@ from floater.tasks.run import (
     trained,
 )
 from floater.tasks.text import DataError
+from floater.tasks.trainer import check_schedule
 from floater.training import StreamSampler
 from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
 
@@ -82,6 +83,8 @@ def _train(settings: LanguageModelingSettings, run: Path, state: PartialState, s
         tokenizer = _vocabulary(settings, run, texts[0])
         model, rows = _parts(settings, tokenizer, texts[0], say)
         score = scorer(settings, tokenizer, texts[1])
+        if isinstance(rows, Rows):
+            check_schedule(settings.training, rows.lengths)
         begin_run(run, settings, tokenizer)
     trainer = LanguageModelTrainer(
         settings=settings,
@@ -207,6 +210,9 @@ def scorer(
         held = settings.data.memory if asked.memory is None else asked.memory
         if held and settings.objective != "causal":
             raise ValueError(f"memory is {held}; a masked language model has none")
+        if stride is not None and (held or settings.objective != "causal"):
+            why = f"with a memory of {held} tokens there is none" if held else "a masked model has none"
+            raise ValueError(f"stride is {stride}; {why}")
     except ValueError as error:
         raise DataError(str(error)) from error
     documents, begin = encode_documents(tokenizer, texts), begin_id(tokenizer)

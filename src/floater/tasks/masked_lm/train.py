@@ -20,6 +20,7 @@ from floater.tasks.masked_lm.data import Blocks
 from floater.tasks.masked_lm.settings import MaskedLMSettings
 from floater.tasks.run import SETTINGS, Say, begin_run, trained
 from floater.tasks.text import DataError, first_line
+from floater.tasks.trainer import check_schedule
 
 HEAD = Head(AutoModelForMaskedLM)
 
@@ -62,6 +63,7 @@ def _train(settings: MaskedLMSettings, run: Path, state: PartialState, say: Say)
                 f"({first_line(error)}); lower data.block"
             ) from error
         say(f"loss before training {before:.4f} nats a token")
+        check_schedule(settings.training, rows.lengths)
         begin_run(run, settings, tokenizer)
     trainer = LanguageModelTrainer(
         settings=settings,

@@ -25,7 +25,7 @@ from floater.tasks.tagging.run import structured
 from floater.tasks.tagging.score import tag
 from floater.tasks.tagging.settings import TaggingSettings
 from floater.tasks.text import DataError
-from floater.tasks.trainer import TaskTrainer
+from floater.tasks.trainer import TaskTrainer, check_schedule
 from floater.transformer import FloaterForTokenClassification
 
 
@@ -78,6 +78,7 @@ def _train(settings: TaggingSettings, run: Path, state: PartialState, say: Say) 
     say(f"{len(sentences):,} training sentences, {len(valid):,} validation sentences")
     with state.main_process_first():
         vocabulary, model, examples = _parts(settings, run, sentences, valid, say)
+        check_schedule(settings.training, examples.lengths)
         begin_run(run, settings, vocabulary)
     trainer = TaggingTrainer(
         vocabulary=vocabulary,
@@ -105,7 +106,7 @@ def _parts(
     else:
         vocabulary = Vocabulary.of(sentences, data.min_count, data.suffix)
     examples = TaggedSentences(sentences, vocabulary, data.max_tokens)
-    if max(examples.lengths) > most:
+    if settings.training.batch_size is None and max(examples.lengths) > most:
         raise DataError(
             f"a training sentence has {max(examples.lengths)} words, more than training.max_tokens, {most}; "
             "raise that, or leave long sentences out with data.max_tokens"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from floater.positions import Positions
 from floater.tasks.translation.score import evaluate as scored
 from floater.tasks.translation.score import measure
 from floater.tasks.translation.settings import TranslationSettings as Settings
-from floater.tasks.translation.train import train
+from floater.tasks.translation.train import check, train
 
 __all__ = ["OPTIONS", "Settings", "check", "evaluate", "measure", "train"]
 
@@ -26,13 +25,3 @@ def evaluate(
         scores = "-" if part.bleu is None else f"BLEU {part.bleu:.2f}  chrF {part.chrf:.2f}"
         lines.append(f"{bounds:<22} {part.count:>6} lines  {scores}")
     return "\n".join(lines), result.hypotheses
-
-
-def check(settings: Settings) -> None:
-    """Refuse position models that need more than the places of tokens, as trees, before any data are read.
-
-    Raises:
-        PositionError: if the model is one.
-    """
-    for site in ("self", "decoder", "memory"):
-        settings.model.position_model(site).prepare(Positions.arange(8))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast, StoppingCriteria, StoppingCriteriaList
 
-from floater.encodings import PositionError
+from floater.encodings import PositionError, catalogue
 from floater.tasks.bpe import encode
 from floater.tasks.translation.data import source_batch
 from floater.tasks.translation.settings import Decoding
@@ -130,7 +130,7 @@ def _search(
         length_penalty=decoding.length_penalty if several else None,
         early_stopping=several or None,
         do_sample=False,
-        use_cache=True,
+        use_cache="cache" not in catalogue()[model.config.position].card.exceptions,
         max_new_tokens=int(limits.max()),
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,

@@ -7,7 +7,9 @@ from pathlib import Path
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerFast, set_seed
 
+from floater.positions import Positions
 from floater.tasks.run import Say, begin_run, trained
+from floater.tasks.trainer import check_schedule
 from floater.tasks.translation.data import Corpus, TokenPairs, load_corpus
 from floater.tasks.translation.run import load_run, vocabulary
 from floater.tasks.translation.settings import TranslationSettings
@@ -36,10 +38,22 @@ def train(settings: TranslationSettings) -> Path:
     return trained(settings, _train)
 
 
+def check(settings: TranslationSettings) -> None:
+    """Refuse position models that need more than the places of tokens, as trees, before any data are read.
+
+    Raises:
+        PositionError: if the model is one.
+    """
+    for site in ("self", "decoder", "memory"):
+        settings.model.position_model(site).prepare(Positions.arange(8))
+
+
 def _train(settings: TranslationSettings, run: Path, state: PartialState, say: Say) -> Path:
+    check(settings)
     corpus = load_corpus(settings.data, say)
     with state.main_process_first():
         tokenizer, model, examples = _parts(settings, run, corpus, say)
+        check_schedule(settings.training, examples.lengths)
         begin_run(run, settings, tokenizer)
     trainer = make_trainer(settings.training, run, model, tokenizer, examples, corpus.valid, say)
 
@@ -66,7 +80,8 @@ def _parts(
     else:
         model = warm_started(config, trained, start)
     examples = TokenPairs(corpus.train, tokenizer, most)
-    check_lengths(model, examples, TokenPairs(corpus.valid, tokenizer), settings.training.max_tokens)
+    batch = settings.training.max_tokens if settings.training.batch_size is None else None
+    check_lengths(model, examples, TokenPairs(corpus.valid, tokenizer), batch)
     if examples.dropped:
         say(f"{examples.dropped:,} training pairs of more than {most} tokens left out")
     positions = sum(p.numel() for name, p in model.named_parameters() if is_position(name))

@@ -92,7 +92,7 @@ def make_trainer(
 
 
 def check_lengths(
-    model: FloaterForConditionalGeneration, examples: TokenPairs, valid: TokenPairs, max_tokens: int
+    model: FloaterForConditionalGeneration, examples: TokenPairs, valid: TokenPairs, max_tokens: int | None
 ) -> None:
     """Check that the pairs fit into a batch and into learned positions.
 
@@ -100,7 +100,7 @@ def check_lengths(
         model: to train.
         examples: encoded training pairs.
         valid: encoded validation pairs.
-        max_tokens: the most tokens of a training batch.
+        max_tokens: the most tokens of a training batch; None for any number.
 
     Raises:
         DataError: if a pair does not fit.

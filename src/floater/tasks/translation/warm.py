@@ -11,6 +11,15 @@ from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, 
 
 POSITION_PARTS = ("encoder.position.", "decoder.position.", "decoder.memory.")
 _ONLY_TRAINING = ("start", "solver", "gradient", "refresh_every")
+_COMPUTES = (
+    "num_attention_heads",
+    "activation_function",
+    "norm_first",
+    "attention",
+    "halting",
+    "share_layers",
+)
+"""What decides what weights compute, beside their shapes and their position model."""
 
 
 def is_position(name: str) -> bool:
@@ -57,6 +66,9 @@ def warm_started(
 
 
 def _check_positions(new: FloaterConfig, old: FloaterConfig, origin: str) -> None:
+    for name in _COMPUTES:
+        if getattr(new, name) != getattr(old, name):
+            raise DataError(f"{origin} has {name} {getattr(old, name)!r}, not {getattr(new, name)!r}")
     here, there = _meaning(new), _meaning(old)
     if new.position == "floater" and here["injection"] == "qkv" and old.position == "sinusoidal":
         if there["blocks"] != "input":
