@@ -217,3 +217,9 @@ def test_events_that_cannot_stand_anywhere(times, message):
 def test_a_gap_is_a_positive_time():
     with pytest.raises(ValueError, match=r"gap is 0\.0; it must be a positive time"):
         Positions.events(TIMES, gap=0.0)
+
+
+def test_integer_stamps_of_nanoseconds_are_not_rounded():
+    first = 1_700_000_000_000_000_001
+    times = torch.tensor([[first, first + 100, first + 200]])
+    assert Positions.events(times, gap=100.0).query.tolist() == [[0.0, 1.0, 2.0]]

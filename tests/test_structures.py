@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -297,3 +298,17 @@ def test_distances_survive_half_precision():
 def test_what_is_no_tree_or_graph_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_few_starts_have_the_rows_of_all():
+    structure = graphs([[(0, 1), (1, 2), (4, 3)], [(0, 2)]])
+    every, first = distances(structure.neighbours), distances(structure.neighbours, starts=1)
+    assert torch.equal(first, every[:, :1])
+    every, first = intimacy(structure.neighbours, 0.15), intimacy(structure.neighbours, 0.15, starts=1)
+    torch.testing.assert_close(first, every[:, :1], rtol=1e-12, atol=1e-12)
+
+
+def test_labels_of_numpy_are_integers():
+    graph = nx.Graph()
+    graph.add_edge("a", "b", label=np.int64(2))
+    assert graphs([graph]).edges.max() == graphs([[(0, 1, 2)]]).edges.max()

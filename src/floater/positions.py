@@ -357,19 +357,20 @@ class Positions:
             raise ValueError(f"gap is {gap}; it must be a positive time")
         if times.is_floating_point() and times.dtype != torch.float64:
             raise ValueError(f"times are {times.dtype}, which rounds them; give float64 or integers")
-        wide = times.to(torch.float64)
-        if bool((valid & ~wide.isfinite()).any()):
-            row, index = (valid & ~wide.isfinite()).nonzero()[0].tolist()
-            raise ValueError(f"row {row}: time {index} is {wide[row, index]}; every time must be finite")
+        if bool((valid & ~times.isfinite()).any()):
+            row, index = (valid & ~times.isfinite()).nonzero()[0].tolist()
+            raise ValueError(f"row {row}: time {index} is {times[row, index]}; every time must be finite")
         if not times.shape[1]:
-            return cls(wide, wide, None if mask is None else valid)
-        first = wide.gather(1, valid.long().argmax(1, keepdim=True))
-        elapsed = (wide - first).masked_fill(~valid, 0.0)
+            empty = times.to(torch.float64)
+            return cls(empty, empty, None if mask is None else valid)
+        first = times.gather(1, valid.long().argmax(1, keepdim=True))
+        # integers are subtracted as such: float64 does not hold stamps of nanoseconds
+        elapsed = (times - first).to(torch.float64).masked_fill(~valid, 0.0)
         reached = elapsed.cummax(1).values
         if bool((falls := valid & (elapsed < reached)).any()):
             row, index = falls.nonzero()[0].tolist()
             raise ValueError(
-                f"row {row}: time {index} ({wide[row, index]:.17g}) is earlier than one before it; "
+                f"row {row}: time {index} ({times[row, index].item():.17g}) is earlier than one before it; "
                 "times of a row must not fall"
             )
         at = reached / gap

@@ -78,7 +78,7 @@ def test_learned_positions_end_at_the_table():
     model = build("learned", **SIZES)
     added(model, Positions.arange(16), 0)
     added(model, Positions.from_mask(torch.tensor([[1] * 16 + [0] * 4])), 0)  # padding is no position
-    with pytest.raises(PositionError, match=r"end at 15 \(max_length 16\); position 16 was asked for"):
+    with pytest.raises(PositionError, match=r"end at 15 \(max_length 16\); got 16"):
         model.prepare(Positions.arange(1, offset=16))
 
 
@@ -143,3 +143,10 @@ def test_what_was_added_at_512_positions_begins_what_is_added_at_1024(name):
     model = build(name, **(SIZES | {"max_length": 1024}))
     short, long = (added(model, Positions.arange(n), 0) for n in (512, 1024))
     assert torch.equal(long[:, :512], short)
+
+
+@pytest.mark.parametrize("name", ["learned", "rnn"])
+def test_positions_before_the_first_are_refused(name):
+    model = build(name, dim=8, heads=2, layers=1, max_length=16)
+    with pytest.raises(PositionError, match="positions start at 0; got -1"):
+        model.prepare(Positions(torch.tensor([[-1, 0]]), torch.tensor([[-1, 0]])))

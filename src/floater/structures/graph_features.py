@@ -6,17 +6,25 @@ import torch
 from torch import Tensor
 
 
-def distances(edges: Tensor) -> Tensor:
-    """Number of edges on a shortest path from row to column: (batch, N, N) bool -> (batch, N, N), -1 without.
+def distances(edges: Tensor, starts: int | None = None) -> Tensor:
+    """Number of edges on a shortest path from row to column, -1 without.
+
+    Args:
+        edges: (batch, N, N) bool.
+        starts: how many of the nodes to start from, the first ones; None for all.
+
+    Returns:
+        (batch, starts, N).
 
     Example:
         >>> distances(torch.tensor([[[False, True], [False, False]]])).tolist()
         [[[0, 1], [-1, 0]]]
     """
     batch, nodes, _ = edges.shape
+    starts = nodes if starts is None else starts
     sample, source, target = edges.nonzero(as_tuple=True)
     source, target = source + nodes * sample, target + nodes * sample
-    reached = torch.eye(nodes, dtype=torch.bool, device=edges.device).repeat(batch, 1)  # node by start
+    reached = torch.eye(nodes, starts, dtype=torch.bool, device=edges.device).repeat(batch, 1)
     distance = reached.long() - 1
     steps = 0
     while True:
@@ -24,7 +32,7 @@ def distances(edges: Tensor) -> Tensor:
         ways = torch.zeros(distance.shape, device=edges.device).index_add(0, target, reached[source].float())
         reached = (ways > 0) & (distance < 0)
         if not bool(reached.any()):
-            return distance.view(batch, nodes, nodes).transpose(1, 2)
+            return distance.view(batch, nodes, starts).transpose(1, 2)
         distance = distance.masked_fill(reached, steps)
 
 
@@ -163,15 +171,16 @@ def wl_colours(neighbours: Tensor, valid: Tensor, rounds: int) -> Tensor:
     return colours
 
 
-def intimacy(neighbours: Tensor, restart: float) -> Tensor:
+def intimacy(neighbours: Tensor, restart: float, starts: int | None = None) -> Tensor:
     """Personalised PageRank a (I - (1 - a) D^-1 A)^-1: from each node (row) to each (column).
 
     Args:
         neighbours: (batch, N, N) bool.
         restart: a, between 0 and 1.
+        starts: how many of the rows, the first ones; None for all.
 
     Returns:
-        (batch, N, N) in float64.
+        (batch, starts, N) in float64.
 
     Example:
         >>> from floater.structures import graphs
@@ -181,5 +190,7 @@ def intimacy(neighbours: Tensor, restart: float) -> Tensor:
     step = neighbours.double()
     step = step / step.sum(-1, keepdim=True).clamp(min=1)
     eye = torch.eye(step.shape[-1], dtype=torch.float64, device=step.device)
-    inverse: Tensor = torch.linalg.inv(eye - (1 - restart) * step)
-    return restart * inverse
+    # the rows of an inverse are solutions of the transposed system
+    wanted = eye[:, :starts].expand(len(step), -1, -1)
+    rows: Tensor = torch.linalg.solve((eye - (1 - restart) * step).mT, wanted).mT
+    return restart * rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -245,10 +246,14 @@ def _triples(graph: Any) -> tuple[list[tuple[int, int, int]], int, bool]:
     """(source, target, label) of a graph, its number of nodes, and whether edges run both ways."""
     if _is_networkx(graph):
         index = {node: i for i, node in enumerate(graph.nodes)}
-        found = [(index[u], index[v], k) for u, v, k in graph.edges(data="label", default=0)]
-        for u, v, k in found:
-            if not isinstance(k, int):
-                raise ValueError(f"the edge {u} -> {v} has the label {k!r}; labels are integers from 0")
+        found = []
+        for u, v, label in graph.edges(data="label", default=0):
+            try:
+                found.append((index[u], index[v], operator.index(label)))  # of NumPy, too
+            except TypeError:
+                raise ValueError(
+                    f"the edge {u} -> {v} has the label {label!r}; labels are integers from 0"
+                ) from None
         return found, len(index), not graph.is_directed()
     if isinstance(graph, Tensor):
         if graph.ndim != 2 or graph.shape[0] != 2:

@@ -85,3 +85,11 @@ def test_keys_of_the_paper_are_slices_of_what_the_block_reads():
 def test_what_is_refused(given, message):
     with pytest.raises(PositionError, match=message):
         build("tener", **(SIZES | given))
+
+
+@pytest.mark.parametrize("layers", [1, 6, 24])
+def test_the_biases_start_alike_however_many_blocks_there_are(layers):
+    torch.manual_seed(0)
+    model = build("tener", dim=512, heads=8, layers=layers, max_length=16)
+    for vector in (model.u, model.v):
+        assert float(vector.std()) == pytest.approx((2 / (8 + 64)) ** 0.5, rel=0.1)

@@ -46,10 +46,9 @@ def test_cached_steps_know_which_of_their_queries_are_special():
     assert torch.equal(model.bias(q[:, :, 3:], q, step, 0), model.bias(q, q, whole, 0)[:, :, 3:])
 
 
-def test_without_special_tokens_nothing_is_reset():
-    model = build("untied_cls", **SIZES, cls="special")
-    q, state = torch.zeros(1, 2, 4, 4), model.prepare(Positions.arange(4))
-    assert torch.equal(model.bias(q, q, state, 0), model.inner.bias(q, q, state[0], 0))
+def test_special_tokens_must_be_given():
+    with pytest.raises(PositionError, match=r"reads Positions\.special, which is not given"):
+        build("untied_cls", **SIZES, cls="special").prepare(Positions.arange(4))
 
 
 def test_the_model_within_keeps_its_bound():

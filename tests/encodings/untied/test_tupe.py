@@ -93,11 +93,9 @@ def test_rows_and_columns_of_cls_are_constant_and_the_corner_is_theta_1(name):
 
 
 @pytest.mark.parametrize("name", ["tupe_a", "tupe_r"])
-def test_nothing_is_special_unless_it_is_said(name):
-    positions = Positions.arange(5)
-    special, plain = made(name, cls="special"), made(name, cls="special")
-    plain.cls = "none"
-    assert torch.equal(special.prepare(positions), plain.prepare(positions))
+def test_what_is_special_must_be_said(name):
+    with pytest.raises(PositionError, match=r"reads Positions\.special, which is not given"):
+        made(name, cls="special").prepare(Positions.arange(5))
 
 
 @pytest.mark.parametrize("name", ["tupe_a", "tupe_r"])

@@ -226,7 +226,7 @@ def test_what_a_person_gets_wrong_is_one_line(folder: Path, capsys: pytest.Captu
     for changes, message in (
         (["data.train=none.zip"], "none.zip: cannot be read"),
         (["training.max_tokens=9"], "more than training.max_tokens, 9; raise that"),
-        (["model.position=learned"], "a training document: learned positions are integers; real times need"),
+        (["model.position=learned"], "a training document: learned positions count tokens; real times need"),
         (["model.position=learned", "model.clock=index", "model.max_length=3"], "learned positions end at 2"),
     ):
         assert main(["train", config, *changes]) == 2

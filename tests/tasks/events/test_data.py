@@ -145,6 +145,13 @@ def test_what_is_hidden_is_asked_and_never_shown():
         assert bool((again["shown"] == batch["shown"]).all())
 
 
+def test_no_event_is_asked_for_without_another():
+    none = np.ones((5, 1))
+    sequence = EventSequence("a", np.arange(5.0), (), none, none > 0)
+    config = EventsConfig(goal="interpolate", features=["x"])
+    assert Pieces([sequence], config, size=4, origin="here").lengths == [4]
+
+
 def test_a_type_that_was_not_trained_on_is_named():
     with pytest.raises(DataError, match="here, sequence '0': type 'x' is in no training sequence"):
         Pieces(numbered(1), EventsConfig(types=["y"]), size=5, origin="here")

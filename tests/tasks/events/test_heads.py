@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 
+from floater.tasks.events.data import typical
 from floater.tasks.events.heads import NARROWEST, LogNormalMixture, PiecewiseHazard
 
 EDGES = [0.0, 0.2, 0.7, 3.0]
@@ -71,3 +72,10 @@ def test_far_gaps_have_finite_gradients(kind, gap):
     made.log_prob(torch.tensor([gap])).sum().backward()
     assert bool(raw.grad.isfinite().all())
     assert bool(raw.grad.any())
+
+
+def test_a_clock_that_ticks_evenly_has_a_finite_likelihood():
+    mean, std = typical(np.full(50, 7.0), 0.0)
+    made = LogNormalMixture(torch.zeros(2, 6), mean, std)
+    assert bool((made.log_prob(torch.tensor([7.0, 7.001])) > -10).all())
+    assert float(made.log_prob(torch.tensor([14.0, 14.0]))[0]) > -1e4

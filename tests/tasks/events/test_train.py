@@ -5,6 +5,7 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import TrainerCallback
@@ -15,6 +16,7 @@ from floater.tasks.events import EventsSettings, evaluate, load_run, read_sequen
 from floater.tasks.events.score import part_of
 from floater.tasks.events.settings import Columns
 from floater.tasks.events.train import EventsTrainer, _sequences
+from floater.tasks.text import DataError
 
 from .small import VALUES, clocks, settings, waves, write_config, write_csv
 
@@ -167,7 +169,7 @@ def test_what_a_person_gets_wrong_is_one_line_and_nothing_is_written(
     assert "none.csv: cannot be read" in said("train", config, "data.train=none.csv")
     assert "more than training.max_tokens, 9" in said("train", config, "training.max_tokens=9")
     learned = said("train", config, "model.position=learned")
-    assert re.match(r"training sequence 'u\d+': learned positions are integers; real times need", learned)
+    assert re.match(r"training sequence 'u\d+': learned positions count tokens; real times need", learned)
     table = said("train", config, "model.position=learned", "model.clock=index", "model.max_length=9")
     assert re.match(r"training sequence 'u\d+': learned positions end at 8", table)
     ties = write_csv(folder / "ties.csv", [("a", 1.0, "x"), ("a", 1.0, "y"), ("b", 0.0, "x")], "type")
@@ -224,3 +226,22 @@ def test_no_part_that_a_run_is_tested_on_was_trained_on(folder: Path) -> None:
         assert trained == parts["train"]
         assert parts["test"]
         assert not trained & parts["test"]
+
+
+def test_gaps_that_are_equal_in_float32_make_no_edges(folder: Path) -> None:
+    draw = np.random.default_rng(0)
+    rows = [
+        (f"s{s}", float(t), "tick") for s in range(12) for t in 3600 * np.arange(20) + draw.random(20) * 1e-3
+    ]
+    write_csv(folder / "even.csv", rows, "type")
+    data = {"train": str(folder / "even.csv")}
+    run = train(settings(folder, "even", data=data, model={"head": "hazard", "components": 16}))
+    assert math.isfinite(result(run)["nll"])
+
+
+@pytest.mark.parametrize("position", ["cape", "convolution"])
+def test_a_position_model_that_shows_later_events_is_refused(folder: Path, position: str) -> None:
+    model = {"position": position, "clock": "time" if position == "cape" else "index"}
+    with pytest.raises(DataError, match=f"'{position}' shows events what comes after them"):
+        train(settings(folder, "leak", model=model))
+    assert not (folder / "leak").exists()

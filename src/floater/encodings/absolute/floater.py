@@ -49,6 +49,8 @@ def learned_field(kind: str, dim: int, hidden: int | None, activation: str) -> M
         'BoundedField'
     """
     one_of("field", kind, ("mlp", "bounded"))
+    if hidden is not None and hidden < 1:
+        raise PositionError(f"hidden is {hidden}; it must be at least 1")
     if kind == "mlp":
         return MLPField(dim, hidden, activation)
     if activation != "tanh":
@@ -155,6 +157,8 @@ class Floater(PositionModel):
             raise PositionError(
                 "start='sinusoidal' goes with injection='add': 'qkv' keeps sinusoids at the input"
             )
+        if start == "sinusoidal" and field == "bounded":
+            raise PositionError("start='sinusoidal' goes with field='mlp': a bounded one pulls vectors in")
         if frame.dim % 2 and (injection == "qkv" or start == "sinusoidal"):
             raise PositionError(f"dim is {frame.dim}; sinusoids need an even one")
         self.injection, self.start = injection, start
@@ -184,7 +188,10 @@ class Floater(PositionModel):
                 refresh_every=refresh_every,
             )
 
-        self.flows = nn.ModuleList(flow(group) for group in groups if names)
+        try:
+            self.flows = nn.ModuleList(flow(group) for group in groups if names)
+        except ValueError as error:
+            raise PositionError(str(error)) from error
         self.reset_parameters()
 
     @torch.no_grad()

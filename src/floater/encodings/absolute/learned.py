@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from floater.encodings.absolute.added import AddedVectors
+from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import Frame, register
 from floater.positions import Positions
 
 
@@ -59,15 +60,7 @@ class Learned(AddedVectors):
         return table
 
     def prepare(self, positions: Positions) -> Tensor:
-        query = positions.query
-        if query.is_floating_point():
-            raise PositionError("learned positions are integers; real times need a model such as 'floater'")
-        if query.numel() and int(query.max()) >= self.frame.max_length:
-            raise PositionError(
-                f"learned positions end at {self.frame.max_length - 1} (max_length {self.frame.max_length}); "
-                f"position {int(query.max())} was asked for"
-            )
-        return query
+        return counted(positions.query, "learned positions", self.frame.max_length)
 
     def vectors(self, state: Tensor, layer: int) -> Tensor:
         vectors: Tensor = self.table(layer)(state)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.absolute.added import AddedVectors
+from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card
 from floater.encodings.model import Frame, PositionError, one_of, register
 from floater.flow import sinusoid
@@ -76,9 +77,7 @@ class Recurrent(AddedVectors):
                     nn.init.normal_(cell.weight[:, dim:], std=1 / self.frame.max_length)
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
-        query = positions.query
-        if query.is_floating_point():
-            raise PositionError("a recurrent model counts tokens; real times need a model such as 'floater'")
+        query = counted(positions.query, "recurrent positions")
         length = int(query.max()) + 1 if query.numel() else 1
         index = torch.arange(length, device=query.device)
         z = index[:, None] if self.input == "scalar" else sinusoid(index, self.frame.dim)

@@ -18,13 +18,14 @@ def bucket(distance: Tensor, buckets: int, max_distance: int, *, both: bool) -> 
     """The bucket of each distance key - query: one each when near, logarithmic farther, the last from there.
 
     Args:
-        distance: (...); a real one shares the bucket of the next whole one towards 0.
+        distance: (...); a real one shares the bucket of the next whole one towards 0, but with `both` those
+            between 0 and 1 have one for themselves: they are after the query.
         buckets: their number; with `both` half of them for keys after the query.
         max_distance: from here on all share the last bucket.
         both: whether keys after the query have buckets of their own; else they share that of distance 0.
 
     Returns:
-        (...), from 0 to buckets - 1. With `both`, bucket buckets / 2 is never used.
+        (...), from 0 to buckets - 1. With `both`, no whole distance is in bucket buckets / 2.
 
     Example:
         >>> bucket(torch.tensor([-200, -20, -2, 0, 3]), 32, 128, both=True).tolist()

@@ -83,8 +83,8 @@ class Tener(PositionModel):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        for vector in (self.u, self.v):
-            nn.init.xavier_normal_(vector)
+        for block in (*self.u, *self.v):
+            nn.init.xavier_normal_(block)
 
     def scale(self, head_dim: int) -> float:
         return 1.0

@@ -71,10 +71,12 @@ class GraphBert(Structured):
         neighbours, valid = structure.neighbours, structure.valid
         if not valid.shape[1]:
             return structure.at(neighbours.new_zeros(*valid.shape, 3, dtype=torch.long))
-        near = intimacy(neighbours, self.restart)[:, 0].round(decimals=12)  # equal but for rounding is equal
+        near = intimacy(neighbours, self.restart, starts=1)[:, 0].round(
+            decimals=12
+        )  # equal but for rounding is equal
         near[:, 0] = torch.inf
         rank = near.masked_fill(~valid, -1).argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
-        steps = distances(neighbours)[:, 0]
+        steps = distances(neighbours, starts=1)[:, 0]
         steps = torch.where(steps < 0, valid.sum(-1, keepdim=True), steps)
         numbers = torch.stack([wl_colours(neighbours, valid, self.rounds), rank, steps], dim=-1)
         return structure.at(numbers * valid[..., None])

@@ -42,12 +42,19 @@ class Reset:
             kind: "first", the token at position 0; "special", those of `Positions.special`; "none".
 
         Returns:
-            None if there are none.
+            None for "none".
+
+        Raises:
+            PositionError: for "special", if the positions do not say which tokens these are.
         """
         if kind == "first":
             return cls(positions.query == 0, positions.key == 0)
-        if kind == "none" or positions.special is None:
+        if kind == "none":
             return None
+        if positions.special is None:
+            raise PositionError(
+                "cls='special' reads Positions.special, which is not given; cls='first' needs none"
+            )
         start = positions.key.shape[1] - positions.query.shape[1]
         return cls(positions.special[:, start:], positions.special)
 

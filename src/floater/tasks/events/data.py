@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +121,8 @@ def _numbers(column: Any, name: str, called: str) -> np.ndarray:
     try:
         if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
             column = pa.compute.divide(
-                column.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64(), safe=False), 1e6
+                column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(pa.float64(), safe=False),
+                1e6,
             )
         numbers: np.ndarray = column.cast(pa.float64(), safe=False).to_numpy()
     except pa.ArrowException as error:
@@ -198,7 +198,11 @@ def longest(sequences: Sequence[EventSequence]) -> EventSequence:
     return max(sequences, key=lambda sequence: float(sequence.times[-1] - sequence.times[0]))
 
 
+LEAST_SPREAD = 1e-2
+"""Of the logarithm of gaps: clocks that tick more evenly are told to one part in a hundred."""
+
+
 def typical(positive: np.ndarray, resolution: float) -> tuple[float, float]:
     """Mean and standard deviation of the logarithm of gaps, those below the resolution taken as that long."""
     logs = np.log(np.maximum(positive, resolution) if resolution else positive)
-    return float(logs.mean()), max(float(logs.std()), math.ulp(1.0) ** 0.5)
+    return float(logs.mean()), max(float(logs.std()), LEAST_SPREAD)

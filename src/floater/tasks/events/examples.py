@@ -47,6 +47,7 @@ class Pieces(Dataset[dict[str, Any]]):
             sequence.part(begin, begin + size + overlap)
             for sequence in sequences
             for begin in range(0, len(sequence) - overlap, size)
+            if len(sequence) - begin > 1  # a single event tells nothing of itself
         ]
         if not self.pieces:
             raise DataError(f"{origin} holds no event to predict in {len(sequences)} sequences")

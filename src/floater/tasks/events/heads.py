@@ -61,7 +61,7 @@ class LogNormalMixture:
         )
 
     def _standard(self, gap: Tensor) -> Tensor:
-        return (gap.log() - self.mean) / self.std
+        return ((gap.double().log() - self.mean) / self.std).to(gap.dtype)
 
     def log_prob(self, gap: Tensor) -> Tensor:
         """Log density at a gap (...)."""

@@ -149,7 +149,8 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
         found["types"] = sorted({name for sequence in sequences for name in sequence.types})
         found["log_gap"] = list(typical(positive, data.resolution))
         quantiles = np.quantile(positive, np.arange(model.components) / model.components)
-        found["edges"] = [0.0, *np.unique(quantiles[1:]).tolist()]
+        # edges that are equal in the model's precision would enclose a hazard without end
+        found["edges"] = np.unique(np.array([0.0, *quantiles[1:]], dtype=np.float32)).tolist()
         return model.config(**found)
     values = np.concatenate([sequence.values for sequence in sequences])
     observed = np.concatenate([sequence.observed for sequence in sequences])
@@ -190,6 +191,26 @@ def _model(settings: EventsSettings, config: EventsConfig, pieces: Pieces, valid
     return model
 
 
+def _check_causal(model: FloaterForEvents, batch: dict[str, Tensor]) -> None:
+    """Refuse a model that sees what it predicts: a later event, or padding, changes what it says before."""
+    last, padded = {name: part.clone() for name, part in batch.items()}, {}
+    last["types"][:, -1] = (last["types"][:, -1] + 1) % len(model.config.types or ())
+    last["times"][:, -1] += round(100 * model.config.gap * model.config.unit) + 1
+    for name, part in batch.items():
+        empty = part[:, -1:] if name == "times" else torch.zeros_like(part[:, :1])
+        padded[name] = torch.cat((part, empty), 1)
+    plain = model(**batch)
+    for other in (last, padded):
+        found = model(**other)
+        for name in ("type_logits", "raw"):
+            before, after = (getattr(out, name)[:, : batch["times"].shape[1] - 1] for out in (plain, found))
+            if not torch.allclose(before, after, rtol=1e-3, atol=1e-3):
+                raise DataError(
+                    f"the position model '{model.config.position}' shows events what comes after them; "
+                    "predicting the next one needs another, or other options (model.position_options)"
+                )
+
+
 @torch.no_grad()
 def _check(model: Model, pieces: Pieces, name: str) -> None:
     """Let the position model see the longest pieces, so that it may refuse them before the training."""
@@ -205,6 +226,8 @@ def _check(model: Model, pieces: Pieces, name: str) -> None:
         batch.pop("labels")
         try:
             model(**batch)
+            if isinstance(model, FloaterForEvents):
+                _check_causal(model, batch)
         except PositionError as error:
             raise PositionError(f"{name} sequence '{piece['piece'].id}': {error}") from error
         except SpanTooLong as error:
