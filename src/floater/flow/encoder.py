@@ -174,7 +174,7 @@ class FlowEncoder(nn.Module):
     def stored(self, positions: Tensor) -> FlowVectors:
         """Position vectors without gradient, from the store; it grows by what it lacks.
 
-        Changed parameters empty the store.
+        Changed parameters empty the store; a write through `.data` is not seen, here and where it is baked.
 
         Args:
             positions: As of a call.
@@ -194,7 +194,7 @@ class FlowEncoder(nn.Module):
         """Store the vectors of positions 0, ..., length - 1 for inference (section 4.4).
 
         A longer input extends the store and leaves what it holds unchanged. Changed parameters empty
-        it. It is no part of the state_dict.
+        it, but a write through `.data` is not seen: `unbake` first. It is no part of the state_dict.
 
         Args:
             length: Number of positions, at least 1.

@@ -95,3 +95,11 @@ def test_far_positions_count_up_as_near_ones_do():
 def test_what_a_table_does_not_hold_is_refused(act, message):
     with pytest.raises(PositionError, match=message):
         act()
+
+
+def test_rows_that_stand_far_apart_have_the_distances_of_one():
+    rows = torch.tensor([[0, 1, 2, 3], [100, 101, 102, 104]])
+    found = Distances.of(Positions(rows, rows), "x", limit=16)
+    assert (int(found.values[0]), int(found.values[-1])) == (-4, 4)
+    with pytest.raises(PositionError, match="'x' ends at a distance of 3; 4 was asked for"):
+        Distances.of(Positions(rows, rows), "x", limit=4)

@@ -101,3 +101,15 @@ def test_rotary_embedding_torch_gives_the_same():
 def test_what_is_refused(given, message):
     with pytest.raises(PositionError, match=message):
         build("rotary", **(SIZES | given))
+
+
+@torch.no_grad()
+def test_the_precision_is_that_of_the_queries_not_of_the_positions():
+    model = build("rotary", dim=8, heads=2, layers=1, max_length=16)
+    x = torch.randn(1, 5, 2, 4, dtype=torch.double)
+    whole, real = Positions.arange(5), Positions.times(torch.arange(5.0, dtype=torch.double)[None])
+    exact = [model.qkv(x, x, x, model.prepare(at), 0)[0] for at in (whole, real)]
+    assert torch.equal(*exact)
+    assert exact[0].dtype == torch.double
+    rounded = model.qkv(x.float(), x.float(), x.float(), model.prepare(real), 0)[0]
+    torch.testing.assert_close(rounded.double(), exact[0], rtol=1e-6, atol=1e-6)  # float32

@@ -116,12 +116,16 @@ class Distances:
         shape = query.shape[1], key.shape[1]
         if not positions.delta.numel():
             return cls(torch.zeros(1, dtype=torch.long, device=key.device), positions.delta, shape)
-        low, high = int(key.min() - query.max()), int(key.max() - query.min())
+        skewed = consecutive(positions)
+        # pairs are within a row: rows may stand far apart
+        least, most = (
+            (key.min() - query.max(), key.max() - query.min()) if skewed else positions.delta.aminmax()
+        )
+        low, high = int(least), int(most)
         if limit is not None and max(-low, high) >= limit:
             raise PositionError(
                 f"'{name}' ends at a distance of {limit - 1}; {max(-low, high)} was asked for"
             )
-        skewed = consecutive(positions)
         count = sum(shape) if skewed else high - low + 1
         values = torch.arange(low, low + count, device=key.device)
         return cls(values, None if skewed else positions.delta - low, shape)

@@ -57,14 +57,14 @@ class Rotary(PositionModel):
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
         query = positions.query
         waves = Waves.of(query, frequencies(self.head_dim, self.base, query.device), torch.float64)
-        wide = (waves.sin.transpose(1, 2), waves.cos.transpose(1, 2))  # (batch or 1, T, 1, head_dim / 2)
-        sin, cos = wide if query.dtype == torch.float64 else (wide[0].float(), wide[1].float())
-        return sin, cos
+        return waves.sin.transpose(1, 2), waves.cos.transpose(1, 2)  # (batch or 1, T, 1, head_dim / 2)
 
     def qkv(
         self, q: Tensor, k: Tensor, v: Tensor, state: tuple[Tensor, Tensor], layer: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return self.rotate(q, *state), self.rotate(k, *state), v
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        sin, cos = (part.to(dtype) for part in state)
+        return self.rotate(q, sin, cos), self.rotate(k, sin, cos), v
 
     def rotate(self, x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
         """x (batch, T, heads, head_dim), each pair turned."""
