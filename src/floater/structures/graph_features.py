@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -161,10 +163,13 @@ def wl_colours(neighbours: Tensor, valid: Tensor, rounds: int) -> Tensor:
     """
     colours = torch.zeros(valid.shape, dtype=torch.long, device=valid.device)
     for sample, present in enumerate(valid):
-        edges = neighbours[sample][present][:, present].long()
+        if not bool(present.any()):
+            continue
+        source, target = neighbours[sample][present][:, present].nonzero(as_tuple=True)
         colour = colours[sample][present]
         for _ in range(rounds):
-            around = torch.zeros_like(edges).index_add(1, colour, edges)
+            around = colour.new_zeros(len(colour), int(colour.max()) + 1)
+            around.index_put_((source, colour[target]), around.new_ones(()), accumulate=True)
             key = torch.cat([colour[:, None], around], dim=1)
             colour = torch.unique(key, dim=0, return_inverse=True)[1]
         colours[sample, present] = colour
@@ -187,10 +192,15 @@ def intimacy(neighbours: Tensor, restart: float, starts: int | None = None) -> T
         >>> intimacy(graphs([[(0, 1)]]).neighbours, 0.5).round(decimals=4).tolist()
         [[[0.6667, 0.3333], [0.3333, 0.6667]]]
     """
-    step = neighbours.double()
-    step = step / step.sum(-1, keepdim=True).clamp(min=1)
-    eye = torch.eye(step.shape[-1], dtype=torch.float64, device=step.device)
-    # the rows of an inverse are solutions of the transposed system
-    wanted = eye[:, :starts].expand(len(step), -1, -1)
-    rows: Tensor = torch.linalg.solve((eye - (1 - restart) * step).mT, wanted).mT
-    return restart * rows
+    batch, nodes, _ = neighbours.shape
+    starts = nodes if starts is None else starts
+    sample, source, target = neighbours.nonzero(as_tuple=True)
+    source, target = source + nodes * sample, target + nodes * sample
+    degree = torch.bincount(source, minlength=batch * nodes).clamp(min=1).double()[:, None]
+    walk = torch.eye(nodes, starts, dtype=torch.float64, device=neighbours.device).repeat(batch, 1)
+    found = restart * walk  # node by start
+    # The series of walks of 1, 2, ... steps along the edges, to the last bit: few edges, and no inverse.
+    for _ in range(math.ceil(53 * math.log(2) / -math.log1p(-restart))):
+        walk = torch.zeros_like(walk).index_add(0, target, (walk / degree)[source], alpha=1 - restart)
+        found += restart * walk
+    return found.view(batch, nodes, starts).transpose(1, 2)
