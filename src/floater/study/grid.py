@@ -243,7 +243,7 @@ def _tests(settings: StudySettings, task: registry.Task, origin: str) -> dict[st
             what = "lacks" if wrong is lacking else "has"
             there = ", ".join(each.name for each in known)
             raise SettingsError(f"{origin}: test {name} {what} {wrong[0]!r}; there are: {there}")
-        for key in _FILES & given.keys():
+        for key in filter(_FILES.__contains__, given):
             _check_files(given[key], f"{origin}: test {name}: {key}")
     return tests
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import torch
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerFast, set_seed
 
@@ -39,13 +41,16 @@ def train(settings: TranslationSettings) -> Path:
 
 
 def check(settings: TranslationSettings) -> None:
-    """Refuse position models that need more than the places of tokens, as trees, before any data are read.
+    """Refuse position models that need more than this task tells them, as trees, before any data are read.
 
     Raises:
         PositionError: if the model is one.
     """
+    told = replace(
+        Positions.arange(8), token=torch.zeros(1, 8, dtype=torch.long), target_length=torch.tensor([8])
+    )
     for site in ("self", "decoder", "memory"):
-        settings.model.position_model(site).prepare(Positions.arange(8))
+        settings.model.position_model(site).prepare(told)
 
 
 def _train(settings: TranslationSettings, run: Path, state: PartialState, say: Say) -> Path:
