@@ -146,7 +146,7 @@ def _widths(config: Any, projection: nn.Module, part: Fused, name: str) -> tuple
             f"{name} of a '{config.model_type}' model holds {', '.join(part.parts)} of each head in turn; "
             "such a projection cannot be plugged by a table"
         )
-    heads = int(config.num_attention_heads)
+    heads = int(getattr(config, "num_attention_heads", 1))
     grouped = any(getattr(config, name, None) not in (None, heads) for name in _KEY_HEADS)
     if grouped or getattr(config, "multi_query", False) or width % (count * heads):
         raise PlugError(
