@@ -8,6 +8,13 @@ import torch
 from torch import Tensor
 
 
+def _ends(edges: Tensor) -> tuple[Tensor, Tensor]:
+    """Sources and targets of all edges (batch, N, N), the nodes of a batch numbered through."""
+    sample, source, target = edges.nonzero(as_tuple=True)
+    first = edges.shape[1] * sample
+    return first + source, first + target
+
+
 def distances(edges: Tensor, starts: int | None = None) -> Tensor:
     """Number of edges on a shortest path from row to column, -1 without.
 
@@ -24,8 +31,7 @@ def distances(edges: Tensor, starts: int | None = None) -> Tensor:
     """
     batch, nodes, _ = edges.shape
     starts = nodes if starts is None else starts
-    sample, source, target = edges.nonzero(as_tuple=True)
-    source, target = source + nodes * sample, target + nodes * sample
+    source, target = _ends(edges)
     reached = torch.eye(nodes, starts, dtype=torch.bool, device=edges.device).repeat(batch, 1)
     distance = reached.long() - 1
     steps = 0
@@ -194,8 +200,7 @@ def intimacy(neighbours: Tensor, restart: float, starts: int | None = None) -> T
     """
     batch, nodes, _ = neighbours.shape
     starts = nodes if starts is None else starts
-    sample, source, target = neighbours.nonzero(as_tuple=True)
-    source, target = source + nodes * sample, target + nodes * sample
+    source, target = _ends(neighbours)
     degree = torch.bincount(source, minlength=batch * nodes).clamp(min=1).double()[:, None]
     walk = torch.eye(nodes, starts, dtype=torch.float64, device=neighbours.device).repeat(batch, 1)
     found = restart * walk  # node by start

@@ -71,9 +71,8 @@ class GraphBert(Structured):
         neighbours, valid = structure.neighbours, structure.valid
         if not valid.shape[1]:
             return structure.at(neighbours.new_zeros(*valid.shape, 3, dtype=torch.long))
-        near = intimacy(neighbours, self.restart, starts=1)[:, 0].round(
-            decimals=12
-        )  # equal but for rounding is equal
+        # equal but for rounding is equal
+        near = intimacy(neighbours, self.restart, starts=1)[:, 0].round(decimals=12)
         near[:, 0] = torch.inf
         rank = near.masked_fill(~valid, -1).argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
         steps = distances(neighbours, starts=1)[:, 0]
