@@ -95,24 +95,25 @@ def test_two_processes_are_as_one(tmp_path: Path) -> None:
         torch.testing.assert_close(weight, one.model.get_parameter(name).detach(), rtol=1e-5, atol=1e-6)
 
 
+class Clocked(FloaterTrainer):
+    """A clock of its own, that a step moves by 1 s and an evaluation by 1000 s."""
+
+    now = 0.0
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        Clocked.now += 1
+        return super().training_step(*args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        Clocked.now += 1000
+        return {}
+
+
 def test_counts_label_tokens_per_second_of_training_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a clock that an update moves by 2 s and an evaluation by 1000 s."""
-    now = 0.0
-
-    class Clocked(FloaterTrainer):
-        def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-            nonlocal now
-            now += 1
-            return super().training_step(*args, **kwargs)
-
-        def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-            nonlocal now
-            now += 1000
-            return {}
-
-    monkeypatch.setattr(trainer_module.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(trainer_module.time, "perf_counter", lambda: Clocked.now)
     run = trainer(tmp_path, cls=Clocked, max_steps=6, logging_steps=3, save_strategy="no")
     run.eval_dataset = run.train_dataset
     run.args.eval_strategy, run.args.eval_steps = "steps", 3
@@ -131,13 +132,6 @@ def test_counts_label_tokens_per_second_of_training_only(
 
 def test_counts_the_tokens_that_an_encoder_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not its labels, of which a classifier has one for a text; the clock moves by 1 s in a step."""
-    now = 0.0
-
-    class Clocked(FloaterTrainer):
-        def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-            nonlocal now
-            now += 1
-            return super().training_step(*args, **kwargs)
 
     def texts(batch: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
         ids = collate(batch)["input_ids"]
@@ -145,7 +139,7 @@ def test_counts_the_tokens_that_an_encoder_reads(tmp_path: Path, monkeypatch: py
         mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
         return {"input_ids": ids, "attention_mask": mask, "labels": torch.zeros(len(batch), dtype=torch.long)}
 
-    monkeypatch.setattr(trainer_module.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(trainer_module.time, "perf_counter", lambda: Clocked.now)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     arguments = {"max_steps": 4, "logging_steps": 4, "save_strategy": "no", "disable_tqdm": True}
     run = Clocked(
