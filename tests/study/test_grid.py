@@ -23,9 +23,9 @@ def test_models_blocks_and_seeds_multiply(tmp_path: Path) -> None:
     made = grid(settings(tmp_path, models=models, blocks=["input", "all"], seeds=[3, 5]), "here")
     assert [row.name for row in made.rows] == ["none", "rnn2-input", "rnn2-all", "first"]
     assert [cell.name for cell in made.cells] == [
-        f"{row.name}-{seed}" for row in made.rows for seed in (3, 5)
+        f"{row.name}-{seed}" for seed in (3, 5) for row in made.rows
     ]
-    deep = made.cells[4].settings
+    deep = made.cells[2].settings
     assert isinstance(deep, TranslationSettings)
     assert deep.model.position_options == {"depth": 2, "blocks": "all"}
     assert (deep.training.seed, deep.run) == (3, str(tmp_path / "cells" / "rnn2-all-3"))
@@ -43,6 +43,15 @@ def test_a_model_may_change_any_setting_and_start_from_another(tmp_path: Path) -
     assert (plain.training.lr, flow.training.lr, flow.training.max_steps) == (1e-2, 5e-3, 9)
     assert flow.training.warm_start == plain.run
     assert made.cells[1].after == made.cells[0].name
+
+
+def test_a_model_may_have_seeds_of_its_own(tmp_path: Path) -> None:
+    """Many rows are screened with one seed, some are settled with several; the first seeds run first."""
+    models = {"none": {}, "rnn": {"seeds": [7]}, "learned": {"seeds": [2, 3, 1]}, "t5": {"seeds": [1]}}
+    made = grid(settings(tmp_path, models=models, seeds=[1, 2]), "here")
+    names = ["none-1", "rnn-7", "learned-2", "t5-1", "none-2", "learned-3", "learned-1"]
+    assert [cell.name for cell in made.cells] == names
+    assert [cell.settings.training.seed for cell in made.cells] == [1, 7, 2, 1, 2, 3, 1]
 
 
 def test_each_cell_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
@@ -65,6 +74,14 @@ def test_each_cell_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
         ({"models": {"none": {}, "tree": {}}}, "cell tree-1: .*reads a tree"),
         ({"models": {"learned": {"max_length": 100}}}, "cell learned-1: 'learned' has 100 positions, but"),
         ({"models": {"none": {"start": "learned"}}}, "cell none-1: start 'learned' is no row"),
+        (
+            {"models": {"none": {"seeds": [1]}, "rnn": {"start": "none"}}},
+            "cell rnn-2: start 'none' is no row above this one with seed 2",
+        ),
+        ({"models": {"none": {"seeds": 3}}}, "model none: seeds is 3; it must be a list of numbers, each"),
+        ({"models": {"none": {"seeds": []}}}, r"model none: seeds is \[\]; it must be a list"),
+        ({"models": {"none": {"seeds": [0, 0]}}}, r"model none: seeds is \[0, 0\]; it must be a list"),
+        ({"models": {"none": {"seeds": ["one"]}}}, "cell none-one: 'training.seed' must be int"),
         ({"models": {"a": {"position": "none"}, "a-1": {"position": "none"}}, "seeds": [1, "1-1"]}, "seeds"),
         (
             {"models": {"rnn-all": {"position": "none"}, "rnn": {}}, "blocks": ["all"]},
@@ -157,7 +174,7 @@ def test_a_cell_directory_with_other_settings_is_refused(tmp_path: Path) -> None
     made.cells[1].run.mkdir()
     text = made.cells[1].config.read_text(encoding="utf-8").replace("lr: 0.01", "lr: 0.02")
     (made.cells[1].run / "config.yaml").write_text(text, encoding="utf-8")
-    with pytest.raises(SettingsError, match=r"cell none-2: .*training.lr is 0.02 there and 0.01 here"):
+    with pytest.raises(SettingsError, match=r"cell sinusoidal-1: .*training.lr is 0.02 there and 0.01 here"):
         grid(settings(tmp_path), "here")
 
 

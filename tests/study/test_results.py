@@ -19,16 +19,16 @@ LENGTHS = np.repeat([5, 20, 40, 100], 100)
 
 def made(
     rows: list[str],
-    seeds: list[int],
+    seeds: list[int] | dict[str, list[int]],
     right: Callable[[str, int], Array],
     finished: Callable[[str, int], bool] = lambda row, seed: True,
     lengths: Callable[[str], Array] = lambda row: LENGTHS,
 ) -> Results:
     """A study of some rows: which answers each cell has right."""
-    tree = {"folder": "study", "models": dict.fromkeys(rows), "seeds": seeds, "bins": [10, 30, 50]}
+    tree = {"folder": "study", "models": dict.fromkeys(rows), "bins": [10, 30, 50]}
     settings = make(StudySettings, tree | {"tests": {"lengths": {}}}, "made up")
-    there = [Row(name, name, name, {}) for name in rows]
-    cells = [Cell(row, seed, None, Path("study")) for row in there for seed in seeds]
+    there = [Row(name, name, name, {}, seeds[name] if isinstance(seeds, dict) else seeds) for name in rows]
+    cells = [Cell(row, seed, None, Path("study")) for row in there for seed in row.seeds]
     outcomes = []
     for cell in cells:
         name, of = cell.row.name, lengths(cell.row.name)
@@ -64,6 +64,17 @@ def test_a_row_with_one_seed_of_three_is_not_tested() -> None:
     assert "Not tested is what has no second seed." in said[-1]
     table = tables.compared(found).markdown()
     assert "| – | – | not tested |" in table
+
+
+def test_rows_that_are_screened_with_one_seed_stand_beside_those_with_more() -> None:
+    draw = np.random.default_rng(0)
+    rates = {"none": 0.2, "rotary": 0.9, "shaw": 0.9}
+    seeds = {"none": [1, 2, 3], "rotary": [1, 2], "shaw": [1]}
+    found = made([*rates], seeds, lambda row, seed: draw.random(400) < rates[row])
+    assert {c.row: found.verdict(c) for c in found.comparisons} == {"rotary": "better", "shaw": "not tested"}
+    assert "Welch's t-test, 2 to 3 seeds" in verdict.sentences(found)[-1]
+    column = tables.summary(found).head.index("seeds")
+    assert [row[column].text for row in tables.summary(found).rows] == ["3/3", "2/2", "1/1"]
 
 
 def test_other_examples_are_not_paired() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -12,7 +12,7 @@ from floater.encodings import PositionError, options
 from floater.settings import SettingsError, dump, make
 from floater.study import short_to_long
 from floater.study.analyses import KINDS, subject
-from floater.study.settings import StudySettings
+from floater.study.settings import StudySettings, repeated
 from floater.tasks import registry
 from floater.tasks.run import find_run, write_json, write_whole
 from floater.tasks.text import DataError, read_lines
@@ -36,6 +36,7 @@ class Row:
         model: its name in the configuration.
         position: name in the catalogue.
         options: of the position model.
+        seeds: of its trainings.
         start: the row whose cells these start from.
     """
 
@@ -43,6 +44,7 @@ class Row:
     model: str
     position: str
     options: Mapping[str, Any]
+    seeds: Sequence[int]
     start: str | None = None
 
 
@@ -100,7 +102,7 @@ class Grid:
     Args:
         folder: of the study.
         rows: in the order of the configuration.
-        cells: row by row.
+        cells: in the order of running, seed by seed: a study that is stopped has compared all rows.
         tests: by name, each with what the task's `measure` takes.
     """
 
@@ -160,8 +162,9 @@ def grid(settings: StudySettings, origin: str) -> Grid:
         common = merged(common, {"data": given})
     cells = [
         Cell(row, seed, _cell(task, settings, common, row, seed, origin), folder)
+        for turn in range(max((len(row.seeds) for row in rows), default=0))
         for row in rows
-        for seed in settings.seeds
+        for seed in row.seeds[turn : turn + 1]
     ]
     _check(task, cells, tests, origin)
     return Grid(folder, rows, cells, tests)
@@ -174,15 +177,20 @@ def _rows(settings: StudySettings, origin: str) -> Iterator[Row]:
         position, start = str(entry.get("position", model)), entry.get("start")
         given = _mapping(entry.get("position_options"), f"{origin}: model {model}: position_options")
         _mapping(entry.get("settings"), f"{origin}: model {model}: settings")
+        seeds = entry.get("seeds", settings.seeds)
+        if not isinstance(seeds, list) or not seeds or repeated(seeds) is not None:
+            raise SettingsError(
+                f"{origin}: model {model}: seeds is {seeds!r}; it must be a list of numbers, each once"
+            )
         try:
             known = options(position)
         except PositionError as error:
-            raise SettingsError(f"{origin}: cell {model}-{settings.seeds[0]}: {error}") from None
+            raise SettingsError(f"{origin}: cell {model}-{seeds[0]}: {error}") from None
         if settings.blocks and "blocks" in known and "blocks" not in given:
             for blocks in settings.blocks:
-                yield Row(f"{model}-{blocks}", model, position, {**given, "blocks": blocks}, start)
+                yield Row(f"{model}-{blocks}", model, position, {**given, "blocks": blocks}, seeds, start)
         else:
-            yield Row(model, model, position, given, start)
+            yield Row(model, model, position, given, seeds, start)
 
 
 def _cell(
@@ -191,7 +199,8 @@ def _cell(
     """The settings of a cell."""
     entry = dict(settings.models[row.model] or {})
     own = entry.pop("settings", None) or {}
-    entry.pop("start", None)
+    for key in ("start", "seeds"):
+        entry.pop(key, None)
     where = f"{origin}: cell {row.name}-{seed}"
     for tree in (common, own):
         taken = [key for key in ("run", "task") if key in tree]
@@ -266,7 +275,9 @@ def _check(
         if cell.name in before or rows.setdefault(cell.row.name, cell.row) is not cell.row:
             raise SettingsError(f"{where}: there are two cells of this name; rename a model")
         if cell.after is not None and cell.after not in before:
-            raise SettingsError(f"{where}: start {cell.row.start!r} is no row of the study above this one")
+            raise SettingsError(
+                f"{where}: start {cell.row.start!r} is no row above this one with seed {cell.seed}"
+            )
         try:
             find_run(cell.settings)
             if first and hasattr(task, "check"):

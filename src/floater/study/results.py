@@ -225,7 +225,7 @@ class Results:
                 seeds = welch_p(ours.scores, theirs.scores)
                 found.append((row.name, column, Chance(difference, sentences, seeds)))
         # One seed where others have several says nothing of the seeds, and that is half of the question.
-        alone = len(self.settings.seeds) == 1
+        alone = all(len(row.seeds) == 1 for row in self.grid.rows)
         tested = {
             i: chance.p
             for i, (_, _, chance) in enumerate(found)

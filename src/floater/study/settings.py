@@ -125,11 +125,12 @@ class StudySettings:
         settings: what the configuration of every cell has in common, as for `floater train`.
         models: the position models by a short name: `position` (by default the name itself) and what else
             `model` has there, as position_options or max_length; `settings`, changes of the common ones;
-            `start`, the name of a row above, whose finished cell of the same seed is the warm start.
+            `seeds`, instead of those of the study; `start`, the name of a row above, whose finished cell of
+            the same seed is the warm start.
         left_out: position models that are not run, each with the reason, for the report.
         blocks: where position models with an option `blocks` act, each in a row of its own: "input", "all".
             Empty leaves their default. A model that sets the option itself has one row.
-        seeds: of the training, each in a cell of its own.
+        seeds: of the training, each in a cell of its own. The cells run seed by seed.
         baseline: name of the row that others are compared with; null for the first.
         tests: test sets by name, each with what the task scores: files, as source and reference, and options.
             Of one that is called "lengths" only the bins are shown, under no name.
@@ -182,7 +183,7 @@ class StudySettings:
                         f"{kind} {name!r}: a name has letters, digits and . _ + - only, as files are named so"
                     )
         for values, what in ((self.seeds, "seeds"), (self.blocks, "blocks")):
-            if twice := _repeated(values):
+            if (twice := repeated(values)) is not None:
                 raise ValueError(f"{what} has {twice} twice")
         if self.bins and not all(low < high for low, high in pairwise([0, *self.bins])):
             raise ValueError(f"bins are {self.bins}; they must be positive and growing")
@@ -207,5 +208,11 @@ def bounds(edges: Sequence[int]) -> list[tuple[int, int | None]]:
     return list(zip([0, *edges], [*edges, None], strict=True)) if edges else []
 
 
-def _repeated(values: Sequence[Any]) -> Any:
+def repeated(values: Sequence[Any]) -> Any:
+    """The first value that was there before; None for none.
+
+    Example:
+        >>> repeated([1, 2, 1]), repeated([1, 2])
+        (1, None)
+    """
     return next((value for i, value in enumerate(values) if value in values[:i]), None)

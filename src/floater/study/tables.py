@@ -83,7 +83,7 @@ def summary(results: Results) -> Table:
             *(_score(results, row, column, row is best[column]) for column in columns),
             Cell(_number(first.get("position_parameters"))),
             Cell(_number(first.get("parameters"))),
-            Cell(f"{len(done)}/{len(results.settings.seeds)}", "" if len(done) else "failed"),
+            Cell(f"{len(done)}/{len(row.seeds)}", "" if len(done) else "failed"),
             *(Cell(_median(results, row, key)) for key in ("tokens_per_second", "memory_mib", "minutes")),
         ]
         table.append(line)

@@ -18,7 +18,7 @@ def sentences(results: Results) -> list[str]:
 
 def method(results: Results) -> str:
     """What "beyond chance" means here."""
-    settings, tests = results.settings, list[str]()
+    tests = list[str]()
     tested = [found for found in results.comparisons if found.p is not None]
     if not tested:
         return (
@@ -29,11 +29,13 @@ def method(results: Results) -> str:
         tests.append(f"of the test examples (paired bootstrap, {results.samples:,} samples)")
     seeds = any(found.chance.seeds is not None for found in tested)
     if seeds:
-        tests.append(f"of the seeds (Welch's t-test, {len(settings.seeds)} seeds)")
+        counts = sorted({len(results.of(row)) for row in results.grid.rows} - {0, 1})
+        many = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+        tests.append(f"of the seeds (Welch's t-test, {many} seeds)")
     count = len(tested)
     text = (
         f"Beyond chance: not to be explained by the choice {' nor by that '.join(tests)}; the larger p is "
-        f"below {settings.level:g} after Holm's correction for {count} comparison{'s' * (count > 1)}."
+        f"below {results.settings.level:g} after Holm's correction for {count} comparison{'s' * (count > 1)}."
     )
     if not seeds:
         text += " There is one seed of each: what is called better or worse may still be due to the seed."
