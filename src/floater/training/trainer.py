@@ -21,6 +21,7 @@ from floater.training.batches import BatchSampler, StreamSampler
 from floater.training.checkpoints import checkpoints, clear_staging, keep_last, publish, remove, staging
 from floater.training.loss import LossFunction, smoothed_loss, with_auxiliary_loss
 from floater.training.progress import TrainingProgress
+from floater.transformer.outputs import IGNORED
 
 
 class FloaterTrainer(Trainer):
@@ -246,7 +247,7 @@ def _tokens(batch: Mapping[str, Any]) -> Tensor | int:
         read: Tensor = batch["attention_mask"].sum()
         return read
     labels = batch.get("labels")
-    return 0 if labels is None else (labels != -100).sum()
+    return 0 if labels is None else (labels != IGNORED).sum()
 
 
 def _check_arguments(args: TrainingArguments) -> None:

@@ -5,7 +5,7 @@ import torch
 from relative_cases import HEADS, PLACES, WIDTH, queries_and_keys
 
 from floater import PositionError, Positions
-from floater.encodings.relative.distances import Distances, consecutive, pairs, whole
+from floater.encodings.relative.distances import Distances, consecutive, pairs, whole_numbers
 
 EVERY = pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
 
@@ -85,9 +85,18 @@ def test_far_positions_count_up_as_near_ones_do():
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (lambda: whole(Positions.times(torch.tensor([[0.5]])), "x"), "'x' counts tokens; real positions"),
-        (lambda: whole(Positions.arange(5), "x", 4), "'x' ends at position 3; position 4 was asked for"),
-        (lambda: whole(Positions(torch.tensor([[-1]]), torch.tensor([[0]])), "x", 4), "position -1 was"),
+        (
+            lambda: whole_numbers(Positions.times(torch.tensor([[0.5]])), "x"),
+            "'x' counts tokens; real positions",
+        ),
+        (
+            lambda: whole_numbers(Positions.arange(5), "x", 4),
+            "'x' ends at position 3; position 4 was",
+        ),
+        (
+            lambda: whole_numbers(Positions(torch.tensor([[-1]]), torch.tensor([[0]])), "x", 4),
+            "position -1",
+        ),
         (lambda: Distances.of(Positions.arange(5), "x", 4), "'x' ends at a distance of 3; 4 was asked for"),
         (lambda: Distances.of(Positions.times(torch.tensor([[0.5]])), "x"), "'x' counts tokens"),
     ],

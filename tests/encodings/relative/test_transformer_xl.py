@@ -74,5 +74,5 @@ def test_xlnet_of_transformers_gives_the_same():
 
 
 def test_an_odd_dim_is_refused():
-    with pytest.raises(PositionError, match="dim is 9; sinusoids need an even one"):
+    with pytest.raises(PositionError, match="dim is 9; sinusoidal positions need an even one"):
         build("transformer_xl", **(SIZES | {"dim": 9, "heads": 3}))

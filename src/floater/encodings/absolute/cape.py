@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from floater.encodings.absolute.tokens import even, whole
+from floater.encodings.absolute.tokens import even, whole_sequence
 from floater.encodings.card import Card
 from floater.encodings.model import Frame, PositionError, PositionModel, register
 from floater.flow import sinusoid
@@ -80,7 +80,7 @@ class Cape(PositionModel):
         place = positions.query.to(wide_dtype(positions.query.device))
         if not self.normalize:
             return place
-        valid = whole(positions, "the mean of positions (normalize=True)")
+        valid = whole_sequence(positions, "the mean of positions (normalize=True)")
         if valid is None:
             return place - place.mean(1, keepdim=True)
         return place - (place * valid).sum(1, keepdim=True) / valid.sum(1, keepdim=True).clamp(min=1)

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from floater.encodings.absolute.added import AddedVectors
+from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import Frame, register
 from floater.flow import sinusoid
 from floater.positions import Positions
 
@@ -43,8 +44,7 @@ class Sinusoidal(AddedVectors):
 
     def __init__(self, frame: Frame, *, blocks: str | list[int] = "input") -> None:
         super().__init__(frame, blocks)
-        if frame.dim % 2:
-            raise PositionError(f"dim is {frame.dim}; sinusoidal positions need an even one")
+        even(frame)
         self.recurs = blocks != "input"
 
     def prepare(self, positions: Positions) -> Tensor:

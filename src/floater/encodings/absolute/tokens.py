@@ -53,7 +53,7 @@ def counted(places: Tensor, name: str, bound: int | None = None) -> Tensor:
     return places
 
 
-def whole(positions: Positions, name: str) -> Tensor | None:
+def whole_sequence(positions: Positions, name: str) -> Tensor | None:
     """Which tokens are no padding, for a model that must read a sequence at once.
 
     Returns:
@@ -64,7 +64,7 @@ def whole(positions: Positions, name: str) -> Tensor | None:
             if a row holds more than one document.
 
     Example:
-        >>> whole(Positions.arange(1, offset=4), "a GRU")
+        >>> whole_sequence(Positions.arange(1, offset=4), "a GRU")
         Traceback (most recent call last):
         floater.encodings.model.PositionError: a GRU reads a whole sequence: decode without a cache
     """

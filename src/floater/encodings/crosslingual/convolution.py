@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from floater.encodings.absolute.tokens import counted, sweep, whole
+from floater.encodings.absolute.tokens import counted, sweep, whole_sequence
 from floater.encodings.card import Card
 from floater.encodings.model import Frame, PositionError, PositionModel, register
 from floater.positions import Positions
@@ -63,7 +63,7 @@ class Convolution(PositionModel):
 
     def prepare(self, positions: Positions) -> Tensor | None:
         counted(positions.query, "neighbours of a convolution")
-        return whole(positions, "a convolution")
+        return whole_sequence(positions, "a convolution")
 
     def embed(self, x: Tensor, state: Any) -> Tensor:
         (kernel,) = self.convolution.kernel_size

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from floater.encodings.absolute.tokens import even, sweep, whole
+from floater.encodings.absolute.tokens import even, sweep, whole_sequence
 from floater.encodings.card import Card
 from floater.encodings.decoder.pointer import PointerNetwork
 from floater.encodings.model import Frame, PositionModel, register
@@ -72,7 +72,7 @@ class PositionLearning(PositionModel):
             self.pointer.reset_parameters()
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor | None]:
-        valid = None if self.pointer is None else whole(positions, "a predicted order")
+        valid = None if self.pointer is None else whole_sequence(positions, "a predicted order")
         return sinusoid(positions.query, self.frame.dim), valid
 
     def embed(self, x: Tensor, state: tuple[Tensor, Tensor | None]) -> Tensor:

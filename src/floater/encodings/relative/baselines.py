@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from floater.encodings.card import Card
 from floater.encodings.model import Frame, PositionError, PositionModel, register
 from floater.encodings.relative.bias import PositionBias
-from floater.encodings.relative.distances import pairs, whole
+from floater.encodings.relative.distances import pairs, whole_numbers
 from floater.positions import Positions
 
 
@@ -153,7 +153,7 @@ class Synthesizer(PositionBias):
         return 0.0
 
     def prepare(self, positions: Positions) -> Positions:
-        whole(positions, "synthesizer", self.frame.max_length)
+        whole_numbers(positions, "synthesizer", self.frame.max_length)
         return positions
 
     def correlation(self, state: Positions, layer: int) -> Tensor:

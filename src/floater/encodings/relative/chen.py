@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from floater.encodings.card import Card
 from floater.encodings.model import Frame, PositionError, register
 from floater.encodings.relative.bias import DistanceTable, PositionBias
-from floater.encodings.relative.distances import Distances, whole
+from floater.encodings.relative.distances import Distances, whole_numbers
 from floater.positions import Positions
 
 _LINK = "https://arxiv.org/abs/2104.08698"
@@ -201,7 +201,7 @@ class ChenAbsolute(PositionBias):
             self.segments.reset_parameters()
 
     def prepare(self, positions: Positions) -> tuple[Positions, tuple[Tensor, Tensor] | None]:
-        whole(positions, "chen_absolute", self.frame.max_length)
+        whole_numbers(positions, "chen_absolute", self.frame.max_length)
         count = 0 if self.segments is None else self.segments.table.shape[-1]
         return positions, segments_of(positions, count, "chen_absolute")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, PositionError, PositionModel, one_of, register
-from floater.encodings.relative.distances import Distances, whole
+from floater.encodings.relative.distances import Distances, whole_numbers
 from floater.positions import Positions
 
 
@@ -163,7 +163,7 @@ class Deberta(PositionModel):
     def prepare(self, positions: Positions) -> DebertaState:
         absolute = None
         if self.absolute is not None:
-            whole(positions, "deberta", self.frame.max_length)
+            whole_numbers(positions, "deberta", self.frame.max_length)
             absolute = self.absolute(positions.query)
         distances = Distances.of(positions, "deberta")
         values = distances.values

@@ -12,7 +12,7 @@ from floater.encodings.model import PositionError
 from floater.positions import Positions
 
 
-def whole(positions: Positions, name: str, limit: int | None = None) -> None:
+def whole_numbers(positions: Positions, name: str, limit: int | None = None) -> None:
     """Refuse positions that are not whole numbers, or that a table of `limit` rows does not hold.
 
     Args:
@@ -24,7 +24,7 @@ def whole(positions: Positions, name: str, limit: int | None = None) -> None:
         PositionError: if a position is real, negative, or past the table.
 
     Example:
-        >>> whole(Positions.arange(3), "synthesizer", 2)
+        >>> whole_numbers(Positions.arange(3), "synthesizer", 2)
         Traceback (most recent call last):
         floater.encodings.model.PositionError: 'synthesizer' ends at position 1; position 2 was asked for
     """
@@ -111,7 +111,7 @@ class Distances:
         Raises:
             PositionError: if a position is real or a distance too far.
         """
-        whole(positions, name)
+        whole_numbers(positions, name)
         query, key = positions.query, positions.key
         shape = query.shape[1], key.shape[1]
         if not positions.delta.numel():

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from floater.encodings.absolute.tokens import counted, sweep, whole
+from floater.encodings.absolute.tokens import counted, sweep, whole_sequence
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, PositionModel, register
 from floater.positions import Positions
@@ -69,7 +69,7 @@ class RNNTransformer(PositionModel):
 
     def prepare(self, positions: Positions) -> Tensor | None:
         counted(positions.query, "steps of a GRU")
-        return whole(positions, "a GRU")
+        return whole_sequence(positions, "a GRU")
 
     def embed(self, x: Tensor, state: Tensor | None) -> Tensor:
         return sweep(x, state, lambda y: self.gru(y)[0].to(y.dtype))

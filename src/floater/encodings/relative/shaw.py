@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, PositionError, PositionModel, register
-from floater.encodings.relative.distances import Distances, pairs, whole
+from floater.encodings.relative.distances import Distances, pairs, whole_numbers
 from floater.positions import Positions
 
 
@@ -142,7 +142,7 @@ class ShawAbsolute(ShawTables):
         return self.frame.max_length
 
     def prepare(self, positions: Positions) -> Positions:
-        whole(positions, "shaw_absolute", self.frame.max_length)
+        whole_numbers(positions, "shaw_absolute", self.frame.max_length)
         return positions
 
     def vectors(self, table: Tensor, state: Positions) -> Tensor:

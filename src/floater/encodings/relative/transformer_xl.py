@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import Frame, PositionModel, register
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.waves import Waves, frequencies
 from floater.flow import sinusoid
@@ -69,8 +70,7 @@ class TransformerXL(PositionModel):
 
     def __init__(self, frame: Frame, *, untie: bool = False) -> None:
         super().__init__(frame)
-        if frame.dim % 2:
-            raise PositionError(f"dim is {frame.dim}; sinusoids need an even one")
+        even(frame)
         self.project = nn.ModuleList(nn.Linear(frame.dim, frame.dim, bias=False) for _ in range(frame.layers))
         shape = (frame.layers if untie else 1, frame.heads, frame.dim // frame.heads)
         self.u, self.v = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))

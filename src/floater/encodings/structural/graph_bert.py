@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, PositionError, register
 from floater.encodings.structural.structured import Structured
@@ -59,8 +60,7 @@ class GraphBert(Structured):
 
     def __init__(self, frame: Frame, *, rounds: int = 2, restart: float = 0.15) -> None:
         super().__init__(frame)
-        if frame.dim % 2:
-            raise PositionError(f"dim is {frame.dim}; sinusoidal positions need an even one")
+        even(frame)
         if rounds < 0 or not 0 < restart < 1:
             raise PositionError(f"rounds {rounds} must be at least 0, restart {restart} between 0 and 1")
         self.rounds, self.restart = rounds, restart

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, PositionError, chosen_blocks, one_of, register
 from floater.encodings.structural.structured import Structured, mixture, scores
@@ -58,8 +59,7 @@ class SPRAbsolute(Structured):
     def __init__(self, frame: Frame, *, sequence: str = "none") -> None:
         super().__init__(frame)
         one_of("sequence", sequence, ("none", "add", "fuse"))
-        if frame.dim % 2:
-            raise PositionError(f"dim is {frame.dim}; sinusoidal positions need an even one")
+        even(frame)
         self.sequence = sequence
         if sequence == "fuse":
             self.index = nn.Linear(frame.dim, frame.dim, bias=False)

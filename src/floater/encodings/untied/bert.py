@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from floater.encodings.absolute.learned import Learned
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, PositionModel, Projection, register
-from floater.encodings.relative.distances import whole
+from floater.encodings.relative.distances import whole_numbers
 from floater.encodings.relative.t5 import T5
 from floater.positions import Positions
 
@@ -145,7 +145,7 @@ class BertAD(PositionModel):
             nn.init.xavier_uniform_(linear.weight)
 
     def prepare(self, positions: Positions) -> dict[Projection, Tensor]:
-        whole(positions, "bert_ad", self.frame.max_length)
+        whole_numbers(positions, "bert_ad", self.frame.max_length)
         vectors = self.table(positions.query)
         return {"query": self.query(vectors), "key": self.key(vectors)}
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, one_of, register
 from floater.encodings.relative.bias import PositionBias
-from floater.encodings.relative.distances import pairs, whole
+from floater.encodings.relative.distances import pairs, whole_numbers
 from floater.encodings.relative.t5 import T5
 from floater.encodings.untied.reset import CLS, Reset
 from floater.positions import Positions
@@ -101,7 +101,7 @@ class TupeA(PositionBias):
         return query * self.scale(query.shape[-1]) @ key.transpose(-1, -2)
 
     def prepare(self, positions: Positions) -> Tensor:
-        whole(positions, self.name, self.frame.max_length)
+        whole_numbers(positions, self.name, self.frame.max_length)
         correlation = self.positions(positions)
         reset = Reset.at(positions, self.cls)
         return correlation if reset is None else reset(correlation, self.theta())
