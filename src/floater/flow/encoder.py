@@ -145,10 +145,8 @@ class FlowEncoder(nn.Module):
                 "a baked FlowEncoder gives no gradients: call unbake() before training, or freeze()"
             )
         if self._frozen or self._baked:
-            if not real:
-                return self.stored(positions)
             self._renew()
-            return self._read(positions, held=True)
+            return self._read(positions, held=True) if real else self._stored(positions, ahead=True)
         if not self.training or self.refresh_every == 1:
             return self._read(positions) if real else self._solved(positions)[0]
         known = self._curve if real else self._store
@@ -331,12 +329,11 @@ class FlowEncoder(nn.Module):
         """Take vectors from the store, after solving for those it lacks and maybe for some to come."""
         with torch.inference_mode(False), torch.no_grad():
             store = self._filled(1) if self._store is None else self._store
-            if (
-                store.dense
-                and not positions.is_floating_point()
-                and int(positions.max()) < len(store.positions)
-            ):
-                return self._vectors(store.values.unbind(0), consecutive(positions.long()))
+            if store.dense and not positions.is_floating_point():
+                known = consecutive(positions.long())
+                last = known.stop - 1 if isinstance(known, slice) else int(known.max())
+                if last < len(store.positions):
+                    return self._vectors(store.values.unbind(0), known)
             wanted, index = distinct(positions)
             at, held = store.find(wanted)
             if not bool(held.all()):

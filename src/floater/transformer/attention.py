@@ -39,14 +39,35 @@ def project(linear: nn.Linear, x: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None or not plain:
         out: Tensor = linear(x)
         return out if bias is None else out + bias.to(out.dtype)
-    return added_product(bias.to(linear.bias.dtype) + linear.bias, x, linear.weight.T)
+    rows = bias.to(linear.bias.dtype) + linear.bias
+    return added_product(rows if len(rows) == len(x) else copies(rows, len(x)), x, linear.weight.T)
+
+
+def copies(rows: Tensor, batch: int) -> Tensor:
+    """A copy of the rows for each text of a batch.
+
+    Args:
+        rows: (1, T, width).
+        batch: how many.
+
+    Returns:
+        (batch, T, width), memory of their own.
+
+    Example:
+        >>> copies(torch.ones(1, 2, 1), 3).is_contiguous()
+        True
+    """
+    if torch.is_grad_enabled() and rows.requires_grad:
+        return rows.flatten(0, 1).repeat(batch, 1).view(batch, *rows.shape[1:])
+    # `repeat` takes several times as long, but its backward pass is the faster one.
+    return rows.new_empty(batch, *rows.shape[1:]).copy_(rows)
 
 
 def added_product(rows: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     """rows + x W in one product.
 
     Args:
-        rows: (batch or 1, T, width) of the dtype of the weight.
+        rows: (batch, T, width) of the dtype of the weight, which may be written to.
         x: (batch, T, dim).
         weight: (dim, width).
 
@@ -54,16 +75,15 @@ def added_product(rows: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         (batch, T, width).
 
     Example:
-        >>> added_product(torch.ones(1, 2, 1), torch.zeros(3, 2, 4), torch.zeros(4, 1)).sum()
+        >>> added_product(torch.ones(3, 2, 1), torch.zeros(3, 2, 4), torch.zeros(4, 1)).sum()
         tensor(6.)
     """
-    rows = rows.flatten(0, -2) if len(rows) == len(x) else rows.flatten(0, -2).repeat(len(x), 1)
     # Added to the rows in place, it costs no more than the projection's own bias does; autocast knows only
     # the product that copies them first.
     kind = x.device.type
     autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     product = torch.addmm if autocast else Tensor.addmm_
-    return product(rows, x.flatten(0, -2), weight).view(*x.shape[:-1], rows.shape[-1])
+    return product(rows.flatten(0, -2), x.flatten(0, -2), weight).view(*x.shape[:-1], rows.shape[-1])
 
 
 _IDENTITY = PositionModel(Frame(dim=1, heads=1, layers=1, max_length=1))
