@@ -148,6 +148,39 @@ def test_frozen_vectors_have_no_gradient_and_unfreezing_brings_it_back():
     assert all(p.grad is not None for p in model.parameters())
 
 
+def solves(model, monkeypatch):
+    """The lengths of the solves to come."""
+    seen, solve = [], model._solve
+    monkeypatch.setattr(model, "_solve", lambda *given: (seen.append(len(given[0])), solve(*given))[1])
+    return seen
+
+
+def test_a_flow_whose_parameters_do_not_learn_is_solved_once_in_training(monkeypatch):
+    model, at = encoder().train(), torch.arange(4)[None]
+    before = model(at).at(0, "q").detach()
+    model.requires_grad_(False)
+    seen = solves(model, monkeypatch)
+    for _ in range(3):
+        torch.testing.assert_close(model(at).at(0, "q"), before, rtol=1e-5, atol=1e-6)
+    assert 0 < len(seen) < 3
+    with torch.no_grad():
+        model.start += 1.0
+    assert torch.equal(model(at).at(0, "q")[0, 0], model.start[0, 0])
+    model.start.requires_grad_(True)
+    assert model(at).at(0, "q").requires_grad
+
+
+def test_other_parameters_in_the_place_of_those_are_seen():
+    """Objects that are gone give their numbers away, so an identity that is only noted may come again."""
+    model, at = encoder(), torch.arange(4)[None]
+    model.freeze()
+    for shift in range(20):
+        start = model.start + shift
+        vectors = torch.func.functional_call(model, {"start": start}, (at,)).at(0, "q")
+        assert torch.equal(vectors[0, 0], start[0, 0])
+        del start, vectors
+
+
 def load(model, other):
     model.load_state_dict(other.state_dict())
 

@@ -36,6 +36,9 @@ class FlowEncoder(nn.Module):
     when they are asked for: thousands of different positions cost no more solving than the span that they
     cover. Gradients flow to the field, the starting vectors, a learned time scale and the positions.
 
+    In training mode, a flow whose parameters all have `requires_grad` off is solved once and stored, as after
+    `freeze`.
+
     Args:
         field: The field h(t, p), shared by all rows.
         dim: Size of a position vector.
@@ -106,7 +109,7 @@ class FlowEncoder(nn.Module):
         self.log_time_scale = nn.Parameter(torch.empty(())) if learn_time_scale else None
         self._store: Store | None = None
         self._curve: Dense | None = None
-        self._versions: tuple[tuple[int, int], ...] = ()
+        self._known: list[tuple[nn.Parameter, int]] = []
         self._calls = 0
         self._baked = self._frozen = False
         self.reset_parameters()
@@ -144,15 +147,15 @@ class FlowEncoder(nn.Module):
             raise RuntimeError(
                 "a baked FlowEncoder gives no gradients: call unbake() before training, or freeze()"
             )
-        if self._frozen or self._baked:
+        if self._frozen or self._baked or (self.training and self._rests and not positions.requires_grad):
             self._renew()
             return self._read(positions, held=True) if real else self._stored(positions, ahead=True)
         if not self.training or self.refresh_every == 1:
             return self._read(positions) if real else self._solved(positions)[0]
         known = self._curve if real else self._store
-        learns = torch.is_grad_enabled()
-        solves = known is None or (learns and self._calls % self.refresh_every == 0)
-        self._calls += learns
+        passes = torch.is_grad_enabled()
+        solves = known is None or (passes and self._calls % self.refresh_every == 0)
+        self._calls += passes
         if real:
             if solves:
                 self._curve = None
@@ -203,7 +206,7 @@ class FlowEncoder(nn.Module):
         if not isinstance(length, int) or length < 1:
             raise ValueError(f"length must be a whole number of at least 1 position, got {length!r}")
         self.unbake()
-        self._baked, self._versions = True, self._parameter_versions()
+        self._baked, self._known = True, self._versions()
         self._filled(length)
 
     def unbake(self) -> None:
@@ -259,9 +262,13 @@ class FlowEncoder(nn.Module):
 
     def _renew(self) -> None:
         """Forget what was stored if the parameters have changed."""
-        if self._versions != (versions := self._parameter_versions()):
+        versions = self._versions()
+        if len(self._known) != len(versions) or any(
+            one is not other or counted != count
+            for (one, counted), (other, count) in zip(self._known, versions, strict=True)
+        ):
             self._forget()
-            self._versions = versions
+            self._known = versions
 
     def _forget(self) -> None:
         self._store, self._curve = None, None
@@ -381,9 +388,18 @@ class FlowEncoder(nn.Module):
     def _vectors(self, rows: Sequence[Tensor], index: Tensor | slice) -> FlowVectors:
         return FlowVectors(rows, index, self._keys, self.start.dtype)
 
-    def _parameter_versions(self) -> tuple[tuple[int, int], ...]:
+    def _all_parameters(self) -> Iterator[nn.Parameter]:
+        """Those that the vectors depend on."""
+        return self.parameters()
+
+    @property
+    def _rests(self) -> bool:
+        """Whether no parameter is trained, and each tells when it is written to."""
+        return not any(p.requires_grad or p.is_inference() for p in self._all_parameters())
+
+    def _versions(self) -> list[tuple[nn.Parameter, int]]:
         """What changes whenever a parameter is replaced or written to."""
-        return tuple((id(p), 0 if p.is_inference() else p._version) for p in self.parameters())
+        return [(p, 0 if p.is_inference() else p._version) for p in self._all_parameters()]
 
     def _apply(self, fn: Any, recurse: bool = True) -> FlowEncoder:
         self._forget()

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -43,9 +43,9 @@ class SiteEncoder(FlowEncoder):
         del self._modules["field"]
         self.__dict__["field"] = field
 
-    def _parameter_versions(self) -> tuple[tuple[int, int], ...]:
-        of_field = tuple((id(p), 0 if p.is_inference() else p._version) for p in self.field.parameters())
-        return (*super()._parameter_versions(), *of_field)
+    def _all_parameters(self) -> Iterator[nn.Parameter]:
+        yield from super()._all_parameters()
+        yield from self.field.parameters()
 
 
 def known_options(given: Mapping[str, Any]) -> dict[str, Any]:
