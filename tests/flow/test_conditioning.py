@@ -37,7 +37,7 @@ class Lorenz(nn.Module):
 
 def of(field, start, end):
     start = torch.tensor([start], dtype=torch.float64)
-    return amplification(field, start, dense(field, start, end, rtol=1e-9, atol=1e-9), 1e-9, 1e-9)
+    return amplification(field, start, dense(field, start, end, rtol=1e-9, atol=1e-9))
 
 
 def test_the_amplification_of_linear_flows():

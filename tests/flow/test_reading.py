@@ -164,8 +164,7 @@ def test_a_span_that_cannot_be_solved_is_an_error_with_the_scale_to_try(monkeypa
 
 
 def test_a_span_whose_tolerance_is_out_of_reach_names_a_scale(monkeypatch):
-    monkeypatch.setattr("floater.flow.collocation._ACCEPTED", -1.0)  # nothing is exact enough
-    monkeypatch.setattr("floater.flow.collocation._ROUNDED", -1.0)
+    monkeypatch.setattr("floater.flow.collocation._allowed", lambda *_: -1.0)  # nothing is exact enough
     model = FlowEncoder(SinusoidField(4, delta=0.1), 4, blocks=[0], names=["q"])
     with pytest.raises(SpanTooLong, match=r"tolerance is out of reach.*try time_scale=\d"):
         model(torch.tensor([[0.0, 1.5, 90.0]]))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from floater.flow.conditioning import amplification, warn_if_sensitive
+from floater.flow.conditioning import amplification, global_error, warn_if_sensitive
 from floater.flow.coordinates import Coordinates, coordinates
 from floater.flow.errors import FlowDiverged, FlowError, FlowInaccurate
 from floater.flow.field import is_smooth
@@ -26,10 +26,13 @@ _SWEPT_FORWARD, _SWEPT_BACKWARD = 10.0, 6.0
 # A kept number of backward sweeps serves until what it leaves has doubled, or training would count too often.
 _SERVES = 2.0
 
-# The estimated errors of all windows together, in tolerances, since relative errors add up where p grows. The
-# flow amplifies them: they may then come to some ten tolerances and 20 float32 roundings of the start, less
-# a third for what such estimates miss.
-_ACCEPTED, _AMPLIFIED, _ROUNDED = 5.0, 6.0, 1.5
+# The error of p may come to ten tolerances, and to what the flow makes of 20 roundings of the start to
+# float32. Half of that is aimed at, since of a kept plan only the windows' estimates are known, whose sum
+# follows the error that was found. Where they are no larger than roundings, it is not looked for. Changes
+# that have grown past some size grow no more: there the flow is taken to do the worst to each.
+_ERROR, _ROUNDINGS, _ROUNDING = 5.0, 10.0, 2.0**-23
+_MOST, _LEAST, _UNSEEN = 10.0, 0.05, (0.1, 1.5)
+_FADING, _SATURATED = 0.5, 1e3
 _AIMED, _ATTEMPTS = 0.5, 6
 
 # Past a kink Legendre coefficients decay slowly, and estimates that rest on their decay are too low.
@@ -55,10 +58,10 @@ def dense(
 
     The windows' lengths follow from the decay of their Legendre coefficients. In training the field
     keeps them for the next solve; a solve without gradients depends on nothing but its arguments. Every
-    solve estimates its error, of the sweeps and of the polynomials, and plans anew if the estimate of
-    all windows together is above five tolerances, or less where the flow amplifies errors. The arithmetic
-    is float64 where float32 cannot hold `rtol` or fails to meet it. A field that says it is not smooth is
-    solved to a tenth of the tolerance.
+    solve estimates its error, of the sweeps and of the polynomials, and plans anew if what the flow makes of
+    it is above five tolerances, or ten roundings of the start to float32. The arithmetic is float64 where
+    float32 cannot hold `rtol` or fails to meet it. A field that says it is not smooth is solved to a tenth
+    of the tolerance.
 
     A new plan of float32 vectors in training is followed by one more solve, from a start a little apart:
     where the flow makes more of float32's last bit than ten times `rtol`, it warns (`FlowSensitive`).
@@ -123,15 +126,18 @@ def collocate(
                 solution = Dense(windows, wide, velocities, torch.promote_types(torch.float32, start.dtype))
                 errors = _error(y, windows, solution.edge_values, velocities.detach(), rtol, atol)
                 total = float(errors.sum(0).max())
-                if total <= _ACCEPTED and plan.amplification is None and (training or total > _ROUNDED):
-                    plan.amplification = amplification(field, start.detach(), solution, rtol, atol)
+                if plan.spread is None and (training or total > _unseen(rtol)) and total <= 2 * _MOST:
+                    found = global_error(field, start.detach(), solution, rtol, atol)
+                    plan.spread = max(found / max(total, _LEAST), _FADING)
+                    if training or found > _ERROR:
+                        plan.amplification = amplification(field, start.detach(), solution)
                     if training and start.dtype != wide.dtype:
                         warn_if_sensitive(plan.amplification, end, rtol)
-                allowed = _allowed(plan.amplification)
+                allowed = _allowed(plan, rtol)
                 if total <= allowed:
                     return solution
                 tighter = min(max(allowed / (2 * total), 0.01), 0.5)
-                near = total <= 2 * _ACCEPTED
+                near = total <= 2 * allowed
                 time = windows.edges[int(errors.amax(1).argmax()) + 1]
                 failure = FlowInaccurate(time, total)
                 if not math.isfinite(total):
@@ -152,11 +158,20 @@ def collocate(
     raise failure
 
 
-def _allowed(amplified: float | None) -> float:
-    """The estimated error of a whole solve, in tolerances, that a flow with this amplification is given."""
-    if amplified is None:
-        return _ROUNDED
-    return min(_ACCEPTED, _ROUNDED + _AMPLIFIED / max(amplified, 1.0))
+def _allowed(plan: Plan, rtol: float) -> float:
+    """The estimated error of a whole solve, in tolerances, that is accepted of a plan."""
+    if plan.spread is None:
+        return _unseen(rtol)
+    roundings = _ROUNDINGS * _ROUNDING / max(rtol, _ROUNDING)
+    if plan.amplification > _SATURATED:
+        return min(_MOST, _ERROR / plan.amplification + roundings)
+    return min(_MOST, (_ERROR + roundings * plan.amplification) / plan.spread)
+
+
+def _unseen(rtol: float) -> float:
+    """The estimated error, in tolerances, that is accepted whatever the flow makes of it."""
+    low, high = _UNSEEN
+    return min(high, max(low, _ROUNDINGS * _ROUNDING / rtol))
 
 
 def effective(field: nn.Module, rtol: float, atol: float) -> tuple[float, float]:

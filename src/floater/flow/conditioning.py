@@ -16,6 +16,8 @@ from floater.flow.windows import Windows
 
 _CHANGE = 2.0**-13
 _ROUNDING = 2.0**-23
+# What sweeps leave must be small beside what is looked for.
+_SETTLED = 1e-2
 
 
 class FlowSensitive(RuntimeWarning):
@@ -23,14 +25,13 @@ class FlowSensitive(RuntimeWarning):
 
 
 @torch.no_grad()
-def amplification(field: nn.Module, start: Tensor, solution: Dense, rtol: float, atol: float) -> float:
+def amplification(field: nn.Module, start: Tensor, solution: Dense) -> float:
     """The change of p, over the relative change of the start that brings it about: a condition number.
 
     Args:
         field: The field.
         start: p at the beginning (rows, dim).
         solution: The solution from there.
-        rtol, atol: The tolerances of the sweeps.
 
     Returns:
         The largest over rows and edges of windows, changes of p being relative to max(1, |p|). What it is for
@@ -40,20 +41,58 @@ def amplification(field: nn.Module, start: Tensor, solution: Dense, rtol: float,
         >>> from floater.flow import SinusoidField, dense
         >>> field = SinusoidField(2)
         >>> circle = dense(field, field.start()[None], 3.0)
-        >>> round(amplification(field, field.start()[None], circle, 1e-6, 1e-6), 2)  # the start itself moves
+        >>> round(amplification(field, field.start()[None], circle), 2)  # the start itself moves
         1.0
     """
+    settled = _SETTLED * _CHANGE, _SETTLED**2 * _CHANGE
+    moved = _solved(field, start * (1 + _CHANGE), solution.edges, *settled)
+    if moved is None:
+        return math.inf
+    p = solution.edge_values
+    return float((norms(moved - p) / norms(p).clamp(min=1)).max()) / _CHANGE
+
+
+@torch.no_grad()
+def global_error(field: nn.Module, start: Tensor, solution: Dense, rtol: float, atol: float) -> float:
+    """The error at the edges of the windows, in tolerances, as a solution in windows half as long shows it.
+
+    Args:
+        field: The field.
+        start: p at the beginning (rows, dim).
+        solution: The solution from there.
+        rtol, atol: The tolerances: of the norm of p, and the least.
+
+    Returns:
+        The largest over rows and edges.
+
+    Example:
+        >>> from floater.flow import SinusoidField, dense
+        >>> field = SinusoidField(2)
+        >>> circle = dense(field, field.start()[None], 3.0, rtol=1e-5)
+        >>> global_error(field, field.start()[None], circle, 1e-5, 1e-5) < 1
+        True
+    """
+    edges = torch.tensor(solution.edges, dtype=torch.float64)
+    halved = torch.stack((edges[:-1], edges[:-1].lerp(edges[1:], 0.5)), dim=1).flatten().tolist()
+    p = solution.edge_values
+    exact = _solved(field, start, [*halved, solution.end], _SETTLED * rtol, _SETTLED * atol)
+    if exact is None:
+        return math.inf
+    return float((norms(exact[::2] - p) / (rtol * norms(p)).clamp(min=atol)).max())
+
+
+def _solved(field: nn.Module, start: Tensor, edges: list[float], rtol: float, atol: float) -> Tensor | None:
+    """p at the edges of windows, in the widest arithmetic; None if the sweeps do not settle."""
     with torch.autocast(start.device.type, enabled=False):
-        y = coordinates(field, start * (1 + _CHANGE), solution.begin, 0.0)
-        windows = Windows(solution.edges, 1, y.dtype, start.device)
+        y = coordinates(field, start, edges[0], 0.0)
+        windows = Windows(edges, 1, y.dtype, start.device)
+        least = 8 * torch.finfo(y.dtype).eps
         try:
-            states, _ = forward_sweeps(y, windows, 10 * rtol, 10 * atol)
+            states, _ = forward_sweeps(y, windows, max(rtol, least), max(atol, least))
         except NoConvergence:
-            return math.inf
+            return None
         velocities = windows.by_nodes(y.read, states)
-        moved = Dense(windows, (start * (1 + _CHANGE)).to(y.start), velocities, y.dtype).edge_values
-        p = solution.edge_values
-        return float((norms(moved - p) / norms(p).clamp(min=1)).max()) / _CHANGE
+        return Dense(windows, start.to(y.start), velocities, y.dtype).edge_values
 
 
 def warn_if_sensitive(factor: float, end: float, rtol: float) -> None:

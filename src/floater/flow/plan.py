@@ -43,6 +43,8 @@ class Plan:
         forward: Sweeps of the first windows in the last solve that counted them.
         backward: The same of its backward pass.
         amplification: What the flow made of a small change of its start, where that was looked at.
+        spread: The error that was found, over the sum of those estimated in the windows; None if it was
+            not looked for.
         reserve: Sweeps that each window is given beyond these, once they were too few.
         life: How many solves may still use the plan before it is made anew.
     """
@@ -52,7 +54,8 @@ class Plan:
     wide: bool = False
     forward: list[int] = field(default_factory=list)
     backward: list[int] = field(default_factory=list)
-    amplification: float | None = None
+    amplification: float = 0.0
+    spread: float | None = None
     reserve: int = 0
     life: int = _LIFE
 
