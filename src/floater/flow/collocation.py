@@ -58,12 +58,12 @@ def dense(
 
     The windows' lengths follow from the decay of their Legendre coefficients. In training the field
     keeps them for the next solve; a solve without gradients depends on nothing but its arguments. Every
-    solve estimates its error, of the sweeps and of the polynomials, and plans anew if what the flow makes of
-    it is above five tolerances, or ten roundings of the start to float32. The arithmetic is float64 where
-    float32 cannot hold `rtol` or fails to meet it. A field that says it is not smooth is solved to a tenth
-    of the tolerance.
+    solve estimates its error, of the sweeps and of the polynomials; of a new plan it is found, by one more
+    solve in windows half as long. It plans anew where the error is above five tolerances, and above what the
+    flow makes of ten roundings of the start to float32. The arithmetic is float64 where float32 cannot hold
+    `rtol` or fails to meet it. A field that says it is not smooth is solved to a tenth of the tolerance.
 
-    A new plan of float32 vectors in training is followed by one more solve, from a start a little apart:
+    A new plan of float32 vectors in training is also followed by a solve from a start a little apart:
     where the flow makes more of float32's last bit than ten times `rtol`, it warns (`FlowSensitive`).
 
     Args:
