@@ -30,6 +30,10 @@ DEFAULT = "translation"
 class Task(Protocol):
     """The module `floater.tasks.<name>.command` of a task.
 
+    It may have three functions for studies: `check(settings)` and `check_test(settings, **test)` refuse what
+    would fail before anything is trained, and `measure(run, **test)` scores a run's final model example by
+    example (`floater.tasks.measurement`).
+
     Attributes:
         Settings: the dataclass of its configuration.
         OPTIONS: which options of `floater evaluate` it takes besides run and source, and whether it needs
