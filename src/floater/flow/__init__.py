@@ -6,6 +6,7 @@ from floater.flow.conditioning import FlowSensitive
 from floater.flow.encoder import FlowEncoder
 from floater.flow.errors import FlowDiverged, FlowError, FlowInaccurate, SpanTooLong
 from floater.flow.field import MLPField, SinusoidField, SumField, ZeroField, sinusoid, small_, zero_
+from floater.flow.nonblocking import settle
 from floater.flow.piecewise import Dense
 from floater.flow.reference import flow_error, gradient_error, reference_solve
 from floater.flow.solver import METHODS, solve
@@ -30,6 +31,7 @@ __all__ = [
     "flow_error",
     "gradient_error",
     "reference_solve",
+    "settle",
     "sinusoid",
     "small_",
     "solve",

@@ -14,6 +14,7 @@ from floater.flow.coordinates import Coordinates, coordinates
 from floater.flow.errors import FlowDiverged, FlowError, FlowInaccurate
 from floater.flow.field import is_smooth
 from floater.flow.legendre import gauss
+from floater.flow.nonblocking import defer, defers, settle
 from floater.flow.piecewise import Dense
 from floater.flow.plan import Plan, keep_plan, kept_plan, plan_windows, truncation
 from floater.flow.stepping import norms, wide_dtype
@@ -25,6 +26,8 @@ from floater.flow.windows import NODES, Windows, tiled
 _SWEPT_FORWARD, _SWEPT_BACKWARD = 10.0, 6.0
 # A kept number of backward sweeps serves until what it leaves has doubled, or training would count too often.
 _SERVES = 2.0
+# Where a failure is noticed too late to solve again, plans and numbers of sweeps are made anew before it.
+_SPARE = 0.75
 
 # The error of p may come to ten tolerances, and to what the flow makes of 20 roundings of the start to
 # float32. Half of that is aimed at, since of a kept plan only the windows' estimates are known, whose sum
@@ -66,6 +69,9 @@ def dense(
     A new plan of float32 vectors in training is also followed by a solve from a start a little apart:
     where the flow makes more of float32's last bit than ten times `rtol`, it warns (`FlowSensitive`).
 
+    On a GPU a solve in training that has a plan waits for nothing. Its errors are read before the next step
+    of any optimizer, which is not taken if one is too large (`floater.flow.settle`).
+
     Args:
         field: Any module with `forward(t, p)`: scalar t, p (rows, dim), returns (rows, dim). One
             that cannot be evaluated under `torch.vmap` is evaluated node by node.
@@ -104,6 +110,8 @@ def collocate(
         y = coordinates(field, start, begin, rtol)
         wide = start.to(wide_dtype(start.device))
         key = (type(field), type(y), y.dtype, begin, rtol, atol)
+        if training and defers(start.device):
+            settle(wait=False)
         plan = kept_plan(field, key, end) if training else None
         kept, widened, strict = plan is not None, False, _AIMED
         failure: FlowError = FlowDiverged(begin, "no window settled")
@@ -125,6 +133,9 @@ def collocate(
             else:
                 solution = Dense(windows, wide, velocities, torch.promote_types(torch.float32, start.dtype))
                 errors = _error(y, windows, solution.edge_values, velocities.detach(), rtol, atol)
+                if kept and plan.spread is not None and defers(start.device):
+                    _judge_later(plan, windows.edges, errors, _allowed(plan, rtol))
+                    return solution
                 total = float(errors.sum(0).max())
                 if plan.spread is None and (training or total > _unseen(rtol)) and total <= 2 * _MOST:
                     found = global_error(field, start.detach(), solution, rtol, atol)
@@ -139,9 +150,7 @@ def collocate(
                 tighter = min(max(allowed / (2 * total), 0.01), 0.5)
                 near = total <= 2 * allowed
                 time = windows.edges[int(errors.amax(1).argmax()) + 1]
-                failure = FlowInaccurate(time, total)
-                if not math.isfinite(total):
-                    failure = FlowDiverged(time, "NaN or infinity in p")
+                failure = _failure(time, total)
             if counts is not None:
                 plan.forward, plan.reserve = [], 1  # the same windows may take more sweeps
                 continue
@@ -156,6 +165,26 @@ def collocate(
                 strict *= tighter
             plan = None
     raise failure
+
+
+def _judge_later(plan: Plan, edges: list[float], errors: Tensor, allowed: float) -> None:
+    """Have the errors (n, rows) of a kept plan judged when they are there."""
+
+    def judge(numbers: list[float]) -> FlowError | None:
+        total, worst = numbers
+        if total <= _SPARE * allowed:
+            return None
+        plan.life = 0
+        return None if total <= allowed else _failure(edges[int(worst) + 1], total)
+
+    defer(torch.stack((errors.sum(0).max(), errors.amax(1).argmax().to(errors.dtype))), judge)
+
+
+def _failure(time: float, error: float) -> FlowError:
+    """What a solve whose estimated error is too large raises."""
+    if math.isfinite(error):
+        return FlowInaccurate(time, error)
+    return FlowDiverged(time, "NaN or infinity in p")
 
 
 def _allowed(plan: Plan, rtol: float) -> float:
@@ -218,12 +247,27 @@ def _error(
     The field itself is evaluated once more, at the last node of every window, on the polynomial's
     value there: what is missing at the velocity is what the sweeps left.
     """
-    to_last = gauss(NODES).quadrature[-1].to(velocities)
+    to_last = gauss(NODES, velocities.device, velocities.dtype).quadrature[-1]
     last = torch.matmul(to_last, velocities.flatten(2)).view_as(velocities[:, -1])
     p = edges[:-1].to(velocities.dtype) + windows.lengths.view(-1, 1, 1) * last
     missing = norms(y.field(windows.times[:, -1], p) - velocities[:, -1])
     error = windows.lengths.unsqueeze(1) * missing + truncation(windows.lengths, velocities)
     return (error / (rtol * norms(p)).clamp(min=atol)).nan_to_num(nan=math.inf)
+
+
+def _judge_backward_later(plan: Plan, left: Tensor) -> None:
+    """Have what the kept numbers of backward sweeps left judged when it is there."""
+
+    def judge(numbers: list[float]) -> FlowError | None:
+        (change,) = numbers
+        if change <= _SPARE:
+            return None
+        plan.backward = []
+        if change <= _SERVES:
+            return None
+        return FlowDiverged(plan.edges[0], "in the backward pass: the sweeps that were enough before are not")
+
+    defer(left.reshape(1), judge)
 
 
 class _Collocation(torch.autograd.Function):
@@ -255,13 +299,16 @@ class _Collocation(torch.autograd.Function):
         rtol = _SWEPT_BACKWARD * ctx.rtol
         with torch.autocast(states.device.type, enabled=False):
             if len(plan.backward) >= len(states):
-                try:
-                    start, f, _ = backward_sweeps(*arguments, _SERVES * rtol, plan.backward)
+                start, f, _, left = backward_sweeps(*arguments, rtol, plan.backward)
+                assert left is not None
+                if defers(states.device):
+                    _judge_backward_later(plan, left)
                     return None, None, None, None, None, start, f
-                except NoConvergence:
-                    plan.backward = []
+                if float(left) <= _SERVES:
+                    return None, None, None, None, None, start, f
             try:
-                start, f, plan.backward = backward_sweeps(*arguments, rtol)
+                start, f, taken, _ = backward_sweeps(*arguments, rtol)
             except NoConvergence as error:
                 raise FlowDiverged(error.time, f"in the backward pass: {error}") from error
+            plan.backward = [sweeps + defers(states.device) for sweeps in taken]
         return None, None, None, None, None, start, f

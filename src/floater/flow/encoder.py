@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from floater.flow.collocation import dense
 from floater.flow.errors import FlowError, SpanTooLong
 from floater.flow.field import ScaledField
+from floater.flow.nonblocking import sent
 from floater.flow.piecewise import Dense
 from floater.flow.plan import forget_plans
 from floater.flow.solver import COLLOCATION, check_options, solve
@@ -141,6 +142,7 @@ class FlowEncoder(nn.Module):
             FlowError: if the solve fails.
             SpanTooLong: if it fails for real positions, past their beginning.
         """
+        positions = _nearby(positions)
         check_positions(positions)
         real = positions.is_floating_point() and self._draws_curves
         if self._baked and not self._frozen and self.training and torch.is_grad_enabled():
@@ -187,6 +189,7 @@ class FlowEncoder(nn.Module):
             ValueError: if the positions are not two-dimensional, or one is negative or not finite.
             FlowError: if the solve fails.
         """
+        positions = _nearby(positions)
         check_positions(positions)
         self._renew()
         return self._stored(positions, ahead=True)
@@ -282,10 +285,13 @@ class FlowEncoder(nn.Module):
             keep: hold a curve solved for these positions, for the next calls.
         """
         with torch.inference_mode(False) if held or keep else nullcontext():
-            unit = self.delta * (
-                self._time_scale if self.log_time_scale is None else self.log_time_scale.to(self._wide).exp()
-            )
-            times = positions.flatten().to(self.start.device, self._wide) * unit
+            times = positions.flatten().to(wide_dtype(positions.device))
+            if self.log_time_scale is None:
+                times = times * (self.delta * self._time_scale)
+            else:
+                wide = wide_dtype(self.start.device)
+                unit = self.delta * self.log_time_scale.to(wide).exp()
+                times = sent(times, self.start.device, wide) * unit
             end = max(float(times.detach().max()), self.delta * self.time_scale)
             curve = self._curve if held else None
             if curve is None or curve.end < end:
@@ -295,10 +301,6 @@ class FlowEncoder(nn.Module):
                     self._curve = curve.detach()
             vectors = curve.read(times.detach() if held else times)
             return FlowVectors(vectors, positions.shape, self._keys, self.start.dtype)
-
-    @property
-    def _wide(self) -> torch.dtype:
-        return wide_dtype(self.start.device)
 
     def _solve_curve(self, end: float, last: float, *, ahead: bool) -> Dense:
         """The flow from 0 to `end`, where the last position stands, or as far again if `ahead`."""
@@ -358,9 +360,9 @@ class FlowEncoder(nn.Module):
         size, top = len(store.positions), float(missing[-1])
         whole = bool((missing == missing.floor()).all())
         if whole and store.dense and top < 2 * size + _LOOK_AHEAD:
-            missing = torch.arange(size, int(top) + 1, device=missing.device).to(missing)
+            missing = torch.arange(size, int(top) + 1).to(missing)
             if len(missing) < _LOOK_AHEAD and ahead:
-                to_come = torch.arange(size, size + _LOOK_AHEAD, device=missing.device).to(missing)
+                to_come = torch.arange(size, size + _LOOK_AHEAD).to(missing)
                 with suppress(FlowError):  # it may blow up where nobody asked
                     return self._grown(store, to_come, keep=True)
         return self._grown(store, missing, keep=whole)
@@ -380,12 +382,13 @@ class FlowEncoder(nn.Module):
     def _filled(self, length: int) -> Store:
         """A new store of positions 0, ..., length - 1."""
         with torch.inference_mode(False), torch.no_grad():
-            device = self.start.device
-            wanted = torch.arange(length, device=device, dtype=wide_dtype(device))
+            wanted = torch.arange(length, dtype=torch.float64)
             self._store = Store(wanted, self._solve(wanted).transpose(0, 1).contiguous())
         return self._store
 
     def _vectors(self, rows: Sequence[Tensor], index: Tensor | slice) -> FlowVectors:
+        if isinstance(index, Tensor):
+            index = sent(index, self.start.device)
         return FlowVectors(rows, index, self._keys, self.start.dtype)
 
     def _all_parameters(self) -> Iterator[nn.Parameter]:
@@ -412,3 +415,8 @@ class FlowEncoder(nn.Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, blocks={self.blocks}, names={self.names}, delta={self.delta}"
+
+
+def _nearby(positions: Tensor) -> Tensor:
+    """Positions on the CPU, unless gradients flow to them: read there, they cost a GPU one wait, not ten."""
+    return positions if positions.requires_grad else positions.to("cpu")

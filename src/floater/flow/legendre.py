@@ -34,7 +34,7 @@ def legendre(x: Tensor, degree: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Rule:
-    """A Gauss-Legendre rule of N nodes on [0, 1], in float64.
+    """A Gauss-Legendre rule of N nodes on [0, 1].
 
     Source: Hairer, Norsett, Wanner, "Solving Ordinary Differential Equations I" (1993), section II.7.
 
@@ -85,13 +85,14 @@ def _integrals(x: Tensor, projection: Tensor) -> Tensor:
 
 
 @lru_cache
-def gauss(count: int) -> Rule:
+def gauss(count: int, device: torch.device | None = None, dtype: torch.dtype = torch.float64) -> Rule:
     """The rule of so many nodes, by the eigenvalues of the Jacobi matrix.
 
     Source: Golub and Welsch, "Calculation of Gauss quadrature rules" (1969).
 
     Args:
         count: Number of nodes N, at least 1.
+        device, dtype: Where the rule is kept, and how it is rounded.
 
     Returns:
         The rule, exact for polynomials of degree 2 N - 1.
@@ -106,4 +107,5 @@ def gauss(count: int) -> Rule:
     nodes, weights = (eigenvalues + 1) / 2, vectors[0] ** 2
     norms = 2 * torch.arange(count, dtype=torch.float64) + 1
     projection = (legendre(nodes, count - 1) * weights.unsqueeze(1)).T * norms.unsqueeze(1)
-    return Rule(nodes, weights, projection, _integrals(nodes, projection))
+    rule = (nodes, weights, projection, _integrals(nodes, projection))
+    return Rule(*(tensor.to(device, dtype) for tensor in rule))

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from floater.flow.errors import FlowDiverged
 from floater.flow.legendre import gauss
+from floater.flow.nonblocking import require, sent
 from floater.flow.windows import NODES, Windows
 
 
@@ -57,15 +58,15 @@ class Dense:
         """
         if times.dim() != 1 or len(times) == 0:
             raise ValueError(f"times must be (length,) and not empty, got shape {tuple(times.shape)}")
-        wide = times.to(self._start.device, self._start.dtype)
-        low, high = torch.stack(wide.detach().aminmax()).tolist()
+        known = times.detach().to("cpu", torch.float64)
+        low, high = torch.stack(known.aminmax()).tolist()
         if not (self.begin <= low and high <= self.end):
             outside = high if self.begin <= low else low
             raise ValueError(
                 f"times must lie from t = {self.begin:g} to {self.end:g}, which the solution spans, "
                 f"got {outside:g}"
             )
-        return Reading(self._windows, self._start, self._velocities, self.edge_values, self._dtype, wide)
+        return Reading(self, sent(times, self._start.device, self._start.dtype), known)
 
     def at_edges(self) -> Tensor:
         """p at all edges of the windows (n + 1, rows, dim), wide."""
@@ -93,28 +94,22 @@ class Reading(Sequence[Tensor]):
     it: a Transformer that asks for one projection's vectors at a time never holds those of another.
 
     Args:
-        windows, start, velocities, dtype: See `Dense`.
-        edges: p at all edges of the windows (n + 1, rows, dim), wide.
-        times: Times of the span (length,), wide, in any order.
+        solution: The solution.
+        times: Times of its span (length,), wide, in any order.
+        known: The same numbers, float64, on the CPU.
     """
 
-    def __init__(
-        self,
-        windows: Windows,
-        start: Tensor,
-        velocities: Tensor,
-        edges: Tensor,
-        dtype: torch.dtype,
-        times: Tensor,
-    ) -> None:
-        self._windows, self._start, self._velocities = windows, start, velocities
-        self._edges, self._dtype, self._times = edges, dtype, times
-        ascending = times.detach()
+    def __init__(self, solution: Dense, times: Tensor, known: Tensor) -> None:
+        self._windows, self._dtype, self._times = solution._windows, solution._dtype, times
+        self._start, self._velocities = solution._start, solution._velocities
+        self._edges = solution.edge_values
         self._order: Tensor | None = None
-        if not bool((ascending.diff() >= 0).all()):
-            ascending, self._order = ascending.sort()
-        self._bounds, self._x = windows.locate(ascending)
-        self._integrals = _integration(windows, self._bounds, self._x, velocities)
+        if not bool((known.diff() >= 0).all()):
+            known, order = known.sort()
+            self._order = sent(order, times.device)
+        self._bounds, self._x = self._windows.locate(known)
+        integrals = _integration(self._windows, self._bounds, self._x)
+        self._integrals = sent(integrals, self._velocities.device, self._velocities.dtype)
 
     def __len__(self) -> int:
         return len(self._start)
@@ -176,9 +171,11 @@ class _Read(torch.autograd.Function):
                     reading._put(p, a, b, torch.addmm(*arguments).view(b - a, *start.shape))
         if dtype != velocities.dtype:
             finite = p.isfinite().flatten(1).all(1)
-            if not bool(finite.all()):
-                earliest = float(times[~finite].min())
-                raise FlowDiverged(earliest, f"p is too large for {dtype}")
+            require(
+                finite.all(),
+                lambda: FlowDiverged(float(times[~finite].min()), f"p is too large for {dtype}"),
+                later=any(ctx.needs_input_grad),
+            )
         return p
 
     @staticmethod
@@ -186,10 +183,12 @@ class _Read(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         reading, (velocities,), g = ctx.reading, ctx.saved_tensors, cotangents[0]
         windows, bounds, x, integrals = reading._windows, reading._bounds, reading._x, reading._integrals
-        values = gauss(NODES).evaluation(x).to(velocities) if ctx.needs_input_grad[4] else None
+        values = None
+        if ctx.needs_input_grad[4]:
+            values = sent(gauss(NODES).evaluation(x), velocities.device, velocities.dtype)
         result = torch.empty(velocities.shape, dtype=velocities.dtype, device=velocities.device)
-        times = x.new_zeros(len(x)) if values is not None else None
-        right = x.new_zeros(velocities.shape[2:])
+        times = torch.zeros_like(reading._times) if values is not None else None
+        right = reading._edges.new_zeros(velocities.shape[2:])
         for w in reversed(range(len(windows))):
             a, b = bounds[w], bounds[w + 1]
             own = reading._take(g, a, b).to(velocities.dtype).reshape(b - a, right.numel())
@@ -202,8 +201,8 @@ class _Read(torch.autograd.Function):
         return None, None, right, result, times
 
 
-def _integration(windows: Windows, bounds: list[int], x: Tensor, like: Tensor) -> Tensor:
+def _integration(windows: Windows, bounds: list[int], x: Tensor) -> Tensor:
     """From velocities at the nodes of each time's window to its displacement from the left edge."""
-    counts = torch.tensor(bounds).diff().to(x.device)
-    lengths = windows.lengths.to(x).repeat_interleave(counts)
-    return (lengths.unsqueeze(1) * gauss(NODES).integration(x)).to(like)
+    lengths = torch.tensor(windows.edges, dtype=torch.float64).diff()
+    own = lengths.repeat_interleave(torch.tensor(bounds).diff())
+    return own.unsqueeze(1) * gauss(NODES).integration(x)

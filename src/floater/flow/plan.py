@@ -139,7 +139,7 @@ def legendre_tail(f: Tensor) -> Tensor:
         >>> bool(legendre_tail((0.1 * x).exp().view(-1, 1, 1)) < 1e-13)
         True
     """
-    last = gauss(NODES).projection[-3:].to(f.device, f.dtype)
+    last = gauss(NODES, f.device, f.dtype).projection[-3:]
     a, b, c = norms(torch.matmul(last, f.flatten(-2)).view(*f.shape[:-3], 3, *f.shape[-2:])).unbind(-2)
     tiny = torch.finfo(a.dtype).tiny
     # Of even and odd fields every other coefficient vanishes.

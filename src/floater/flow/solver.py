@@ -11,6 +11,7 @@ from floater.flow.choices import check_choice
 from floater.flow.collocation import dense
 from floater.flow.errors import FlowDiverged
 from floater.flow.field import is_smooth
+from floater.flow.nonblocking import require
 from floater.flow.recomputation import recomputed_solve
 from floater.flow.stepping import (
     ADAPTIVE_METHODS,
@@ -52,7 +53,8 @@ def solve(
     Args:
         field: Any module with `forward(t, p)`: scalar t, p (rows, dim), returns (rows, dim).
         start: The state at time `begin`: (rows, dim). All rows share the field and are one batch.
-        times: Wanted times (length,), strictly increasing, none before `begin`.
+        times: Wanted times (length,), strictly increasing, none before `begin`. They are looked at on the
+            CPU; where they are there already, no GPU is waited for.
         begin: The time at which `start` holds.
         method: A name from `METHODS`. "auto" is "collocation" for a field that says it is smooth; "rk4"
             with step 0.1 for one that says it is not, as kinks cost a method of high order many small
@@ -82,19 +84,20 @@ def solve(
     """
     method, step = check_options(field, method=method, rtol=rtol, atol=atol, step=step, gradient=gradient)
     _check_start(start)
-    _check_times(times, begin)
+    known = times.detach().to("cpu", torch.float64)
+    _check_times(known, begin)
 
     dynamics = Dynamics(field, start)
     wide = wide_dtype(start.device)
-    state, times = start.to(wide), times.to(start.device, wide)
-    begins = bool(times[0] == begin)
-    grid = times if begins else torch.cat((times.new_full((1,), begin), times))
-    if len(grid) == 1:
+    state, begins = start.to(wide), float(known[0]) == begin
+    if begins and len(known) == 1:
         return state.unsqueeze(0).to(dynamics.out_dtype)
-    if method == COLLOCATION and gradient == "recomputed":
-        return recomputed_solve(field, start, times, begin=begin, rtol=rtol, atol=atol)
+    if method == COLLOCATION and gradient == "discrete":
+        return dense(field, start, float(known[-1]), begin=begin, rtol=rtol, atol=atol).at(times)
+    times = times.to(start.device, wide)
     if method == COLLOCATION:
-        return dense(field, start, float(times[-1].detach()), begin=begin, rtol=rtol, atol=atol).at(times)
+        return recomputed_solve(field, start, times, begin=begin, rtol=rtol, atol=atol)
+    grid = times if begins else torch.cat((times.new_full((1,), begin), times))
     run = discrete_solve if gradient == "discrete" else adjoint_solve
     solution = run(dynamics, state, grid, method, rtol, atol, step)
     _check_finite(solution, grid)
@@ -165,8 +168,11 @@ def _check_start(start: Tensor) -> None:
         raise ValueError(
             f"start must be a real tensor (rows, dim), got {start.dtype} of shape {tuple(start.shape)}"
         )
-    if not bool(start.detach().isfinite().all()):
-        raise ValueError("start must be finite, got NaN or infinity")
+    require(
+        start.detach().isfinite().all(),
+        lambda: ValueError("start must be finite, got NaN or infinity"),
+        later=torch.is_grad_enabled(),
+    )
 
 
 def _check_times(times: Tensor, begin: float) -> None:
@@ -174,21 +180,20 @@ def _check_times(times: Tensor, begin: float) -> None:
         raise ValueError(
             f"times must be one-dimensional and not empty (length,), got shape {tuple(times.shape)}"
         )
-    values = times.detach().to(wide_dtype(times.device))
-    finite = values.isfinite()
+    finite = times.isfinite()
     if not bool(finite.all()):
         index = int((~finite).nonzero()[0])
-        raise ValueError(f"times must be finite, got times[{index}] = {float(values[index])}")
-    falls = values.diff() <= 0
+        raise ValueError(f"times must be finite, got times[{index}] = {float(times[index])}")
+    falls = times.diff() <= 0
     if bool(falls.any()):
         index = int(falls.nonzero()[0]) + 1
-        before, after = float(values[index - 1]), float(values[index])
+        before, after = float(times[index - 1]), float(times[index])
         raise ValueError(
             f"times must be strictly increasing, got times[{index - 1}] = {before:g}, "
             f"times[{index}] = {after:g}"
         )
-    if float(values[0]) < begin:
-        raise ValueError(f"times must not lie before t = {begin:g}, got times[0] = {float(values[0]):g}")
+    if float(times[0]) < begin:
+        raise ValueError(f"times must not lie before t = {begin:g}, got times[0] = {float(times[0]):g}")
 
 
 def _check_finite(solution: Tensor, times: Tensor) -> None:

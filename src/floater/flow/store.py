@@ -13,7 +13,7 @@ class Store:
     """Vectors at known positions.
 
     Args:
-        positions: Strictly increasing positions (U,), float64.
+        positions: Strictly increasing positions (U,), float64, on the CPU.
         values: Vectors (rows, U, dim), without gradient.
 
     Example:
@@ -28,7 +28,7 @@ class Store:
 
     def __post_init__(self) -> None:
         """Note whether the positions are 0, 1, ..., U - 1, each being its own index."""
-        count = torch.arange(len(self.positions), device=self.positions.device)
+        count = torch.arange(len(self.positions))
         object.__setattr__(self, "dense", bool((self.positions == count).all()))
 
     def find(self, wanted: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,4 +39,5 @@ class Store:
     def merged(self, positions: Tensor, values: Tensor) -> Store:
         """A store that also holds these vectors; those held before are unchanged."""
         together, order = torch.cat((self.positions, positions)).sort()
-        return Store(together, torch.cat((self.values, values), dim=1)[:, order].contiguous())
+        both = torch.cat((self.values, values), dim=1)
+        return Store(together, both[:, order.to(both.device)].contiguous())

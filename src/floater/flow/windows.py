@@ -85,17 +85,17 @@ class Windows:
         """Which of the sorted times lie in which window.
 
         Args:
-            times: Sorted times (L,) from the first to the last edge, wide.
+            times: Sorted times (L,) from the first to the last edge, float64, on the CPU.
 
         Returns:
             Bounds b (n + 1): window w holds times[b[w] : b[w + 1]]; and each time's place x in its
             window, in [0, 1] (L,).
         """
-        edges = torch.tensor(self.edges, dtype=times.dtype, device=times.device)
-        window = torch.searchsorted(edges[1:-1].contiguous(), times.detach())
+        edges = torch.tensor(self.edges, dtype=torch.float64)
+        window = torch.searchsorted(edges[1:-1].contiguous(), times)
         counts = torch.bincount(window, minlength=len(self))
         bounds = [0, *counts.cumsum(0).tolist()]
-        return bounds, (times.detach() - edges[window]) / edges.diff()[window]
+        return bounds, (times - edges[window]) / edges.diff()[window]
 
 
 @lru_cache(maxsize=16)

@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.trainer import TRAINER_STATE_NAME
 
-from floater.flow import FlowEncoder
+from floater.flow import FlowEncoder, FlowError, settle
 from floater.training.batches import BatchSampler, StreamSampler
 from floater.training.checkpoints import checkpoints, clear_staging, keep_last, publish, remove, staging
 from floater.training.loss import LossFunction, smoothed_loss, with_auxiliary_loss
@@ -36,6 +36,8 @@ class FloaterTrainer(Trainer):
     - A checkpoint is on the disk whole or not at all, even if the process is killed while it is written
       or removed. ``args.save_total_limit`` keeps the last ones, and the best.
     - A ``FlowEncoder`` begins anew at each checkpoint, so that a resumed run equals one not stopped.
+    - A step whose flow is found on a GPU to have missed its tolerance is taken once more, with a new plan;
+      with several processes, or parts of an update, it is an error.
     - Logs have ``tokens_per_second``: tokens that the model reads (those that have a label, in a batch with
       ``decoder_input_ids`` or without an ``attention_mask``) over the time in training, without evaluation.
     - Resuming a run that has reached its last step trains no further step.
@@ -141,6 +143,19 @@ class FloaterTrainer(Trainer):
         batches, labels = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._tokens = sum(map(_tokens, batches), self._tokens)
         return batches, labels
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        """Take a training step, and once more if a GPU says late that a flow missed its tolerance in it."""
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        try:
+            settle()
+        except FlowError:
+            if self.args.gradient_accumulation_steps > 1 or self.args.world_size > 1:
+                raise
+            model.zero_grad()
+            loss = super().training_step(model, inputs, *args, **kwargs)
+            settle()
+        return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log values, those of training with the tokens per second since their last log."""
