@@ -251,6 +251,18 @@ def test_a_projection_that_is_more_than_its_weights_is_called():
     torch.testing.assert_close(project(linear, x, bias), linear(x) + bias)
 
 
+@pytest.mark.parametrize("texts", [1, 4])
+def test_the_backward_pass_of_a_bias_copies_no_gradient(texts):
+    linear, x, bias = nn.Linear(4, 6), torch.randn(4, 3, 4), torch.randn(texts, 3, 6, requires_grad=True)
+    todo, seen = [project(linear, x, bias).grad_fn], set()
+    while todo:
+        node = todo.pop()
+        seen.add(node.name())
+        todo.extend(following for following, _ in node.next_functions if following is not None)
+    assert "AddmmBackward0" in seen
+    assert "CopySlices" not in seen  # of what is added to in place of a view
+
+
 @pytest.mark.parametrize("batch", [0, 1])
 def test_a_shared_bias_meets_any_batch(batch):
     linear, x, bias = nn.Linear(4, 6), torch.randn(batch, 3, 4), torch.randn(1, 3, 6)

@@ -11,7 +11,7 @@ from transformers.pytorch_utils import Conv1D
 
 from floater.pretrained.body import Injection
 from floater.pretrained.flows import Row
-from floater.transformer.attention import added_product, copies
+from floater.transformer.attention import added_product
 
 
 class Baked:
@@ -40,7 +40,7 @@ class Baked:
         if rows is None:
             return None
         table, index = self._sum(rows, weight, bias), self.injection.index(rows, x.shape)
-        own = copies(table[index][None], len(x)) if isinstance(index, slice) else F.embedding(index, table)
+        own = table[index].unsqueeze(0) if isinstance(index, slice) else F.embedding(index, table)
         return added_product(own, x, weight)
 
     def _sum(self, rows: Sequence[Row | None], weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -39,51 +39,43 @@ def project(linear: nn.Linear, x: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None or not plain:
         out: Tensor = linear(x)
         return out if bias is None else out + bias.to(out.dtype)
-    rows = bias.to(linear.bias.dtype) + linear.bias
-    return added_product(rows if len(rows) == len(x) else copies(rows, len(x)), x, linear.weight.T)
+    return added_product(bias.to(linear.bias.dtype), x, linear.weight.T, linear.bias)
 
 
-def copies(rows: Tensor, batch: int) -> Tensor:
-    """A copy of the rows for each text of a batch.
-
-    Args:
-        rows: (1, T, width).
-        batch: how many.
-
-    Returns:
-        (batch, T, width), memory of their own.
-
-    Example:
-        >>> copies(torch.ones(1, 2, 1), 3).is_contiguous()
-        True
-    """
-    if torch.is_grad_enabled() and rows.requires_grad:
-        return rows.flatten(0, 1).repeat(batch, 1).view(batch, *rows.shape[1:])
-    # `repeat` takes several times as long, but its backward pass is the faster one.
-    return rows.new_empty(batch, *rows.shape[1:]).copy_(rows)
-
-
-def added_product(rows: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """rows + x W in one product.
+def added_product(rows: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """rows + bias + x W, the first two in the memory of the product, which adds to them.
 
     Args:
-        rows: (batch, T, width) of the dtype of the weight, which may be written to.
+        rows: (1 or batch, T, width) of the dtype of the weight.
         x: (batch, T, dim).
         weight: (dim, width).
+        bias: (width,) or None.
 
     Returns:
         (batch, T, width).
 
     Example:
-        >>> added_product(torch.ones(3, 2, 1), torch.zeros(3, 2, 4), torch.zeros(4, 1)).sum()
+        >>> added_product(torch.ones(1, 2, 1), torch.zeros(3, 2, 4), torch.zeros(4, 1)).sum()
         tensor(6.)
     """
-    # Added to the rows in place, it costs no more than the projection's own bias does; autocast knows only
-    # the product that copies them first.
+    shape, flat = (*x.shape[:-1], rows.shape[-1]), x.flatten(0, -2)
+    trained = torch.is_grad_enabled() and (rows.requires_grad or (bias is not None and bias.requires_grad))
+    if trained or torch.compiler.is_compiling():
+        # No view may be added to in place: its backward pass would copy the gradient four times.
+        own = rows.flatten(0, 1).clone() if bias is None else rows.flatten(0, 1) + bias
+        if len(own) != len(flat):
+            own = own.expand(len(x), *own.shape).reshape(len(flat), shape[-1])
+    else:
+        own = rows.new_empty(len(flat), shape[-1])
+        if bias is None:
+            own.view(shape).copy_(rows)
+        else:
+            torch.add(rows.expand(shape), bias, out=own.view(shape))
+    # Autocast knows only the product that copies what it adds to.
     kind = x.device.type
     autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     product = torch.addmm if autocast else Tensor.addmm_
-    return product(rows.flatten(0, -2), x.flatten(0, -2), weight).view(*x.shape[:-1], rows.shape[-1])
+    return product(own, flat, weight).view(shape)
 
 
 _IDENTITY = PositionModel(Frame(dim=1, heads=1, layers=1, max_length=1))
