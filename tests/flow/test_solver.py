@@ -223,6 +223,47 @@ def test_half_precision_is_solved_in_float32(dtype, gradient):
     assert gradient_error(half, exact) < 0.02  # gradients are rounded to eight bits
 
 
+@pytest.fixture
+def precision():
+    """The precision inside float32 products, for all backends; put back afterwards."""
+    backends = (torch.backends, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    if not hasattr(torch.backends, "fp32_precision"):
+        pytest.skip("needs PyTorch 2.9")
+    chosen = [backend.fp32_precision for backend in backends]
+    for backend in backends:
+        backend.fp32_precision = "none"
+    yield torch.backends
+    for backend, before in zip(backends, chosen, strict=True):
+        backend.fp32_precision = before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"method": "collocation"}, {"method": "collocation", "gradient": "recomputed"}, {"method": "dopri5"}],
+)
+def test_products_of_less_precision_do_not_reach_the_field(precision, options):
+    seen = set()
+
+    class Watched(MLPField):
+        def forward(self, t, p):
+            seen.add((precision.cuda.matmul.fp32_precision, precision.mkldnn.matmul.fp32_precision))
+            return super().forward(t, p)
+
+    precision.fp32_precision = "tf32"
+    precision.mkldnn.matmul.fp32_precision = "bf16"
+    solve(Watched(4), torch.ones(1, 4), torch.tensor([0.5, 1.0]), **options).sum().backward()
+    assert seen == {("ieee", "ieee")}
+    assert (precision.cuda.matmul.fp32_precision, precision.mkldnn.matmul.fp32_precision) == ("tf32", "bf16")
+
+
+def test_a_precision_that_was_inherited_can_still_be_changed_for_all(precision):
+    field, start = field_and_start(dtype=torch.float32)
+    precision.fp32_precision = "tf32"
+    solve(field, start, torch.tensor([0.5]))
+    precision.fp32_precision = "ieee"
+    assert precision.cuda.matmul.fp32_precision == "ieee"
+
+
 def test_autocast_does_not_reach_the_solve():
     field, start = field_and_start(dtype=torch.float32)
     times = torch.tensor([0.5, 2.0])

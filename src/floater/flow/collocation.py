@@ -17,7 +17,7 @@ from floater.flow.legendre import gauss
 from floater.flow.nonblocking import defer, defers, settle
 from floater.flow.piecewise import Dense
 from floater.flow.plan import Plan, keep_plan, kept_plan, plan_windows, truncation
-from floater.flow.stepping import norms, wide_dtype
+from floater.flow.stepping import full_precision, norms, wide_dtype
 from floater.flow.sweeps import NoConvergence, backward_sweeps, forward_sweeps
 from floater.flow.windows import NODES, Windows, tiled
 
@@ -106,7 +106,7 @@ def collocate(
 ) -> Dense:
     """`dense`, told whether the field shall keep the plan."""
     rtol, atol = effective(field, rtol, atol)
-    with torch.autocast(start.device.type, enabled=False):
+    with full_precision(start.device):
         y = coordinates(field, start, begin, rtol)
         wide = start.to(wide_dtype(start.device))
         key = (type(field), type(y), y.dtype, begin, rtol, atol)
@@ -297,7 +297,7 @@ class _Collocation(torch.autograd.Function):
         (states,) = ctx.saved_tensors
         plan, arguments = ctx.plan, (ctx.y, ctx.windows, states, cotangents[0])
         rtol = _SWEPT_BACKWARD * ctx.rtol
-        with torch.autocast(states.device.type, enabled=False):
+        with full_precision(states.device):
             if len(plan.backward) >= len(states):
                 start, f, _, left = backward_sweeps(*arguments, rtol, plan.backward)
                 assert left is not None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from floater.flow.coordinates import coordinates
 from floater.flow.piecewise import Dense
-from floater.flow.stepping import norms
+from floater.flow.stepping import full_precision, norms
 from floater.flow.sweeps import NoConvergence, forward_sweeps
 from floater.flow.windows import Windows
 
@@ -83,7 +83,7 @@ def global_error(field: nn.Module, start: Tensor, solution: Dense, rtol: float, 
 
 def _solved(field: nn.Module, start: Tensor, edges: list[float], rtol: float, atol: float) -> Tensor | None:
     """p at the edges of windows, in the widest arithmetic; None if the sweeps do not settle."""
-    with torch.autocast(start.device.type, enabled=False):
+    with full_precision(start.device):
         y = coordinates(field, start, edges[0], 0.0)
         windows = Windows(edges, 1, y.dtype, start.device)
         least = 8 * torch.finfo(y.dtype).eps

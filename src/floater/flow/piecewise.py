@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from floater.flow.errors import FlowDiverged
 from floater.flow.legendre import gauss
 from floater.flow.nonblocking import require, sent
+from floater.flow.stepping import full_precision
 from floater.flow.windows import NODES, Windows
 
 
@@ -129,7 +130,7 @@ class Reading(Sequence[Tensor]):
 
     def _read(self, start: Tensor, velocities: Tensor, edges: Tensor) -> Tensor:
         arguments = (self, edges, start, velocities, self._times)
-        with torch.autocast(start.device.type, enabled=False):
+        with full_precision(start.device):
             p: Tensor = _Read.apply(*arguments)  # type: ignore[no-untyped-call]
         return p
 

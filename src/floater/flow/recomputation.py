@@ -13,6 +13,7 @@ from floater.flow.collocation import collocate, effective, swept, windows_in_fli
 from floater.flow.coordinates import coordinates
 from floater.flow.piecewise import Dense
 from floater.flow.plan import Plan
+from floater.flow.stepping import full_precision
 from floater.flow.windows import Windows
 
 PIECE = 8
@@ -78,7 +79,7 @@ class _Recomputed(torch.autograd.Function):
         known, right = times.tolist(), torch.zeros_like(states[0])
         total = [torch.zeros_like(parameter) for parameter in parameters]
         of_times = torch.zeros_like(times) if ctx.needs_input_grad[2] else None
-        with torch.enable_grad(), torch.autocast(states.device.type, enabled=False):
+        with torch.enable_grad(), full_precision(states.device):
             for piece in reversed(range(len(states))):
                 edges = ctx.edges[piece * PIECE : (piece + 1) * PIECE + 1]
                 start = states[piece].to(ctx.dtype).requires_grad_()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +25,34 @@ MAX_STEPS = 100_000
 def wide_dtype(device: torch.device) -> torch.dtype:
     """The dtype of times and running states: float64 where the device has it (MPS has not)."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Neither autocast nor TF32 or bfloat16 inside float32 products: their digits hold no tolerance of 1e-6.
+
+    Example:
+        >>> with torch.autocast("cpu"), full_precision(torch.device("cpu")):
+        ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+        torch.float32
+    """
+    with torch.autocast(device.type, enabled=False), ExitStack() as restored:
+        if hasattr(torch.backends, "fp32_precision"):  # since PyTorch 2.9, whose older functions may refuse
+            backends: Any = torch.backends
+            for matmul in (backends.cuda.matmul, backends.mkldnn.matmul):
+                restored.callback(_choose, matmul, matmul.fp32_precision)
+                matmul.fp32_precision = "ieee"
+        else:
+            restored.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            torch.set_float32_matmul_precision("highest")
+        yield
+
+
+def _choose(matmul: Any, precision: str) -> None:
+    """Let a backend's products inherit their precision if that gives the one named, and set it otherwise."""
+    matmul.fp32_precision = "none"
+    if matmul.fp32_precision != precision:
+        matmul.fp32_precision = precision
 
 
 def norms(x: Tensor) -> Tensor:
@@ -64,7 +93,7 @@ class Dynamics:
     def velocity(self, t: Tensor, p: Tensor) -> Tensor:
         """The velocity (rows, dim) in the dtype of the state p."""
         arguments = (t.to(self.dtype), p.to(self.dtype))
-        with torch.autocast(p.device.type, enabled=False):
+        with full_precision(p.device):
             h = (
                 functional_call(self.field, self.tensors, arguments)
                 if self._converted
