@@ -263,7 +263,10 @@ def test_the_backward_pass_of_a_bias_copies_no_gradient(texts):
     assert "CopySlices" not in seen  # of what is added to in place of a view
 
 
-@pytest.mark.parametrize("batch", [0, 1])
-def test_a_shared_bias_meets_any_batch(batch):
-    linear, x, bias = nn.Linear(4, 6), torch.randn(batch, 3, 4), torch.randn(1, 3, 6)
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("length", [1, 3])
+@pytest.mark.parametrize("batch", [0, 1, 2])
+def test_a_shared_bias_meets_any_batch(batch, length, trained):
+    linear, x = nn.Linear(4, 6).requires_grad_(trained), torch.randn(batch, length, 4)
+    bias = torch.randn(1, length, 6, requires_grad=trained)
     torch.testing.assert_close(project(linear, x, bias), linear(x) + bias)
