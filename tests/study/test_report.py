@@ -71,7 +71,7 @@ def test_the_tables_agree_with_each_other(finished: Results) -> None:
     folder = Path(finished.settings.folder)
     scores = rows(folder / "scores.csv")
     done = [outcome for outcome in finished.outcomes if outcome.status == "finished"]
-    assert len(scores) == len(done) * 4 * 7  # metrics, bins
+    assert len(scores) == len(done) * 5 * 7  # metrics, bins
     shown = {row["model"]: row for row in rows(folder / "table.csv")}
     assert list(shown) == [row.name for row in finished.grid.rows]
     for name, row in shown.items():

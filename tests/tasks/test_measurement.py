@@ -25,6 +25,14 @@ def test_summed_statistics_give_sacrebleus_scores(hypotheses: list[str], random:
     assert METRICS["chrf"].score(found["chrf"].sum(0)) == pytest.approx(chrf)
 
 
+def test_the_length_ratio_is_of_the_tokens_that_bleu_counts() -> None:
+    statistics = text_statistics(["ein Hut.", "", "x"], ["ein roter Hut .", "auf dem", ""])
+    found = Measurement(np.array([4, 2, 0]), statistics)
+    assert found.score("length_ratio") == pytest.approx((3 + 0 + 1) / (4 + 2 + 0))
+    assert found.score("length_ratio", found.lengths == 2) == 0.0
+    assert found.score("length_ratio", found.lengths == 0) is None
+
+
 def test_positions_count_every_token_once() -> None:
     rows = [np.arange(n, dtype=float) for n in (3, 0, 5)]
     sums, counts = positions(rows)

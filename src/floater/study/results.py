@@ -70,8 +70,8 @@ class Column:
         return f"< {self.high}" if self.low == 0 else f"{self.low}–{self.high - 1}"
 
     @property
-    def greater(self) -> bool:
-        """Whether more of it is better."""
+    def greater(self) -> bool | None:
+        """Whether more of it is better; None where neither more nor less is."""
         if self.metric in METRICS:
             return METRICS[self.metric].greater
         return not any(word in self.metric for word in ("loss", "perplexity", "nll"))
@@ -105,7 +105,7 @@ class Outcome:
         if column.test == VALIDATION:
             return self.result.get(column.metric)
         found = self.measured.get(column.test)
-        if found is None or column.metric not in found.statistics:
+        if found is None or column.metric not in found.metrics:
             return None
         return found.score(column.metric, column.chosen(found.lengths))
 
@@ -173,7 +173,7 @@ class Results:
         found: dict[str, list[str]] = {}
         for outcome in self.outcomes:
             for test, measured in outcome.measured.items():
-                found.setdefault(test, list(measured.statistics))
+                found.setdefault(test, measured.metrics)
         return found
 
     def columns(self, metric: int | None = 0) -> list[Column]:

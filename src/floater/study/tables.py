@@ -203,7 +203,7 @@ def _score(results: Results, row: Row, column: Column, best: bool) -> Cell:
 
 def _best(results: Results, column: Column) -> Row | None:
     values = [(row, value.mean) for row in results.grid.rows if (value := results.value(row, column))]
-    if not values:
+    if not values or column.greater is None:
         return None
     return (max if column.greater else min)(values, key=lambda pair: pair[1])[0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,15 +21,17 @@ class Metric:
 
     Args:
         label: what a reader calls it.
-        greater: whether more of it is better.
+        greater: whether more of it is better; None where neither more nor less is.
         score: from the summed statistics of some examples, (k,), to their score.
         statistics: from hypotheses and references to (n, k), where the examples are texts.
+        of: the metric whose statistics it reads, if it has none of its own.
     """
 
     label: str
-    greater: bool
+    greater: bool | None
     score: Callable[[Array], float]
     statistics: Callable[[Sequence[str], Sequence[str]], Array] | None = None
+    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,10 +57,21 @@ class Measurement:
     notes: Sequence[str] = ()
     signatures: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def metrics(self) -> list[str]:
+        """The names of all metrics that it has scores of.
+
+        Example:
+            >>> Measurement(np.array([3]), {"bleu": np.ones((1, 10))}).metrics
+            ['bleu', 'length_ratio']
+        """
+        return [*self.statistics, *(name for name, m in METRICS.items() if m.of in self.statistics)]
+
     def score(self, metric: str, chosen: Array | None = None) -> float | None:
         """The score of the chosen examples (a mask or indices), of all by default.
 
-        None if there are none, or one of them could not be scored: its statistics are not numbers.
+        None if there are none, or one of them could not be scored: its statistics are not numbers; and if
+        there is nothing to divide by, as where all references are empty.
 
         Example:
             >>> lengths, right = np.array([3, 9]), np.array([[1, 4], [3, 4]])
@@ -65,10 +79,12 @@ class Measurement:
             >>> [found.score("accuracy", lengths > least) for least in (0, 5, 9)]
             [50.0, 75.0, None]
         """
-        rows = self.statistics[metric] if chosen is None else self.statistics[metric][chosen]
+        rows = self.statistics[METRICS[metric].of or metric]
+        rows = rows if chosen is None else rows[chosen]
         if not len(rows) or np.isnan(rows).any():
             return None
-        return METRICS[metric].score(rows.sum(0))
+        score = METRICS[metric].score(rows.sum(0))
+        return None if math.isnan(score) else score
 
 
 def text_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Array]:
@@ -147,7 +163,7 @@ def signature(metric: str) -> str:
 
 
 def _ratio(sums: Array) -> float:
-    return float(sums[0] / sums[1])
+    return float(sums[0] / sums[1]) if sums[1] else math.nan
 
 
 def _percent(sums: Array) -> float:
@@ -158,6 +174,8 @@ METRICS: dict[str, Metric] = {
     "bleu": _sacrebleu_metric("bleu", "BLEU"),
     "chrf": _sacrebleu_metric("chrf", "chrF"),
     "tokenised_bleu": replace(_sacrebleu_metric("bleu", "tokenised BLEU"), statistics=None),
+    # How many tokens sacrebleu counts in the hypotheses, and in the references, come first.
+    "length_ratio": Metric("length over the reference's", greater=None, score=_ratio, of="bleu"),
     "loss": Metric("loss (nats/token)", greater=False, score=_ratio),
     "accuracy": Metric("accuracy (%)", greater=True, score=_percent),
     "exact": Metric("exact match (%)", greater=True, score=_percent),
