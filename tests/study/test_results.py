@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
+import pytest
+from scipy.stats import ttest_rel
 
 from floater.settings import make
 from floater.study import tables, verdict
@@ -23,11 +26,15 @@ def made(
     right: Callable[[str, int], Array],
     finished: Callable[[str, int], bool] = lambda row, seed: True,
     lengths: Callable[[str], Array] = lambda row: LENGTHS,
+    starts: Mapping[str, str] = MappingProxyType({}),
 ) -> Results:
     """A study of some rows: which answers each cell has right."""
     tree = {"folder": "study", "models": dict.fromkeys(rows), "bins": [10, 30, 50]}
     settings = make(StudySettings, tree | {"tests": {"lengths": {}}}, "made up")
-    there = [Row(name, name, name, {}, seeds[name] if isinstance(seeds, dict) else seeds) for name in rows]
+    there = [
+        Row(name, name, name, {}, seeds[name] if isinstance(seeds, dict) else seeds, starts.get(name))
+        for name in rows
+    ]
     cells = [Cell(row, seed, None, Path("study")) for row in there for seed in row.seeds]
     outcomes = []
     for cell in cells:
@@ -75,6 +82,21 @@ def test_rows_that_are_screened_with_one_seed_stand_beside_those_with_more() -> 
     assert "Welch's t-test, 2 to 3 seeds" in verdict.sentences(found)[-1]
     column = tables.summary(found).head.index("seeds")
     assert [row[column].text for row in tables.summary(found).rows] == ["3/3", "2/2", "1/1"]
+
+
+@pytest.mark.parametrize("starts", [{"warm": "none"}, {"none": "warm"}])
+def test_cells_that_started_from_others_are_compared_seed_by_seed(starts: dict[str, str]) -> None:
+    right = {"none": [100, 200, 300], "warm": [103, 203, 304]}  # seeds differ by more than rows
+    found = made(
+        ["none", "warm"],
+        [1, 2, 3],
+        lambda row, seed: np.arange(400) < right[row][seed - 1],
+        lengths=lambda row: np.full(400, 5),
+        starts=starts,
+    )
+    (compared,) = found.comparisons
+    assert compared.chance.seeds == pytest.approx(ttest_rel(right["warm"], right["none"]).pvalue)
+    assert "3 seeds, seed by seed with warm" in verdict.sentences(found)[-1]
 
 
 def test_other_examples_are_not_paired() -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from floater.study.results import Column, Outcome, Results
+from floater.study.grid import Row
+from floater.study.results import Column, Outcome, Results, Value
 from floater.tasks.measurement import Array
 
 if TYPE_CHECKING:
@@ -81,17 +82,22 @@ def svg(figure: Figure, name: str, description: str) -> str:
     return text.replace("<svg", f'<svg role="img" aria-label="{said}"', 1)
 
 
-def score_by_length(results: Results, columns: Sequence[Column]) -> Figure:
-    """A score in each bin of length, a line for each row, with the spread over its seeds."""
+def score_by_length(results: Results, columns: Sequence[Column], less: Row | None = None) -> Figure:
+    """A score in each bin of length, perhaps less that of a row: a line for each row, its seeds' spread."""
     figure, axes = _panel(len(results.grid.rows))
+    zeros = [results.value(less, column) if less else Value([0.0]) for column in columns]
     for index, row in enumerate(results.grid.rows):
         values = [results.value(row, column) for column in columns]
-        known = [(place, value) for place, value in enumerate(values) if value is not None]
+        known = [
+            (place, value, zero)
+            for place, (value, zero) in enumerate(zip(values, zeros, strict=True))
+            if value is not None and zero is not None
+        ]
         if known:
             axes.errorbar(
-                [place + _shift(index, len(results.grid.rows)) for place, _ in known],
-                [value.mean for _, value in known],
-                yerr=[value.spread or 0.0 for _, value in known],
+                [place + _shift(index, len(results.grid.rows)) for place, *_ in known],
+                [value.mean - zero.mean for _, value, zero in known],
+                yerr=[value.spread or 0.0 for _, value, _ in known],
                 capsize=2,
                 label=row.name,
                 **_look(results, index),
@@ -105,7 +111,8 @@ def score_by_length(results: Results, columns: Sequence[Column]) -> Figure:
         )
     axes.set_xticks(range(len(columns)), [column.bin_label for column in columns])
     axes.set_xlim(-0.5, len(columns) - 0.5)
-    return _finish(figure, axes, "length of the example", columns[0].metric_label)
+    score = columns[0].metric_label
+    return _finish(figure, axes, results.lengths, f"{score}, less that of {less.name}" if less else score)
 
 
 def loss_by_position(results: Results, test: str) -> Figure:
@@ -138,14 +145,16 @@ def learning(results: Results, key: str, label: str) -> Figure:
 
 
 def cost(results: Results, column: Column, key: str, label: str) -> Figure:
-    """A score against what it costs, a mark for each row."""
+    """A score against what it costs: a mark for each row, with the spread of its seeds."""
     figure, axes = _panel(len(results.grid.rows))
     for index, row in enumerate(results.grid.rows):
         value = results.value(row, column)
         costs = [found for o in results.of(row) if (found := spent(o, key)) is not None]
         if value is not None and costs:
             look = _look(results, index) | {"linestyle": "none", "markersize": 7}
-            axes.errorbar(np.median(costs), value.mean, yerr=value.spread or 0.0, label=row.name, **look)
+            middle = float(np.median(costs))
+            sides = [[middle - min(costs)], [max(costs) - middle]]
+            axes.errorbar(middle, value.mean, value.spread or 0.0, sides, label=row.name, **look)
     return _finish(figure, axes, label, column.label)
 
 

@@ -96,12 +96,15 @@ def _lengths(results: Results) -> Iterator[Picture]:
     for test in results.metrics:
         binned = [column for column in results.columns() if column.test == test and column.low is not None]
         if binned:
-            caption = "The mean over the seeds; bars are their standard deviation. " + ", ".join(
-                f"{column.bin_label}: {results.count(column):,}" for column in binned
-            )
+            said = "The mean over the seeds; bars are their standard deviation."
+            counts = ", ".join(f"{column.bin_label}: {results.count(column):,}" for column in binned)
             figure = figures.score_by_length(results, binned)
             title = f"{binned[0].metric_label} by length"
-            yield _picture(title, figure, f"length-{test}", caption + " examples.", results, test)
+            yield _picture(title, figure, f"length-{test}", f"{said} {counts} examples.", results, test)
+            if results.baseline is not None and len(results.grid.rows) > 1:
+                figure = figures.score_by_length(results, binned, results.baseline)
+                title += f", less that of {results.baseline.name}"
+                yield _picture(title, figure, f"difference-{test}", said, results, test)
         if any(o.measured[test].position_tokens.sum() for o in results.outcomes if test in o.measured):
             figure = figures.loss_by_position(results, test)
             caption = "All seeds together, over ranges of positions that widen with the position."
@@ -137,17 +140,18 @@ def _costs(results: Results) -> Iterator[Picture]:
     columns = results.columns()
     if not columns or not any(o.status == "finished" for o in results.outcomes):
         return
+    cut = results.settings.short_to_long
+    beyond = [c for c in columns if cut.given and c.low is not None and c.low >= cut.cut]
+    shown = [*beyond, columns[0]][0]
     for key, title, label in (
         ("tokens_per_second", "speed", "training, tokens/s"),
         ("memory_mib", "memory", "peak memory, MiB"),
     ):
-        figure = figures.cost(results, columns[0], key, label)
+        figure = figures.cost(results, shown, key, label)
+        better = "Up is better." if shown.greater else "Down is better."
+        bars = "Bars are the standard deviation of the score, and the least and the greatest cost of a seed."
         yield _picture(
-            f"{columns[0].metric_label} and {title}",
-            figure,
-            f"cost-{key}",
-            "Up is better." if columns[0].greater else "Down is better.",
-            results,
+            f"{shown.metric_label} and {title}", figure, f"cost-{key}", f"{better} {bars}", results
         )
 
 
@@ -211,12 +215,13 @@ def _notes(results: Results) -> Iterator[str]:
             yield from (f"{outcome.cell.name}, {test}: {note}." for note in measured.notes)
 
 
-def _equations(results: Results) -> list[tuple[str, str, str, str]]:
+def _equations(results: Results) -> list[tuple[str, str, str, str, str]]:
     known, found = catalogue(), []
     for row in results.grid.rows:
         card = known[row.position].card
         given = ", ".join(f"{name}={value}" for name, value in row.options.items())
-        found.append((row.name, f"{row.position}({given})", card.equation, card.paper))
+        start = "" if row.start is None else f", started from {row.start}"
+        found.append((row.name, f"{row.position}({given})", start, card.equation, card.paper))
     return found
 
 

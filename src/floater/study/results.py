@@ -18,7 +18,8 @@ from floater.study.grid import Cell, Grid, Row
 from floater.study.launch import last_error
 from floater.study.progress import entries
 from floater.study.settings import StudySettings, bounds
-from floater.study.significance import Chance, holm, paired_p, resampled, welch_p
+from floater.study.significance import Chance, holm, paired_p, paired_t_p, resampled, welch_p
+from floater.tasks import registry
 from floater.tasks.measurement import METRICS, Array, Measurement
 from floater.tasks.run import MODEL, RESULT
 
@@ -167,6 +168,12 @@ class Results:
         named = self.settings.baseline
         return next((row for row in self.grid.rows if named in (None, row.name)), None)
 
+    @property
+    def lengths(self) -> str:
+        """What the lengths of the test examples count."""
+        said: str = registry.find(self.settings.task, self.settings.title).LENGTHS  # type: ignore[attr-defined]
+        return said
+
     @cached_property
     def metrics(self) -> dict[str, list[str]]:
         """The metrics of each test set, the task's own first."""
@@ -222,8 +229,7 @@ class Results:
                     own = self._resampled(row, column)
                     assert own is not None
                     sentences = paired_p(own, drawn, difference)
-                seeds = welch_p(ours.scores, theirs.scores)
-                found.append((row.name, column, Chance(difference, sentences, seeds)))
+                found.append((row.name, column, Chance(difference, sentences, self._seeds_p(row, column))))
         # One seed where others have several says nothing of the seeds, and that is half of the question.
         alone = all(len(row.seeds) == 1 for row in self.grid.rows)
         tested = {
@@ -251,6 +257,18 @@ class Results:
         if comparison.p >= self.settings.level or not comparison.chance.difference:
             return "not told apart"
         return "better" if (comparison.chance.difference > 0) == comparison.column.greater else "worse"
+
+    def _seeds_p(self, row: Row, column: Column) -> float | None:
+        """p of a row's seeds against the baseline's: seed by seed where one's cells start the other's."""
+        base = self.baseline
+        assert base is not None
+        ours, theirs = (
+            {o.cell.seed: score for o in self.of(each) if (score := o.score(column)) is not None}
+            for each in (row, base)
+        )
+        if row.start == base.name or base.start == row.name:
+            return paired_t_p([ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()])
+        return welch_p([*ours.values()], [*theirs.values()])
 
     def _measured(self, row: Row, column: Column) -> list[Measurement]:
         """Of the row's seeds that have a score in a column."""

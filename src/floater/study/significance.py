@@ -21,7 +21,8 @@ class Chance:
     Args:
         difference: of the means over seeds, ours less theirs.
         sentences: p of the paired bootstrap over examples; None where there are no examples.
-        seeds: p of Welch's t-test over seeds; None with fewer than two seeds on a side.
+        seeds: p of a t-test over seeds, Welch's or, where one row started from the other, the paired one;
+            None with fewer than two seeds on a side.
     """
 
     difference: float
@@ -108,6 +109,22 @@ def welch_p(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
     from scipy.stats import ttest_ind
 
     return float(ttest_ind(ours, theirs, equal_var=False).pvalue)
+
+
+def paired_t_p(differences: Sequence[float]) -> float | None:
+    """p of the paired t-test that differences, seed by seed, have mean zero; None with fewer than two.
+
+    Example:
+        >>> round(paired_t_p([1.0, 1.2, 0.8]), 4), paired_t_p([1.0])
+        (0.0131, None)
+    """
+    if len(differences) < 2:
+        return None
+    if len({*differences}) == 1:  # no spread at all: the test knows no scale
+        return 0.0 if differences[0] else 1.0
+    from scipy.stats import ttest_1samp
+
+    return float(ttest_1samp(differences, 0.0).pvalue)
 
 
 def holm(values: Sequence[float]) -> list[float]:

@@ -84,7 +84,7 @@ def summary(results: Results) -> Table:
             Cell(_number(first.get("position_parameters"))),
             Cell(_number(first.get("parameters"))),
             Cell(f"{len(done)}/{len(row.seeds)}", "" if len(done) else "failed"),
-            *(Cell(_median(results, row, key)) for key in ("tokens_per_second", "memory_mib", "minutes")),
+            *(Cell(_spent(results, row, key)) for key in ("tokens_per_second", "memory_mib", "minutes")),
         ]
         table.append(line)
     head = ["model", *(column.label for column in columns), "position parameters", "parameters"]
@@ -121,7 +121,7 @@ def compared(results: Results) -> Table:
                     f"{'+' if found.chance.difference >= 0 else '−'}"
                     f"{digits(abs(found.chance.difference), found.column)}"
                 ),
-                *(Cell(EMPTY if p is None else f"{p:.3f}") for p in ps),
+                *(Cell(_probability(p)) for p in ps),
                 Cell(verdict, verdict if MARKS[verdict] else ""),
             ]
         )
@@ -212,12 +212,19 @@ def digits(value: float, column: Column) -> str:
     return f"{value:.{1 if column.metric in PERCENT else 3}f}"
 
 
+def _probability(p: float | None) -> str:
+    if p is None:
+        return EMPTY
+    return "< 0.0001" if p < 5e-5 else f"{p:.4f}"
+
+
 def _number(value: float | None) -> str:
     return EMPTY if value is None else f"{value:,.0f}"
 
 
-def _median(results: Results, row: Row, key: str) -> str:
+def _spent(results: Results, row: Row, key: str) -> str:
+    """The median over the seeds; of minutes the least, since other work only adds to them."""
     found = [value for outcome in results.of(row) if (value := spent(outcome, key)) is not None]
     if not found:
         return EMPTY
-    return f"{np.median(found):.1f}" if key == "minutes" else _number(float(np.median(found)))
+    return f"{min(found):.1f}" if key == "minutes" else _number(float(np.median(found)))

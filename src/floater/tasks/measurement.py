@@ -175,7 +175,9 @@ METRICS: dict[str, Metric] = {
     "chrf": _sacrebleu_metric("chrf", "chrF"),
     "tokenised_bleu": replace(_sacrebleu_metric("bleu", "tokenised BLEU"), statistics=None),
     # How many tokens sacrebleu counts in the hypotheses, and in the references, come first.
-    "length_ratio": Metric("length over the reference's", greater=None, score=_ratio, of="bleu"),
+    "length_ratio": Metric(
+        "length over the reference's (BLEU's tokens)", greater=None, score=_ratio, of="bleu"
+    ),
     "loss": Metric("loss (nats/token)", greater=False, score=_ratio),
     "accuracy": Metric("accuracy (%)", greater=True, score=_percent),
     "exact": Metric("exact match (%)", greater=True, score=_percent),

@@ -7,9 +7,10 @@ from floater.tasks.documents.score import measure
 from floater.tasks.documents.settings import DocumentsSettings as Settings
 from floater.tasks.documents.train import train
 
-__all__ = ["OPTIONS", "Settings", "evaluate", "measure", "train"]
+__all__ = ["LENGTHS", "OPTIONS", "Settings", "evaluate", "measure", "train"]
 
 OPTIONS = {"part": False, "output": False}
+LENGTHS = "words"
 
 
 def evaluate(run: str, source: str, part: str | None = None) -> tuple[str, list[str]]:

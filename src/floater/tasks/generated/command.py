@@ -9,9 +9,10 @@ from floater.tasks.generated.train import check, check_test, measure, train
 from floater.tasks.generated.train import evaluate as scored
 from floater.tasks.text import DataError
 
-__all__ = ["OPTIONS", "Settings", "check", "check_test", "evaluate", "measure", "train"]
+__all__ = ["LENGTHS", "OPTIONS", "Settings", "check", "check_test", "evaluate", "measure", "train"]
 
 OPTIONS = {"source": False, "bins": False}
+LENGTHS = "length of the question"
 
 
 def evaluate(run: str, source: str | None, *, bins: Sequence[int] = ()) -> tuple[str, None]:

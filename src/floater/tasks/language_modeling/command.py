@@ -6,9 +6,10 @@ from floater.tasks.language_modeling.settings import LanguageModelingSettings as
 from floater.tasks.language_modeling.train import check, measure, train
 from floater.tasks.language_modeling.train import evaluate as scored
 
-__all__ = ["OPTIONS", "Settings", "check", "evaluate", "measure", "train"]
+__all__ = ["LENGTHS", "OPTIONS", "Settings", "check", "evaluate", "measure", "train"]
 
 OPTIONS = {"window": False, "stride": False, "memory": False}
+LENGTHS = "predicted tokens of a row"
 
 
 def evaluate(

@@ -7,9 +7,10 @@ from floater.tasks.tagging.score import measure
 from floater.tasks.tagging.settings import TaggingSettings as Settings
 from floater.tasks.tagging.train import train
 
-__all__ = ["OPTIONS", "Settings", "evaluate", "measure", "train"]
+__all__ = ["LENGTHS", "OPTIONS", "Settings", "evaluate", "measure", "train"]
 
 OPTIONS = {"output": False}
+LENGTHS = "words"
 
 
 def evaluate(run: str, source: str) -> tuple[str, list[str]]:

@@ -9,9 +9,10 @@ from floater.tasks.translation.score import measure
 from floater.tasks.translation.settings import TranslationSettings as Settings
 from floater.tasks.translation.train import check, train
 
-__all__ = ["OPTIONS", "Settings", "check", "evaluate", "measure", "train"]
+__all__ = ["LENGTHS", "OPTIONS", "Settings", "check", "evaluate", "measure", "train"]
 
 OPTIONS = {"reference": True, "output": False, "language": False, "bins": False}
+LENGTHS = "words and punctuation marks of the source"
 
 
 def evaluate(
