@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from floater.settings import make
-from floater.study import tables, verdict
+from floater.study import figures, tables, verdict
 from floater.study.grid import Cell, Grid, Row
 from floater.study.results import Outcome, Results
 from floater.study.settings import StudySettings
@@ -97,6 +97,15 @@ def test_cells_that_started_from_others_are_compared_seed_by_seed(starts: dict[s
     (compared,) = found.comparisons
     assert compared.chance.seeds == pytest.approx(ttest_rel(right["warm"], right["none"]).pvalue)
     assert "3 seeds, seed by seed with warm" in verdict.sentences(found)[-1]
+
+
+def test_of_many_rows_the_baseline_and_the_best_are_drawn() -> None:
+    rates = {"none": 0} | {f"row{i}": i for i in range(40)}
+    found = made([*rates], [1], lambda row, seed: np.arange(400) % 41 < rates[row])
+    names = [row.name for row in figures.drawn(found)]
+    assert names == ["none", *(f"row{i}" for i in range(29, 40))]
+    few = made(["none", "row1"], [1], lambda row, seed: np.zeros(400))
+    assert [row.name for row in figures.drawn(few)] == ["none", "row1"]
 
 
 def test_other_examples_are_not_paired() -> None:

@@ -28,6 +28,7 @@ _VARIABLES = {_INK: "--ink", _RULE: "--rule", _GRID: "--grid", "#e0e0e0": "--gri
 _VARIABLES |= {colour: f"--series-{n}" for n, colour in enumerate(_SERIES, 1)}
 _LINES, _MARKS = ("-", "--", ":", "-."), "os^vD<>P"
 _BUCKETS = 24
+_MOST = 12
 
 
 @contextlib.contextmanager
@@ -82,11 +83,27 @@ def svg(figure: Figure, name: str, description: str) -> str:
     return text.replace("<svg", f'<svg role="img" aria-label="{said}"', 1)
 
 
+def drawn(results: Results) -> list[Row]:
+    """The rows that are drawn: all, or of too many the baseline and those that rank best over the table."""
+    rows = results.grid.rows
+    if len(rows) <= _MOST:
+        return rows
+    ranks = np.zeros(len(rows))
+    for column in results.columns():
+        scores = [math.nan if (value := results.value(row, column)) is None else value.mean for row in rows]
+        ordered = np.array(scores) * (-1 if column.greater else 1)
+        ranks += [np.sum(ordered < score) if score == score else len(rows) for score in ordered]
+    first = [index for index, row in enumerate(rows) if row is results.baseline]
+    chosen = [*first, *(int(i) for i in np.argsort(ranks, kind="stable") if i not in first)][:_MOST]
+    return [rows[index] for index in sorted(chosen)]
+
+
 def score_by_length(results: Results, columns: Sequence[Column], less: Row | None = None) -> Figure:
     """A score in each bin of length, perhaps less that of a row: a line for each row, its seeds' spread."""
-    figure, axes = _panel(len(results.grid.rows))
+    rows = drawn(results)
+    figure, axes = _panel(len(rows))
     zeros = [results.value(less, column) if less else Value([0.0]) for column in columns]
-    for index, row in enumerate(results.grid.rows):
+    for index, row in enumerate(rows):
         values = [results.value(row, column) for column in columns]
         known = [
             (place, value, zero)
@@ -95,12 +112,12 @@ def score_by_length(results: Results, columns: Sequence[Column], less: Row | Non
         ]
         if known:
             axes.errorbar(
-                [place + _shift(index, len(results.grid.rows)) for place, *_ in known],
+                [place + _shift(index, len(rows)) for place, *_ in known],
                 [value.mean - zero.mean for _, value, zero in known],
                 yerr=[value.spread or 0.0 for _, value, _ in known],
                 capsize=2,
                 label=row.name,
-                **_look(results, index),
+                **_look(rows, index),
             )
     cut = results.settings.short_to_long
     if cut.given:
@@ -117,14 +134,15 @@ def score_by_length(results: Results, columns: Sequence[Column], less: Row | Non
 
 def loss_by_position(results: Results, test: str) -> Figure:
     """Loss per token by its position in its example, in steps that widen with it."""
-    figure, axes = _panel(len(results.grid.rows))
-    for index, row in enumerate(results.grid.rows):
+    rows = drawn(results)
+    figure, axes = _panel(len(rows))
+    for index, row in enumerate(rows):
         found = [o.measured[test] for o in results.of(row) if test in o.measured]
         found = [measured for measured in found if measured.position_tokens.sum()]
         if found:
             nats = np.sum([measured.position_nats for measured in found], axis=0)
             places, losses = _buckets(nats, np.sum([m.position_tokens for m in found], axis=0))
-            axes.plot(places, losses, label=row.name, **_look(results, index, marks=False))
+            axes.plot(places, losses, label=row.name, **_look(rows, index, marks=False))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     return _finish(figure, axes, "position of the token", "loss (nats/token)")
@@ -132,13 +150,14 @@ def loss_by_position(results: Results, test: str) -> Figure:
 
 def learning(results: Results, key: str, label: str) -> Figure:
     """A value of the log against the steps: a line for each row, its seeds as a band."""
-    figure, axes = _panel(len(results.grid.rows))
-    for index, row in enumerate(results.grid.rows):
+    rows = drawn(results)
+    figure, axes = _panel(len(rows))
+    for index, row in enumerate(rows):
         series = [_series(o, key) for o in results.outcomes if o.cell.row.name == row.name and o.log]
         shared = sorted(set.intersection(*(set(found) for found in series))) if series else []
         if shared:
             values = np.array([[found[step] for step in shared] for found in series])
-            look = _look(results, index, marks=False)
+            look = _look(rows, index, marks=False)
             axes.plot(shared, values.mean(0), label=row.name, **look)
             axes.fill_between(shared, values.min(0), values.max(0), color=look["color"], alpha=0.18, lw=0)
     return _finish(figure, axes, "step", label)
@@ -146,12 +165,13 @@ def learning(results: Results, key: str, label: str) -> Figure:
 
 def cost(results: Results, column: Column, key: str, label: str) -> Figure:
     """A score against what it costs: a mark for each row, with the spread of its seeds."""
-    figure, axes = _panel(len(results.grid.rows))
-    for index, row in enumerate(results.grid.rows):
+    rows = drawn(results)
+    figure, axes = _panel(len(rows))
+    for index, row in enumerate(rows):
         value = results.value(row, column)
         costs = [found for o in results.of(row) if (found := spent(o, key)) is not None]
         if value is not None and costs:
-            look = _look(results, index) | {"linestyle": "none", "markersize": 7}
+            look = _look(rows, index) | {"linestyle": "none", "markersize": 7}
             middle = float(np.median(costs))
             sides = [[middle - min(costs)], [max(costs) - middle]]
             axes.errorbar(middle, value.mean, value.spread or 0.0, sides, label=row.name, **look)
@@ -198,9 +218,8 @@ def _finish(figure: Figure, axes: Axes, xlabel: str, ylabel: str) -> Figure:
     return figure
 
 
-def _look(results: Results, index: int, marks: bool = True) -> dict[str, Any]:
+def _look(rows: Sequence[Row], index: int, marks: bool = True) -> dict[str, Any]:
     """A colour for each model, and for each of its rows another line."""
-    rows = results.grid.rows
     models = list(dict.fromkeys(row.model for row in rows))
     model = models.index(rows[index].model)
     line = sum(row.model == rows[index].model for row in rows[:index]) + model // len(_SERIES)

@@ -62,9 +62,10 @@ def write_report(results: Results, origin: str, say: Say = print) -> Path:
             results=results,
             sentences=said,
             summary=summary,
-            others=others,
+            others={_heading(label): table for label, table in others.items()},
             compared=tables.compared(results) if results.comparisons else None,
             cells=cells,
+            drawn=figures.drawn(results),
             lengths=list(_lengths(results)),
             learning=list(_learning(results)),
             costs=list(_costs(results)),
@@ -99,7 +100,7 @@ def _lengths(results: Results) -> Iterator[Picture]:
             said = "The mean over the seeds; bars are their standard deviation."
             counts = ", ".join(f"{column.bin_label}: {results.count(column):,}" for column in binned)
             figure = figures.score_by_length(results, binned)
-            title = f"{binned[0].metric_label} by length"
+            title = f"{_heading(binned[0].metric_label)} by length"
             yield _picture(title, figure, f"length-{test}", f"{said} {counts} examples.", results, test)
             if results.baseline is not None and len(results.grid.rows) > 1:
                 figure = figures.score_by_length(results, binned, results.baseline)
@@ -132,7 +133,7 @@ def _learning(results: Results) -> Iterator[Picture]:
         if key in found:
             figure = figures.learning(results, key, labels[key])
             caption = "The mean over the seeds; the band is from the least to the greatest."
-            title = labels[key][0].upper() + labels[key][1:]
+            title = _heading(labels[key])
             yield _picture(title, figure, f"learning-{key}", caption, results, tabled=False)
 
 
@@ -151,8 +152,13 @@ def _costs(results: Results) -> Iterator[Picture]:
         better = "Up is better." if shown.greater else "Down is better."
         bars = "Bars are the standard deviation of the score, and the least and the greatest cost of a seed."
         yield _picture(
-            f"{shown.metric_label} and {title}", figure, f"cost-{key}", f"{better} {bars}", results
+            f"{_heading(shown.metric_label)} and {title}", figure, f"cost-{key}", f"{better} {bars}", results
         )
+
+
+def _heading(label: str) -> str:
+    """With a capital, but for a name."""
+    return label if label == "chrF" else label[0].upper() + label[1:]
 
 
 def _picture(
@@ -166,7 +172,7 @@ def _picture(
     tabled: bool = True,
 ) -> Picture:
     of = f" on the test set {test}" if test else ""
-    rows = ", ".join(row.name for row in results.grid.rows)
+    rows = ", ".join(row.name for row in figures.drawn(results))
     said = f"{title}{of}, for {rows}." + " The tables have the numbers." * tabled
     return Picture(title, figures.svg(figure, name, said), caption)
 

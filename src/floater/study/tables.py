@@ -76,6 +76,7 @@ def summary(results: Results) -> Table:
     best = {column: _best(results, column) for column in columns}
     table = []
     for row in results.grid.rows:
+        of = [o for o in results.outcomes if o.cell.row.name == row.name]
         done = results.of(row)
         first = done[0].cost if done else {}
         line = [
@@ -83,7 +84,7 @@ def summary(results: Results) -> Table:
             *(_score(results, row, column, row is best[column]) for column in columns),
             Cell(_number(first.get("position_parameters"))),
             Cell(_number(first.get("parameters"))),
-            Cell(f"{len(done)}/{len(row.seeds)}", "" if len(done) else "failed"),
+            Cell(f"{len(done)}/{len(row.seeds)}", "failed" * any(o.status == "failed" for o in of)),
             *(Cell(_spent(results, row, key)) for key in ("tokens_per_second", "memory_mib", "minutes")),
         ]
         table.append(line)

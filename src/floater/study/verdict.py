@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from floater.study.results import Column, Comparison, Results, Value
 from floater.study.tables import digits, spread
+
+_MOST = 12
 
 
 def sentences(results: Results) -> list[str]:
@@ -83,7 +87,7 @@ def _overall(results: Results) -> list[str]:
         "not told apart": f"Not told apart from {base.name} in any",
         "not tested": f"Not tested against {base.name}",
     }
-    parts = [f"{words[side]}: {', '.join(rows)}" for side, rows in found.items() if rows]
+    parts = [f"{words[side]}: {_listed(rows)}" for side, rows in found.items() if rows]
     return ["; ".join([parts[0], *(part[0].lower() + part[1:] for part in parts[1:])]) + "."]
 
 
@@ -115,12 +119,24 @@ def _of_column(results: Results, column: Column) -> list[str]:
         chosen = [c for c in found if results.verdict(c) == verdict]
         chosen.sort(key=lambda c: -c.chance.difference if column.greater else c.chance.difference)
         if chosen:
-            parts.append(f"{words}: {', '.join(_difference(c) for c in chosen)}")
+            parts.append(f"{words}: {_listed([_difference(c) for c in chosen])}")
     return [text + "; ".join(parts) + "."]
 
 
 def _said(value: Value, column: Column) -> str:
     return spread(value.mean, value.spread, column)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names; of too many the first, as the tables have all.
+
+    Example:
+        >>> _listed([str(n) for n in range(20)])
+        '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 10 more'
+    """
+    if len(names) <= _MOST:
+        return ", ".join(names)
+    return f"{', '.join(names[: _MOST - 2])} and {len(names) - _MOST + 2} more"
 
 
 def _difference(comparison: Comparison) -> str:
