@@ -1,4 +1,5 @@
 import copy
+from collections import deque
 from contextlib import nullcontext
 
 import pytest
@@ -9,6 +10,7 @@ from floater.flow import (
     FlowEncoder,
     FlowError,
     MLPField,
+    collocation,
     flow_error,
     nonblocking,
     plan,
@@ -24,7 +26,7 @@ TIMES = 0.1 * torch.arange(64, dtype=torch.float64)
 def late(monkeypatch):
     """Conditions on tensors of the CPU are read late, as on a GPU."""
     monkeypatch.setattr(nonblocking, "_LATE", {"cpu"})
-    monkeypatch.setattr(nonblocking, "_waiting", [])
+    monkeypatch.setattr(nonblocking, "_waiting", deque())
 
 
 def problem():
@@ -53,8 +55,9 @@ def test_a_planned_solve_reads_nothing_from_its_device(encodes, monkeypatch):
     encoder = FlowEncoder(there, 16, blocks=[0], names=("q", "k", "v")).to("meta")
     state, positions = start.detach().to("meta").requires_grad_(), torch.arange(64).unsqueeze(0)
     monkeypatch.setattr(nonblocking, "_LATE", {"meta"})
-    monkeypatch.setattr(nonblocking, "_waiting", [])
-    monkeypatch.setattr("floater.flow.collocation.settle", lambda **_: None)
+    monkeypatch.setattr(nonblocking, "_waiting", deque())
+    for module in ("collocation", "encoder", "nonblocking"):
+        monkeypatch.setattr(f"floater.flow.{module}.settle", lambda **_: None)
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # which knows no such device
 
     def step():
@@ -163,10 +166,128 @@ def test_plans_are_renewed_before_they_fail(late):
 def test_a_start_that_is_no_number_is_refused_late(late, monkeypatch):
     field, start = problem()
     solve(field, start, TIMES)
-    monkeypatch.setattr("floater.flow.collocation.settle", lambda **_: None)  # nothing is there yet
+    for module in ("collocation", "nonblocking"):
+        monkeypatch.setattr(f"floater.flow.{module}.settle", lambda **_: None)  # nothing is there yet
     solve(field, torch.full_like(start, torch.nan).requires_grad_(), TIMES)
     with pytest.raises(ValueError, match="start must be finite, got NaN or infinity"):
         settle()
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How often the backward sweeps were counted, and not known from a backward pass before."""
+    sweeps, times = collocation.backward_sweeps, []
+
+    def spied(y, windows, states, cotangent, rtol, counts=None):
+        times.extend([len(states)] * (counts is None))
+        return sweeps(y, windows, states, cotangent, rtol, counts)
+
+    monkeypatch.setattr(collocation, "backward_sweeps", spied)
+    return times
+
+
+@pytest.mark.parametrize("reads", ["late", "at once"])
+def test_texts_of_changing_length_share_windows_and_sweeps(reads, counted, monkeypatch):
+    if reads == "late":
+        monkeypatch.setattr(nonblocking, "_LATE", {"cpu"})
+        monkeypatch.setattr(nonblocking, "_waiting", deque())
+        monkeypatch.setattr(collocation, "windows_in_flight", lambda device: 8)
+    field, start = problem()
+    with torch.no_grad():
+        for parameter in field.parameters():
+            parameter.mul_(2)
+    draw = torch.Generator().manual_seed(0)
+    for length in [256, *torch.randint(20, 256, (30,), generator=draw).tolist()]:
+        times = 0.1 * torch.arange(length, dtype=torch.float64)
+        p = solve(field, start, times)
+        p.square().sum().backward()
+        settle()
+        assert flow_error(p, reference_solve(field, start, times)) < 1e-5
+    assert len(counted) - len(set(counted)) < 6  # once for each number of windows, and seldom anew
+    assert len({id(kept) for kept in plan._plans[field].values()}) == 1
+
+
+def told(loss):
+    loss.backward()
+    settle()
+
+
+@pytest.mark.parametrize("gradient", ["discrete", "recomputed"])
+def test_a_failed_solve_is_told_from_its_backward_pass(gradient, late):
+    field, start = problem()
+    solve(field, start, TIMES, gradient=gradient).sum().backward()
+    settle()
+    with torch.no_grad():
+        for parameter in field.parameters():
+            parameter.mul_(20)
+    p = solve(field, start, TIMES, gradient=gradient)
+    with pytest.raises(FlowError):
+        told(p.sum())
+
+
+@pytest.mark.parametrize("reads", ["late", "at once"])
+def test_gradients_that_overflowed_go_to_who_scaled_the_loss(reads, monkeypatch):
+    if reads == "late":
+        monkeypatch.setattr(nonblocking, "_LATE", {"cpu"})
+        monkeypatch.setattr(nonblocking, "_waiting", deque())
+    field, start = problem()
+    for size in (torch.inf, 1.0, torch.inf, torch.nan):
+        start.grad = None
+        field.zero_grad()
+        (size * solve(field, start, TIMES)).sum().backward()
+        settle()
+        for tensor in (start, *field.parameters()):
+            assert bool(tensor.grad.isfinite().all()) == (size == 1.0)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.LBFGS])
+def test_no_closure_gives_an_optimizer_the_gradient_of_a_solve_that_failed(kind, late):
+    field, start = problem()
+    optimizer = kind([start, *field.parameters()], lr=1e-7)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = solve(field, start, TIMES).square().sum()
+        loss.backward()
+        return loss
+
+    assert float(optimizer.step(closure)) > 0
+    with torch.no_grad():
+        for parameter in field.parameters():
+            parameter.mul_(10)
+    before = copy.deepcopy(field.state_dict())
+    with pytest.raises(FlowError):
+        optimizer.step(closure)
+    assert all(torch.equal(value, before[name]) for name, value in field.state_dict().items())
+
+
+def test_vectors_of_a_failed_solve_are_not_kept(late):
+    field, _ = problem()
+    encoder, positions = (
+        FlowEncoder(field, 16, blocks=[0], names=("q",), refresh_every=3),
+        torch.arange(64)[None],
+    )
+    for _ in range(3):
+        encoder(positions)
+    settle()
+    with torch.no_grad():
+        for parameter in field.parameters():
+            parameter.mul_(10)
+    with pytest.raises(FlowError):
+        encoder(positions)
+    vectors = encoder(positions).at(0, "q")[0]
+    expected = reference_solve(field, encoder.start.flatten(0, 1), TIMES)[:, 0]
+    assert float((vectors - expected).norm() / expected.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("gradient", ["discrete", "recomputed"])
+def test_what_inference_left_serves_training(gradient):
+    field, start = problem()
+    times = torch.tensor([0.7, 3.21])  # of no other test: windows are kept
+    with torch.inference_mode():
+        solve(field, start, times)
+    solve(field, start, times, gradient=gradient).sum().backward()
+    assert bool(start.grad.isfinite().all())
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from floater.flow.coordinates import Coordinates, coordinates
 from floater.flow.errors import FlowDiverged, FlowError, FlowInaccurate
 from floater.flow.field import is_smooth
 from floater.flow.legendre import gauss
-from floater.flow.nonblocking import defer, defers, settle
+from floater.flow.nonblocking import defer, defers, settle, watch_optimizers
 from floater.flow.piecewise import Dense
 from floater.flow.plan import Plan, keep_plan, kept_plan, plan_windows, truncation
 from floater.flow.stepping import full_precision, norms, wide_dtype
@@ -111,6 +111,7 @@ def collocate(
         wide = start.to(wide_dtype(start.device))
         key = (type(field), type(y), y.dtype, begin, rtol, atol)
         if training and defers(start.device):
+            watch_optimizers()
             settle(wait=False)
         plan = kept_plan(field, key, end) if training else None
         kept, widened, strict = plan is not None, False, _AIMED
@@ -127,11 +128,13 @@ def collocate(
             counts = plan.forward if len(plan.forward) >= len(windows) else None
             tighter, near = 0.1, False
             try:
-                velocities = swept(y, windows, plan, counts, rtol, atol)
+                returned: list[Tensor] = []
+                velocities = swept(y, windows, plan, counts, rtol, atol, returned)
             except NoConvergence as error:
                 failure = FlowDiverged(error.time, "the sweeps of collocation did not settle")
             else:
-                solution = Dense(windows, wide, velocities, torch.promote_types(torch.float32, start.dtype))
+                dtype = torch.promote_types(torch.float32, start.dtype)
+                solution = Dense(windows, wide, velocities, dtype, end, returned)
                 errors = _error(y, windows, solution.edge_values, velocities.detach(), rtol, atol)
                 if kept and plan.spread is not None and defers(start.device):
                     _judge_later(plan, windows.edges, errors, _allowed(plan, rtol))
@@ -210,9 +213,15 @@ def effective(field: nn.Module, rtol: float, atol: float) -> tuple[float, float]
 
 
 def swept(
-    y: Coordinates, windows: Windows, plan: Plan, counts: list[int] | None, rtol: float, atol: float
+    y: Coordinates,
+    windows: Windows,
+    plan: Plan,
+    counts: list[int] | None,
+    rtol: float,
+    atol: float,
+    returned: list[Tensor],
 ) -> Tensor:
-    """dp/dt at all nodes (n, N, rows, dim), with its gradient."""
+    """dp/dt at all nodes (n, N, rows, dim), with its gradient; `returned` is that of the `Dense` of it."""
     part = _SWEPT_FORWARD * plan.strict
     with torch.no_grad():
         states, taken = forward_sweeps(y, windows, part * rtol, part * atol, counts)
@@ -220,7 +229,7 @@ def swept(
         plan.forward = [sweeps + plan.reserve for sweeps in taken]
     if torch.is_grad_enabled():
         f = windows.by_nodes(y.parametric, states)
-        arguments = (y, windows, plan, states, rtol, y.start, f)
+        arguments = (y, windows, plan, states, rtol, returned, y.start, f)
         states = _Collocation.apply(*arguments)  # type: ignore[no-untyped-call]
     return windows.by_nodes(y.read, states)
 
@@ -262,7 +271,7 @@ def _judge_backward_later(plan: Plan, left: Tensor) -> None:
         (change,) = numbers
         if change <= _SPARE:
             return None
-        plan.backward = []
+        plan.backward.clear()
         if change <= _SERVES:
             return None
         return FlowDiverged(plan.edges[0], "in the backward pass: the sweeps that were enough before are not")
@@ -284,10 +293,11 @@ class _Collocation(torch.autograd.Function):
         plan: Plan,
         states: Tensor,
         rtol: float,
+        returned: list[Tensor],
         start: Tensor,
         f: Tensor,
     ) -> Tensor:
-        ctx.y, ctx.windows, ctx.plan, ctx.rtol = y, windows, plan, rtol
+        ctx.y, ctx.windows, ctx.plan, ctx.rtol, ctx.returned = y, windows, plan, rtol, returned
         ctx.save_for_backward(states)
         return states.view_as(states)
 
@@ -297,18 +307,23 @@ class _Collocation(torch.autograd.Function):
         (states,) = ctx.saved_tensors
         plan, arguments = ctx.plan, (ctx.y, ctx.windows, states, cotangents[0])
         rtol = _SWEPT_BACKWARD * ctx.rtol
+        overflow = ~torch.stack([*ctx.returned, states.new_zeros(()).to(ctx.y.start)]).isfinite().all()
+        ctx.returned.clear()
         with full_precision(states.device):
-            if len(plan.backward) >= len(states):
-                start, f, _, left = backward_sweeps(*arguments, rtol, plan.backward)
+            if len(states) in plan.backward:
+                start, f, _, left = backward_sweeps(*arguments, rtol, plan.backward[len(states)])
                 assert left is not None
                 if defers(states.device):
-                    _judge_backward_later(plan, left)
-                    return None, None, None, None, None, start, f
+                    _judge_backward_later(plan, left.masked_fill(overflow, 0.0))
+                    return *6 * (None,), start, f
                 if float(left) <= _SERVES:
-                    return None, None, None, None, None, start, f
+                    return *6 * (None,), start, f
+            if bool(overflow):
+                # As it may with a loss scale that is too large, which is found out by these.
+                return *6 * (None,), *(torch.full_like(x, torch.nan) for x in (ctx.y.start, states))
             try:
                 start, f, taken, _ = backward_sweeps(*arguments, rtol)
             except NoConvergence as error:
                 raise FlowDiverged(error.time, f"in the backward pass: {error}") from error
-            plan.backward = [sweeps + defers(states.device) for sweeps in taken]
-        return None, None, None, None, None, start, f
+            plan.backward[len(states)] = [sweeps + defers(states.device) for sweeps in taken]
+        return *6 * (None,), start, f

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from floater.flow.collocation import dense
 from floater.flow.errors import FlowError, SpanTooLong
 from floater.flow.field import ScaledField
-from floater.flow.nonblocking import sent
+from floater.flow.nonblocking import sent, settle
 from floater.flow.piecewise import Dense
 from floater.flow.plan import forget_plans
 from floater.flow.solver import COLLOCATION, check_options, solve
@@ -164,7 +164,9 @@ class FlowEncoder(nn.Module):
             return self._read(positions, held=not solves, keep=True)
         if not solves:
             return self._stored(positions, ahead=False)
+        self._store = None
         vectors, wanted, values = self._solved(positions)
+        settle()  # what is kept must be right
         with torch.inference_mode(False):
             self._store = Store(wanted.clone(), values.detach().transpose(0, 1).clone())
         return vectors
@@ -297,6 +299,8 @@ class FlowEncoder(nn.Module):
             if curve is None or curve.end < end:
                 with torch.set_grad_enabled(torch.is_grad_enabled() and not held):
                     curve = self._solve_curve(end, float(positions.max()), ahead=held)
+                if keep:
+                    settle()
                 if held or keep:
                     self._curve = curve.detach()
             vectors = curve.read(times.detach() if held else times)
@@ -304,6 +308,7 @@ class FlowEncoder(nn.Module):
 
     def _solve_curve(self, end: float, last: float, *, ahead: bool) -> Dense:
         """The flow from 0 to `end`, where the last position stands, or as far again if `ahead`."""
+        settle(wait=False)  # a flow that failed before is not this one
         tolerances = {name: self.solver[name] for name in ("rtol", "atol")}
         start = self.start.flatten(0, 1)
         if ahead and (self._baked or self._frozen):

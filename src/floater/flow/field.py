@@ -138,7 +138,7 @@ def _frequencies(dim: int, device: torch.device | None = None) -> Tensor:
     if dim < 2 or dim % 2:
         raise ValueError(f"dim must be a positive even number (sine and cosine pairs), got {dim}")
     pair = torch.arange(0, dim, 2, dtype=torch.float64, device=device)
-    return torch.pow(torch.tensor(1e-4, dtype=torch.float64, device=device), pair / dim)
+    return torch.pow(1e-4, pair / dim)
 
 
 def sinusoid(positions: Tensor, dim: int) -> Tensor:

@@ -85,6 +85,7 @@ def _integrals(x: Tensor, projection: Tensor) -> Tensor:
 
 
 @lru_cache
+@torch.inference_mode(False)  # a training may use what is kept
 def gauss(count: int, device: torch.device | None = None, dtype: torch.dtype = torch.float64) -> Rule:
     """The rule of so many nodes, by the eigenvalues of the Jacobi matrix.
 

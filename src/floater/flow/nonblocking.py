@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ class _Copied(NamedTuple):
     judge: Judge
 
 
-_waiting: list[_Copied] = []
+_waiting: deque[_Copied] = deque()
 
 
 def defers(device: torch.device) -> bool:
@@ -41,7 +42,7 @@ def defer(numbers: Tensor, judge: Judge) -> None:
         numbers: A few numbers (k,).
         judge: Takes them as a list; the exception it returns, if any, is raised by `settle`.
     """
-    _watch_optimizers()
+    watch_optimizers()
     if numbers.device.type != "cuda":
         _waiting.append(_Copied(numbers.detach().clone(), None, judge))
         return
@@ -56,8 +57,10 @@ def defer(numbers: Tensor, judge: Judge) -> None:
 def settle(*, wait: bool = True) -> None:
     """Judge what was deferred.
 
-    Every optimizer of PyTorch calls this before its step, so that no step is taken with the gradient of a
-    solve that failed. Who updates parameters without one calls it first.
+    Every optimizer of PyTorch calls this before its step and after its closure, so that no step is taken with
+    the gradient of a solve that failed; of several closures, as those of LBFGS, the steps before stay taken.
+    Who updates parameters without an optimizer calls it first, and with a `torch.amp.GradScaler` before
+    `unscale_` and `step`: it does not forget that it unscaled the gradients of a step that was not taken.
 
     Args:
         wait: Whether to wait for numbers that are not there yet; else these stay deferred.
@@ -73,9 +76,12 @@ def settle(*, wait: bool = True) -> None:
         Traceback (most recent call last):
         floater.flow.errors.FlowInaccurate: collocation missed its tolerance 7 times over near t = 1.5; ...
     """
-    asked, failures = _waiting.copy(), []
-    _waiting.clear()
-    for copied in asked:
+    failures = []
+    for _ in range(len(_waiting)):
+        try:
+            copied = _waiting.popleft()
+        except IndexError:  # another thread was faster
+            break
         if copied.there is not None and not wait and not copied.there.query():  # type: ignore[no-untyped-call]
             _waiting.append(copied)
             continue
@@ -100,6 +106,7 @@ def require(met: Tensor, failure: Callable[[], Exception], *, later: bool) -> No
         ValueError: no
     """
     if later and defers(met.device):
+        settle(wait=False)
         defer(met.reshape(1), lambda numbers: None if numbers[0] else failure())
     elif not bool(met):
         raise failure()
@@ -115,9 +122,29 @@ def sent(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None)
     tensor = tensor.to(dtype or tensor.dtype)
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
+    return tensor.to(device, non_blocking=defers(device))
 
 
 @lru_cache
-def _watch_optimizers() -> None:
-    register_optimizer_step_pre_hook(lambda *_: settle())
+def watch_optimizers() -> None:
+    """Have every optimizer settle before its steps; a closure, only if this comes before it is called."""
+    register_optimizer_step_pre_hook(_before_step)
+
+
+def _before_step(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Settle, and once more after a closure, whose solves come after this."""
+    settle()
+
+    def settled(argument: Any) -> Any:
+        if not callable(argument):
+            return argument
+
+        def closure() -> Any:
+            result = argument()
+            settle()
+            return result
+
+        return closure
+
+    optimizer, *rest = args
+    return (optimizer, *map(settled, rest)), {name: settled(value) for name, value in kwargs.items()}

@@ -26,10 +26,22 @@ class Dense:
         start: p at the first edge (rows, dim), wide.
         velocities: dp/dt at the nodes (n, N, rows, dim).
         dtype: The dtype to return.
+        end: The end of its span; by default that of the last window.
+        returned: Takes a sum of the cotangents of each reading, once they are there.
     """
 
-    def __init__(self, windows: Windows, start: Tensor, velocities: Tensor, dtype: torch.dtype) -> None:
-        self.edges, self.begin, self.end = windows.edges, windows.edges[0], windows.edges[-1]
+    def __init__(
+        self,
+        windows: Windows,
+        start: Tensor,
+        velocities: Tensor,
+        dtype: torch.dtype,
+        end: float | None = None,
+        returned: list[Tensor] | None = None,
+    ) -> None:
+        self.edges, self.begin = windows.edges, windows.edges[0]
+        self.end = windows.edges[-1] if end is None else end
+        self._returned = [] if returned is None else returned
         self._windows, self._start, self._velocities, self._dtype = windows, start, velocities, dtype
 
     def at(self, times: Tensor) -> Tensor:
@@ -85,7 +97,8 @@ class Dense:
 
     def detach(self) -> Dense:
         """The same solution without gradients."""
-        return Dense(self._windows, self._start.detach(), self._velocities.detach(), self._dtype)
+        start, velocities = self._start.detach(), self._velocities.detach()
+        return Dense(self._windows, start, velocities, self._dtype, self.end)
 
 
 class Reading(Sequence[Tensor]):
@@ -103,7 +116,7 @@ class Reading(Sequence[Tensor]):
     def __init__(self, solution: Dense, times: Tensor, known: Tensor) -> None:
         self._windows, self._dtype, self._times = solution._windows, solution._dtype, times
         self._start, self._velocities = solution._start, solution._velocities
-        self._edges = solution.edge_values
+        self._edges, self._returned = solution.edge_values, solution._returned
         self._order: Tensor | None = None
         if not bool((known.diff() >= 0).all()):
             known, order = known.sort()
@@ -199,6 +212,7 @@ class _Read(torch.autograd.Function):
             if values is not None and times is not None:
                 rates = torch.mm(values[a:b], velocities[w].flatten(1))
                 reading._put(times, a, b, (rates * own).sum(1).to(times.dtype))
+        reading._returned.append(right.sum())
         return None, None, right, result, times
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ class Plan:
         strict: The part of the tolerance that they were made for.
         wide: Whether float32 did not meet the tolerance, and the arithmetic is float64.
         forward: Sweeps of the first windows in the last solve that counted them.
-        backward: The same of its backward pass.
+        backward: The same of its backward pass, which begins at the last window, by the number of windows.
         amplification: What the flow made of a small change of its start, where that was looked at.
         spread: The error that was found, over the sum of those estimated in the windows; None if it was
             not looked for.
@@ -53,21 +54,20 @@ class Plan:
     strict: float = 1.0
     wide: bool = False
     forward: list[int] = field(default_factory=list)
-    backward: list[int] = field(default_factory=list)
+    backward: dict[int, list[int]] = field(default_factory=dict)
     amplification: float = 0.0
     spread: float | None = None
     reserve: int = 0
     life: int = _LIFE
 
     def until(self, end: float) -> list[float]:
-        """The edges, cut off at `end`.
+        """The edges up to the first that is not before `end`; cut there, a window would take other sweeps.
 
         Example:
             >>> Plan([0.0, 1.0, 2.0, 3.0]).until(1.5)
-            [0.0, 1.0, 1.5]
+            [0.0, 1.0, 2.0]
         """
-        least = 1e-9 * (end - self.edges[0])
-        return [*(edge for edge in self.edges if edge < end - least), end]
+        return self.edges[: bisect_left(self.edges, end) + 1]
 
 
 _plans: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, Plan]] = WeakKeyDictionary()

@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from floater.flow.collocation import collocate, effective, swept, windows_in_flight
 from floater.flow.coordinates import coordinates
+from floater.flow.nonblocking import settle
 from floater.flow.piecewise import Dense
 from floater.flow.plan import Plan
 from floater.flow.stepping import full_precision
@@ -27,7 +28,7 @@ def recomputed_solve(
 
     Source: Chen, Xu, Zhang and Guestrin, "Training Deep Nets with Sublinear Memory Cost" (2016). The
     backward pass is given p at every eighth edge of the windows, solves the windows from there to the next
-    such edge again, the last piece first, and so takes one more forward pass.
+    such edge again, the last piece first, and so takes one more forward pass. It waits for a GPU.
 
     Args:
         field: See `floater.flow.solve`.
@@ -75,6 +76,7 @@ class _Recomputed(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         field, _, rtol, atol, _ = ctx.solved
         states, times, *parameters = ctx.saved_tensors
+        settle()  # of a solve that failed, none can be repeated
         rtol, atol = effective(field, rtol, atol)
         known, right = times.tolist(), torch.zeros_like(states[0])
         total = [torch.zeros_like(parameter) for parameter in parameters]
@@ -85,8 +87,10 @@ class _Recomputed(torch.autograd.Function):
                 start = states[piece].to(ctx.dtype).requires_grad_()
                 y = coordinates(field, start, edges[0], rtol if ctx.arithmetic == ctx.dtype else 0.0)
                 windows = Windows(edges, windows_in_flight(states.device), y.dtype, states.device)
-                velocities = swept(y, windows, Plan(edges), None, rtol, atol)
-                solution = Dense(windows, start.to(states.dtype), velocities, cotangents[0].dtype)
+                returned: list[Tensor] = []
+                velocities = swept(y, windows, Plan(edges), None, rtol, atol, returned)
+                wide = start.to(states.dtype)
+                solution = Dense(windows, wide, velocities, cotangents[0].dtype, returned=returned)
                 own = slice(bisect_right(known, edges[0]) if piece else 0, bisect_right(known, edges[-1]))
                 wanted = times[own].detach().requires_grad_(of_times is not None)
                 outputs, gradients = [solution.at_edges()[-1]], [right]

@@ -48,8 +48,8 @@ def solve(
     (Chen et al., "Neural Ordinary Differential Equations", 2018). "collocation" is `floater.flow.dense`,
     the other methods are torchdiffeq's. The running state is kept in float64 and the field is evaluated
     in the widest of float32, the start's and the parameters' dtypes, with autocast off and without
-    TF32, so half-precision models solve in float32; TF32 is off in collocation's backward pass as well,
-    and as the caller chose in that of the other methods.
+    TF32, so half-precision models solve in float32; TF32 is off in the backward sweeps of collocation, too,
+    and as the caller chose in other backward passes.
 
     Args:
         field: Any module with `forward(t, p)`: scalar t, p (rows, dim), returns (rows, dim).

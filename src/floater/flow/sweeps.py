@@ -128,7 +128,7 @@ def backward_sweeps(
     pullback = y.transposed(windows.times, states)
     # Next to nothing comes back from saturated units: denormal numbers, which processors multiply slowly.
     magnitude = cotangent.abs()
-    small = magnitude <= torch.finfo(magnitude.dtype).eps ** 2 * magnitude.max()
+    small = magnitude < torch.finfo(magnitude.dtype).eps ** 2 * magnitude.max()
     cotangent = cotangent.masked_fill(small, 0.0)
     right = y.start.new_zeros(rows, width)
     f = torch.empty_like(states)
@@ -150,7 +150,7 @@ def backward_sweeps(
                 allowed = rtol * norms(after.flatten())
                 if counts is not None:
                     # Both may be zero.
-                    changes.append((change / allowed).masked_fill(change <= allowed, 1.0))
+                    changes.append((change / allowed).masked_fill(change == 0, 0.0))
                     break
                 if bool(change <= allowed):
                     break

@@ -99,6 +99,7 @@ class Windows:
 
 
 @lru_cache(maxsize=16)
+@torch.inference_mode(False)  # a training may use what is kept
 def tiled(edges: tuple[float, ...], flight: int, dtype: torch.dtype, device: torch.device) -> Windows:
     """The windows between these edges, kept, as one plan serves many solves."""
     return Windows(edges, flight, dtype, device)
