@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from floater.encodings import PositionError, catalogue
+from floater.flow import FlowError
 from floater.settings import dump
 from floater.study import figures, tables, verdict
 from floater.study.cell import software
@@ -189,14 +190,14 @@ def _positions(results: Results) -> Iterator[tuple[str, list[Picture], list[str]
     for name, source in (sources | results.settings.checkpoints).items():
         try:
             subjects[name] = analyses.subject(source)
-        except (DataError, PositionError) as error:
+        except (DataError, PositionError, FlowError) as error:
             closed.append(f"{name}: {error}")
     for kind in results.settings.pictures if subjects else []:
         pictures, missing = [], list(closed)
         for name, subject in subjects.items():
             try:
                 drawn = analyses.draw(subject, kind)
-            except (DataError, PositionError) as error:
+            except (DataError, PositionError, FlowError) as error:
                 missing.append(f"{name}: {str(error).split('; floater plot shows')[0]}")
                 continue
             drawn.figure.set_size_inches(*_fitted(drawn.figure))

@@ -56,6 +56,34 @@ def test_vectors_at_the_input_meet_through_the_projections_of_the_first_block(no
     assert torch.allclose(logits, torch.einsum("thd,shd->hts", q, k) / 8**0.5, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [FloaterModel, FloaterForCausalLM])
+def test_constants_of_heads_are_no_positions(kind: Any) -> None:
+    """Biases of projections give each head a number of its own, the same for every key."""
+    model = made("none", kind)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter)
+    with pytest.raises(DataError, match="no part of its attention that positions give"):
+        positional_logits(model, T)
+
+
+def test_a_mask_is_a_part_that_positions_give() -> None:
+    (logits,) = positional_logits(made("window", position_options={"size": 1}), T).values()
+    distances = torch.arange(T) - torch.arange(T)[:, None]
+    assert torch.equal(logits.isnan()[0], distances.abs() > 1)
+
+
+def test_half_precision_is_close_to_single() -> None:
+    (single,) = positional_logits(made("learned"), T).values()
+    (half,) = positional_logits(made("learned").bfloat16(), T).values()
+    assert torch.allclose(single, half, atol=0.05 * float(single.abs().max()))
+
+
+def test_linear_attention_has_no_logits() -> None:
+    with pytest.raises(DataError, match="linear attention"):
+        positional_logits(made("learned", attention="linear"), T)
+
+
 def test_flows_meet_in_every_block() -> None:
     model = made("floater")
     row = model.encoder.position

@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from transformers import AutoModel, ViTConfig, ViTModel
 
+import floater
 from floater.cli import main
 from floater.encodings import catalogue
 from floater.study.analyses import KINDS, Options, draw, kinds
 from floater.study.analyses.kinds import default_path
+from floater.tasks.text import DataError
 from floater.transformer import FloaterConfig, FloaterForMaskedLM
 
 SMALL = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2}
@@ -79,6 +82,34 @@ def test_what_a_person_gets_wrong_is_one_line(
         "vectors, similarity, smoothness, probe, reordering"
     )
     assert "reordering needs sentences: give a file of lines with --text" in said(MINILM, "reordering")
+    assert "cannot be run on 513 tokens of text" in said(MINILM, "probe", "--length", "513")
+    (tmp_path / "listed").mkdir()
+    (tmp_path / "listed" / "config.json").write_text("[]")
+    assert "config.json is no mapping" in said(str(tmp_path / "listed"), "vectors")
+
+
+def test_a_saved_model_is_shown_with_the_flow_that_was_plugged_into_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = AutoModel.from_pretrained(MINILM)
+    floater.plug(model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "floater" in name:
+                parameter.normal_(std=0.02)
+    expected = draw(model, "flow").numbers
+    model.save_pretrained(tmp_path / "whole")
+    floater.save(model, tmp_path / "flow")
+    for folder in ("whole", "flow"):
+        found = draw(str(tmp_path / folder), "flow").numbers
+        assert found.keys() == expected.keys()
+        assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("kind", ["vectors", "probe", "flow"])
+def test_models_that_read_no_text_say_so(kind: str) -> None:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    with pytest.raises(DataError, match="ViTModel"):
+        draw(ViTModel(ViTConfig(**sizes, image_size=8, patch_size=4)), kind)
 
 
 def test_every_row_of_the_catalogue_has_its_kinds() -> None:

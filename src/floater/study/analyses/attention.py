@@ -58,14 +58,13 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
         raise DataError(
             f"{of.name} is a {type(of.model).__name__}; positional attention is of this library's models"
         )
+    if of.model.config.attention == "linear":
+        raise DataError(f"{of.name} has linear attention: it has no logits")
     found: dict[str, Tensor] = {}
     for name, stack in stacks.items():
         before: Tensor | None = None
         for block, logits in enumerate(_logits(stack, of.model, of.length(length, 64)), start=1):
-            known = logits[~logits.isnan()]
-            if float(known.max() - known.min()) > 1e-6 and (
-                before is None or not torch.allclose(logits, before, equal_nan=True)
-            ):
+            if _tells(logits) and (before is None or not torch.allclose(logits, before, equal_nan=True)):
                 found[label(name if len(stacks) > 1 else "", f"block {block}")] = logits
             before = logits
     if not found:
@@ -73,11 +72,22 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
     return found
 
 
+def _tells(logits: Tensor) -> bool:
+    """Whether a query tells keys apart, by their logits or by a mask that is more than causal."""
+    masked = logits.isnan()
+    most, least = (
+        logits.masked_fill(masked, -torch.inf).amax(-1),
+        logits.masked_fill(masked, torch.inf).amin(-1),
+    )
+    later = torch.ones_like(masked[0]).triu(1)
+    return float((most - least).max()) > 1e-6 or bool((masked != (later & masked.any())).any())
+
+
 def _logits(stack: Encoder | Decoder, model: PreTrainedModel, length: int) -> list[Tensor]:
     """(heads, T, S) of each block's self-attention when all embeddings are zero."""
     positions, position = Positions.arange(length, device=model.device), stack.position
     state = position.prepare(positions)
-    zeros = torch.zeros(1, length, model.config.hidden_size, device=model.device)
+    zeros = torch.zeros(1, length, model.config.hidden_size, device=model.device, dtype=model.dtype)
     found = []
     for layer in range(stack.repeats * len(stack.blocks)):
         block = stack.blocks[layer % len(stack.blocks)]

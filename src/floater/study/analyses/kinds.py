@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,18 +124,18 @@ def _of_attention(of: Subject, options: Options) -> Drawn:
     figure.suptitle(title)
     head_maps(figure, axes, logits)
     weights = logits.nan_to_num(nan=-float("inf")).softmax(-1)
-    entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1).mean(-1)
+    entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1).nanmean(-1)  # of queries that have a key
     said = (
         f"{len(logits)} heads x {logits.shape[-1]} positions at {place}; "
         "positions that a head would spread over without words (exp of the entropy): "
-        + ", ".join(f"{spread:.1f}" for spread in entropy.exp().tolist())
+        + ", ".join("none" if math.isnan(e) else f"{math.exp(e):.1f}" for e in entropy.tolist())
     )
     return Drawn(figure, title, said, found)
 
 
 def _of_flow(of: Subject, options: Options) -> Drawn:
     found = curves(of, options.length)
-    place, values = chosen("a flow", of.name, found.values, options.where)
+    place, values = chosen("flow", of.name, found.values, options.where)
     trained = options.trained or of.trained
     figure, (axes,) = panels(1, width=7.6)
     title = f"{of.name}: the flow\n{place}"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from floater.study.analyses.pictures import COLOURS, tidy
-from floater.study.analyses.subject import Source, Subject, run_tokens, subject
+from floater.study.analyses.subject import Source, Subject, check_known, run_tokens, subject
 from floater.tasks.text import DataError
 
 if TYPE_CHECKING:
@@ -134,14 +134,12 @@ def drawn(of: Subject, width: int, rows: int, seed: int = 0) -> Tensor:
 
 
 def _of_text(of: Subject, text: Sequence[str], width: int, rows: int) -> Tensor:
-    tokenizer = of.tokenizer()
-    encoded = tokenizer(list(text), add_special_tokens=False)["input_ids"]
-    ids = torch.tensor([token for line in encoded for token in line][: rows * width])
+    lines = [line for line in text if line.strip()]
+    encoded = of.tokenizer()(lines, add_special_tokens=False)["input_ids"] if lines else []
+    ids = torch.tensor([token for line in encoded for token in line][: rows * width], dtype=torch.long)
     if len(ids) < 8 * width:
         raise DataError(f"the text has {len(ids)} tokens; a probe over {width} positions needs {8 * width}")
-    unknown = 0 if tokenizer.unk_token_id is None else int((ids == tokenizer.unk_token_id).sum())
-    if unknown > len(ids) / 2:
-        raise DataError(f"{unknown:,} of the text's {len(ids):,} tokens are unknown to {of.name}")
+    check_known(of, ids)
     return ids[: len(ids) // width * width].view(-1, width)
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from floater.study.analyses.pictures import COLOURS, tidy
-from floater.study.analyses.subject import Source, Subject, run_tokens, subject
+from floater.study.analyses.subject import Source, Subject, check_known, run_tokens, subject
 from floater.tasks.text import DataError
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ def detect(
             f"{len(examples)} of the {len(text)} lines have {SHORTEST} to {LONGEST} words and are no "
             f"repetition; detection needs {LEAST} such sentences"
         )
+    check_known(of, torch.tensor([token for ids, _, _ in examples for token in ids]))
     states = _states(of, [ids for ids, _, _ in examples], [firsts for _, firsts, _ in examples])
     targets = torch.tensor([[moved.inserted, moved.original] for _, _, moved in examples])
     cut = max(1, int(HELD_OUT * len(examples)))
@@ -149,7 +150,8 @@ def detect(
         torch.manual_seed(seed)
         pointers = _trained(states[cut:], targets[cut:], epochs, random)
     right = _right(pointers, states[:cut], targets[:cut])
-    chance = float(np.mean([1 / len(moved.order) for _, _, moved in examples[:cut]]))
+    # The last word never moves.
+    chance = float(np.mean([1 / (len(moved.order) - 1) for _, _, moved in examples[:cut]]))
     inserted, original = right.float().mean(0).tolist()
     both = float(right.all(1).float().mean())
     return Detection(inserted, original, both, chance, len(examples) - cut, cut)
@@ -160,8 +162,11 @@ def _examples(
 ) -> list[tuple[list[int], list[int], Moved]]:
     """Token ids of sentences with a word moved, the first token of each word, and the move."""
     tokenizer, found = of.tokenizer(), []
+    # Where a word at the beginning has other tokens than within a line, these would tell that it was moved.
+    once, *_, again = tokenizer("so so", add_special_tokens=False)["input_ids"] or [0, 0]
+    space = "" if once == again else " "
     for line in dict.fromkeys(line.strip() for line in text):
-        encoded = tokenizer(line)
+        encoded = tokenizer(space + line)
         ids, owners = encoded["input_ids"], encoded.word_ids()
         words: dict[int, list[int]] = {}
         for token, owner in zip(ids, owners, strict=True):

@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
 from floater.encodings import PositionModel
+from floater.flow import FlowError
+from floater.pretrained import PlugError, load
+from floater.pretrained.saving import RECORD
 from floater.tasks.run import LONGEST as LONGEST_EXAMPLE
 from floater.tasks.run import MODEL, RESULT, inside, load_model
 from floater.tasks.text import DataError
@@ -61,7 +65,7 @@ class Subject:
             if self.folder is None:
                 raise ValueError("it was given without a directory")
             found = AutoTokenizer.from_pretrained(self.folder)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
             raise DataError(f"{self.name} has no tokenizer: {' '.join(str(error).split())[:120]}") from error
         if not getattr(found, "is_fast", False):
             raise DataError(f"{self.name} has a tokenizer that does not tell which tokens are of one word")
@@ -102,12 +106,18 @@ def subject(source: Source) -> Subject:
     folder = inside(Path(source), MODEL)
     at = Path(source).resolve()
     name = at.parent.name if at.name == MODEL else at.name
+    if (folder / RECORD).is_file() and not (folder / "config.json").is_file():
+        return Subject(name, _plugged(folder), str(folder))
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(
             f"{source} holds no trained model: {folder / 'config.json'} cannot be read"
         ) from error
+    if not isinstance(config, dict):
+        raise DataError(f"{source} holds no trained model: {folder / 'config.json'} is no mapping")
+    if config.get("floater"):
+        return Subject(name, _plugged(folder), str(folder), _longest(folder.parent / RESULT))
     kind = _own(str(next(iter(config.get("architectures") or []), None)))
     longest = _longest(folder.parent / RESULT)
     if kind is not None:
@@ -137,13 +147,24 @@ def _hugging_face(name: str) -> PreTrainedModel:
     logging.set_verbosity_error()  # a head's weights that no analysis needs are not worth a line
     try:
         model = AutoModel.from_pretrained(name)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:160]
         absent = "is no directory, and no checkpoint by this name can"
         what = "holds a model that cannot" if Path(name).is_dir() else absent
         raise DataError(f"{name} {what} be loaded: {reason}") from error
     finally:
         logging.set_verbosity(before)
+    assert isinstance(model, PreTrainedModel)
+    model.train(False)
+    return model
+
+
+def _plugged(folder: Path) -> PreTrainedModel:
+    """A model of another library with its flow."""
+    try:
+        model = load(folder)
+    except (PlugError, OSError, ValueError) as error:
+        raise DataError(f"{folder} holds a plugged model that cannot be loaded: {error}") from error
     assert isinstance(model, PreTrainedModel)
     model.train(False)
     return model
@@ -175,6 +196,28 @@ def label(stack: str, *parts: str) -> str:
         ('block 1 query', 'encoder input')
     """
     return " ".join(part for part in (stack, *parts) if part)
+
+
+def check_known(of: Subject, ids: Tensor) -> None:
+    """Check that a tokenizer knows a text.
+
+    Args:
+        of: whose tokenizer gave the ids.
+        ids: of tokens (n,).
+
+    Raises:
+        DataError: if half of the tokens are unknown, or more than half the same one.
+    """
+    unknown = of.tokenizer().unk_token_id
+    of_unknown = 0 if unknown is None else int((ids == unknown).sum())
+    if 2 * of_unknown >= len(ids):
+        raise DataError(f"{of_unknown:,} of the text's {len(ids):,} tokens are unknown to {of.name}")
+    token, count = (int(x) for x in (ids.bincount().argmax(), ids.bincount().max()))
+    if 2 * count > len(ids):
+        raise DataError(
+            f"{count:,} of the text's {len(ids):,} tokens are the same, number {token}: {of.name} does not "
+            "know the text"
+        )
 
 
 def chosen(kind: str, name: str, found: dict[str, Any], where: str | None) -> tuple[str, Any]:
@@ -212,8 +255,10 @@ def run_tokens(model: PreTrainedModel, ids: Tensor, mask: Tensor | None = None) 
         PositionError: if the position model does not reach that far.
         DataError: if the model cannot be run on text.
     """
-    if isinstance(model, FloaterPreTrainedModel) and model.main_input_name != "input_ids":
+    if model.main_input_name != "input_ids":
         raise DataError(f"a {type(model).__name__} reads {model.main_input_name}, not text")
+    if getattr(model.config, "halting", None):
+        raise DataError(f"{type(model).__name__} halts, at each token after as many steps as it likes")
     ids = ids.to(model.device)
     mask = torch.ones_like(ids) if mask is None else mask.to(model.device)
     stack = model.get_encoder() if model.config.is_encoder_decoder else model
@@ -221,7 +266,9 @@ def run_tokens(model: PreTrainedModel, ids: Tensor, mask: Tensor | None = None) 
     if inner is None:
         try:
             out = stack(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-        except (TypeError, ValueError, IndexError) as error:
+        except FlowError:
+            raise
+        except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
             name = type(model).__name__
             raise DataError(f"{name} cannot be run on {ids.shape[1]} tokens of text: {error}") from error
         return [states.cpu() for states in out.hidden_states]

@@ -139,6 +139,7 @@ def _seen(model: PreTrainedModel, modules: Mapping[str, nn.Module], tokens: int)
 
     def keep(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
         def hook(module: nn.Module, given: Any, out: Tensor) -> None:
+            out = out[0] if isinstance(out, tuple) else out
             seen[name] = out.reshape(-1, out.shape[-1])[:tokens]
 
         return hook
@@ -151,7 +152,7 @@ def _seen(model: PreTrainedModel, modules: Mapping[str, nn.Module], tokens: int)
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
     try:
         model(input_ids=ids, attention_mask=torch.ones_like(ids), **more)
-    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+    except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
         raise DataError(f"{type(model).__name__} cannot be run on tokens: {error}") from error
     finally:
         for hook in hooks:
