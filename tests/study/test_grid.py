@@ -43,6 +43,9 @@ def test_a_model_may_change_any_setting_and_start_from_another(tmp_path: Path) -
     assert (plain.training.lr, flow.training.lr, flow.training.max_steps) == (1e-2, 5e-3, 9)
     assert flow.training.warm_start == plain.run
     assert made.cells[1].after == made.cells[0].name
+    models["floater"]["seeds"] = [4]
+    made = grid(settings(tmp_path, models=models, blocks=["input"], seeds=[3, 4]), "here")
+    assert [cell.after for cell in made.cells] == [None, "sinusoidal-input-4", None]
 
 
 def test_a_model_may_have_seeds_of_its_own(tmp_path: Path) -> None:
@@ -107,6 +110,11 @@ def test_each_cell_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
         (
             {"models": {"none": {"settings": {"training": {"seed": 7}}}}},
             "settings.training.seed is not to be",
+        ),
+        ({"models": {"none": {"settings": {"training": [1]}}}}, r"settings.training is \[1\]; it must be a"),
+        (
+            {"models": {"t5": {"settings": {"model": {"position_options": {"buckets": 4}}}}}},
+            "settings.model.position_options is not to be set",
         ),
         ({"seeds": [2**32]}, "cell none-4294967296: training: seed is 4294967296"),
         ({"left_out": {"none": "no"}}, "'none' is among models and among left_out"),

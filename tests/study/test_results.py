@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -97,6 +98,15 @@ def test_cells_that_started_from_others_are_compared_seed_by_seed(starts: dict[s
     (compared,) = found.comparisons
     assert compared.chance.seeds == pytest.approx(ttest_rel(right["warm"], right["none"]).pvalue)
     assert "3 seeds, seed by seed with warm" in verdict.sentences(found)[-1]
+
+
+def test_losses_by_position_reach_as_far_as_the_longest_seed() -> None:
+    found = made(["none"], [1, 2], lambda row, seed: np.ones(400))
+    for outcome, length in zip(found.outcomes, (4, 2), strict=True):
+        numbers = {"position_nats": np.arange(1.0, length + 1), "position_tokens": np.ones(length, dtype=int)}
+        outcome.measured["lengths"] = replace(outcome.measured["lengths"], **numbers)
+    (line,) = figures.loss_by_position(found, "lengths").axes[0].lines
+    assert list(line.get_ydata()) == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_of_many_rows_the_baseline_and_the_best_are_drawn() -> None:

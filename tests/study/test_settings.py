@@ -22,6 +22,7 @@ from .small import settings
         ({"level": 1.5}, "level is 1.5"),
         ({"task": "tagging"}, "short_to_long cuts translation data"),
         ({"tests": {"lengths": {}}}, "'lengths' is the test set of short_to_long"),
+        ({"tests": {"validation": {}}}, "'validation' is what runs say themselves"),
         ({"short_to_long": {"builtin": 9, "cut": 15}}, "short_to_long: the built-in corpus is cut at 80"),
         ({"short_to_long": {"source": ["a"]}}, "source and target must have as many files"),
         ({"short_to_long": {"source": ["a"], "target": ["b"], "skip": {"c": 1}}}, "skip names c"),

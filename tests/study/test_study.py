@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from floater.cli import main
-from floater.settings import dump
+from floater.settings import SettingsError, dump
 from floater.study import launch, local_launcher, run
 from floater.study.cell import is_finished, read
 from floater.study.grid import grid
@@ -107,6 +107,58 @@ def test_one_more_seed_leaves_the_others(tmp_path: Path, monkeypatch: pytest.Mon
     run.study(settings(tmp_path, seeds=[1], **small), say=lambda text: None)
     run.study(settings(tmp_path, seeds=[1, 7], **small), say=lambda text: None)
     assert started.started == ["none-1", "none-7"]
+
+
+def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tmp_path / "text"
+    text.write_text("so it is a b c\n" * 40, encoding="utf-8")
+    common = {
+        "objective": "masked",
+        "data": {"train": str(text), "valid": str(text), "block": 16, "vocabulary_size": 280},
+        "model": settings(tmp_path).settings["model"],
+        "training": {"max_steps": 1, "validate_every": 1, "save_every": 1, "keep": 1, "average": 0},
+    }
+    source = tmp_path / "test"
+    source.write_text("so it is\n" * 20, encoding="utf-8")
+    asked = settings(
+        tmp_path / "study",
+        task="language_modeling",
+        settings=common,
+        models={"none": {}},
+        seeds=[1],
+        short_to_long={},
+        tests={"other": {"source": str(source)}},
+    )
+    monkeypatch.setattr(run, "launcher", lambda *_: Inline())
+    first = run.study(asked, say=lambda text: None).outcomes[0].measured["other"]
+    source.write_text("c b a is it\n" * 20, encoding="utf-8")
+    second = run.study(asked, say=lambda text: None).outcomes[0].measured["other"]
+    assert first.score("loss") != second.score("loss")
+    text.write_text("a b c\n" * 40, encoding="utf-8")
+    with pytest.raises(
+        SettingsError, match=r"cell none-1: data\.train has changed since the cell was trained"
+    ):
+        run.study(asked, say=lambda text: None)
+
+
+def test_a_cell_that_ends_without_a_word_is_a_failed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent:
+        slots = 1
+
+        def start(self, chosen: object) -> Silent:
+            return self
+
+        def poll(self) -> int:
+            return 1
+
+        def stop(self) -> None: ...
+
+    monkeypatch.setattr(run, "launcher", lambda *_: Silent())
+    small = {"models": {"none": {}}, "short_to_long": {"builtin": 20, "builtin_test": 1}}
+    results = run.study(settings(tmp_path, seeds=[1], **small), say=lambda text: None)
+    assert [(o.status, o.error[:26]) for o in results.outcomes] == [("failed", "it ended without a word; s")]
 
 
 def test_a_killed_study_goes_on_and_has_the_same_table(tmp_path: Path) -> None:

@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from floater.settings import load
-from floater.study.grid import CELLS, PLAN
+from floater.study.digests import changed, digests
+from floater.study.grid import CELLS, COST, PLAN
 from floater.study.progress import entries
 from floater.tasks import registry
 from floater.tasks.measurement import Measurement
 from floater.tasks.run import MODEL, write_json, write_whole
 
-COST, MEASURED = "cost.json", "measured"
+MEASURED = "measured"
 PACKAGES = ("floater", "torch", "transformers", "tokenizers", "torchdiffeq", "sacrebleu", "numpy", "scipy")
 
 
@@ -89,7 +90,10 @@ def is_finished(run: Path, tests: Mapping[str, Mapping[str, Any]]) -> bool:
 def is_measured(run: Path, test: str, given: Mapping[str, Any]) -> bool:
     """Whether a run is scored on a test set, as it is now."""
     path = run / MEASURED / f"{test}.json"
-    return path.is_file() and bool(json.loads(path.read_text(encoding="utf-8"))["test"] == given)
+    if not path.is_file():
+        return False
+    said = json.loads(path.read_text(encoding="utf-8"))
+    return said["test"] == given and changed(said.get("files", {}), given) is None
 
 
 def read(run: Path, test: str) -> Measurement:
@@ -109,6 +113,7 @@ def read(run: Path, test: str) -> Measurement:
 def _write(run: Path, test: str, given: Mapping[str, Any], found: Measurement, seconds: float) -> None:
     folder = run / MEASURED
     folder.mkdir(exist_ok=True)
+    (folder / f"{test}.json").unlink(missing_ok=True)  # it vouches for the arrays
     arrays = {f"statistics.{name}": values for name, values in found.statistics.items()}
     arrays |= {"lengths": found.lengths}
     arrays |= {"position_nats": found.position_nats, "position_tokens": found.position_tokens}
@@ -119,6 +124,7 @@ def _write(run: Path, test: str, given: Mapping[str, Any], found: Measurement, s
         write_whole(folder / f"{test}.txt", "".join(f"{line}\n" for line in found.lines))
     said = {
         "test": given,
+        "files": digests(given),
         "metrics": list(found.statistics),
         "notes": list(found.notes),
         "signatures": found.signatures,
@@ -143,6 +149,7 @@ def _cost(settings: Any, run: Path) -> dict[str, Any]:
         "memory_mib": max((entry.get("memory_mib", 0) for entry in entries(run)), default=0),
         "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
+        "files": digests(vars(settings.data)),
         **software(),
     }
 

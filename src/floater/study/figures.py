@@ -29,6 +29,7 @@ _VARIABLES |= {colour: f"--series-{n}" for n, colour in enumerate(_SERIES, 1)}
 _LINES, _MARKS = ("-", "--", ":", "-."), "os^vD<>P"
 _BUCKETS = 24
 _MOST = 12
+_POSITIONS = ("position_nats", "position_tokens")
 
 
 @contextlib.contextmanager
@@ -140,8 +141,8 @@ def loss_by_position(results: Results, test: str) -> Figure:
         found = [o.measured[test] for o in results.of(row) if test in o.measured]
         found = [measured for measured in found if measured.position_tokens.sum()]
         if found:
-            nats = np.sum([measured.position_nats for measured in found], axis=0)
-            places, losses = _buckets(nats, np.sum([m.position_tokens for m in found], axis=0))
+            nats, tokens = (_summed([getattr(m, name) for m in found]) for name in _POSITIONS)
+            places, losses = _buckets(nats, tokens)
             axes.plot(places, losses, label=row.name, **_look(rows, index, marks=False))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -188,6 +189,14 @@ def spent(outcome: Outcome, key: str) -> float | None:
 
 def _series(outcome: Outcome, key: str) -> dict[int, float]:
     return {entry["step"]: entry[key] for entry in outcome.log if key in entry}
+
+
+def _summed(rows: Sequence[Array]) -> Array:
+    """The sum of rows, of which one that a model refuses to go on with is shorter."""
+    total = np.zeros(max(map(len, rows)))
+    for row in rows:
+        total[: len(row)] += row
+    return total
 
 
 def _buckets(nats: Array, tokens: Array) -> tuple[list[float], list[float]]:

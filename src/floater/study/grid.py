@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,12 +13,13 @@ from floater.encodings import PositionError, options
 from floater.settings import SettingsError, dump, make
 from floater.study import short_to_long
 from floater.study.analyses import KINDS, subject
+from floater.study.digests import changed
 from floater.study.settings import StudySettings, repeated
 from floater.tasks import registry
 from floater.tasks.run import find_run, write_json, write_whole
 from floater.tasks.text import DataError, read_lines
 
-CELLS, PLAN = "cells", "plan.json"
+CELLS, PLAN, COST = "cells", "plan.json", "cost.json"
 _HUB = "hf:"
 _FILES = {"source", "reference"}
 _DATA = {
@@ -203,8 +205,13 @@ def _cell(
         entry.pop(key, None)
     where = f"{origin}: cell {row.name}-{seed}"
     for tree in (common, own):
+        for part in {"data", "model", "training"} & tree.keys():
+            if not isinstance(tree[part] or {}, Mapping):
+                raise SettingsError(f"{where}: settings.{part} is {tree[part]!r}; it must be a mapping")
         taken = [key for key in ("run", "task") if key in tree]
         taken += ["training.seed"] if "seed" in (tree.get("training") or {}) else []
+        chosen = {"position", "position_options"} & (tree.get("model") or {}).keys()
+        taken += [f"model.{key}" for key in sorted(chosen)]
         if taken:
             raise SettingsError(f"{where}: settings.{taken[0]} is not to be set; it follows from the study")
     runs = Path(settings.folder) / CELLS
@@ -268,13 +275,15 @@ def _check(
 ) -> None:
     """Refuse what can be refused before a cell runs."""
     longest, before = _longest(tests), set[str]()
+    names, order = {cell.name for cell in cells}, list(dict.fromkeys(cell.row.name for cell in cells))
     rows: dict[str, Row] = {}
     for cell in cells:
         where = f"{origin}: cell {cell.name}"
         first = cell.row.name not in rows
         if cell.name in before or rows.setdefault(cell.row.name, cell.row) is not cell.row:
             raise SettingsError(f"{where}: there are two cells of this name; rename a model")
-        if cell.after is not None and cell.after not in before:
+        above = order[: order.index(cell.row.name)]
+        if cell.after is not None and not (cell.row.start in above and cell.after in names):
             raise SettingsError(
                 f"{where}: start {cell.row.start!r} is no row above this one with seed {cell.seed}"
             )
@@ -296,6 +305,13 @@ def _check(
         where = f"{origin}: cell {cell.name}"
         for key in sorted(vars(cell.settings.data).keys() & _DATA):
             _check_files(getattr(cell.settings.data, key), f"{where}: data.{key}")
+        if (cell.run / COST).is_file():
+            kept = json.loads((cell.run / COST).read_text(encoding="utf-8")).get("files", {})
+            if (name := changed(kept, vars(cell.settings.data))) is not None:
+                raise SettingsError(
+                    f"{where}: data.{name} has changed since the cell was trained; delete {cell.run}, or "
+                    "choose another folder"
+                )
         for test, given in tests.items():
             try:
                 getattr(task, "check_test", lambda *_, **__: None)(cell.settings, **given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,9 @@ def run_cells(grid: Grid, launcher: Launcher, say: Say, done: Callable[[], None]
                     continue
                 del running[name]
                 ended[name] = code
+                if code and not cell.error.is_file():
+                    with suppress(OSError):
+                        write_whole(cell.error, last_error(cell))
                 how = f"failed: {last_error(cell)}" if code else "finished"
                 say(f"{name}: {how} ({len(ended)} of {len(grid.cells)} cells)")
                 done()

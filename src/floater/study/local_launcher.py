@@ -59,7 +59,7 @@ class LocalLauncher:
         self.gpus = _gpus()
         places = {"cores": cores // budget.threads, "memory": int(memory / budget.cell_memory)}
         if self.gpus:
-            places["gpus"] = int(len(self.gpus) / budget.gpus)
+            places["gpus"] = len(self.gpus) * int(1 / budget.gpus)
         scarce = min(places, key=lambda name: places[name])
         self.slots = places[scarce]
         self.budget, self.free = budget, list(range(self.slots))

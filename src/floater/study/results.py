@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from floater.study import short_to_long
-from floater.study.cell import COST, is_finished, read
-from floater.study.grid import Cell, Grid, Row
+from floater.study.cell import is_finished, read
+from floater.study.grid import COST, Cell, Grid, Row
 from floater.study.launch import last_error
 from floater.study.progress import entries
 from floater.study.settings import StudySettings, bounds

@@ -176,6 +176,8 @@ class StudySettings:
             raise ValueError("give at least one seed")
         if both := sorted(self.left_out.keys() & self.models.keys()):
             raise ValueError(f"{both[0]!r} is among models and among left_out")
+        if "validation" in self.tests:
+            raise ValueError("'validation' is what runs say themselves; name the test set differently")
         for kind, names in (("model", self.models), ("test", self.tests), ("checkpoint", self.checkpoints)):
             for name in names:
                 if not NAME.fullmatch(name):
