@@ -156,7 +156,7 @@ def grid(settings: StudySettings, origin: str) -> Grid:
         )
     tests = _tests(settings, task, origin)
     if settings.short_to_long.given:
-        data = common.get("data") or {}
+        data = _mapping(common.get("data"), f"{origin}: settings.data")
         languages = data.get("source", "en"), data.get("target", "de")
         given, tests[short_to_long.TEST] = short_to_long.write(
             settings.short_to_long, folder / "data", *languages, used=(folder / CELLS).is_dir()

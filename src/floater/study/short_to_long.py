@@ -37,7 +37,8 @@ def cut(settings: ShortToLong, source: str, target: str) -> Parts:
         built-in corpus other short pairs instead of "valid".
 
     Raises:
-        DataError: if a file cannot be read, files are not aligned, or a part is empty.
+        DataError: if a file cannot be read, files are not aligned, or a part is empty; if the built-in corpus
+            has no such languages or lengths.
 
     Example:
         >>> parts = cut(ShortToLong(builtin=30, builtin_test=2), "en", "de")
@@ -47,14 +48,17 @@ def cut(settings: ShortToLong, source: str, target: str) -> Parts:
         True
     """
     if settings.builtin:
-        made = cldr.split(
-            source=source,
-            target=target,
-            train=settings.builtin,
-            valid=settings.builtin_test,
-            test=settings.builtin_test,
-            mean_tokens=settings.builtin_mean,
-        )
+        try:
+            made = cldr.split(
+                source=source,
+                target=target,
+                train=settings.builtin,
+                valid=settings.builtin_test,
+                test=settings.builtin_test,
+                mean_tokens=settings.builtin_mean,
+            )
+        except ValueError as error:
+            raise DataError(f"short_to_long: the built-in corpus: {error}") from None
         scored = [pair for name, pairs in made.items() if name.startswith("test") for pair in pairs]
         return {"train": made["train"], "valid": made["valid"], TEST: scored}
 
