@@ -193,12 +193,14 @@ def _positions(results: Results) -> Iterator[tuple[str, list[Picture], list[str]
         except (DataError, PositionError, FlowError) as error:
             closed.append(f"{name}: {error}")
     for kind in results.settings.pictures if subjects else []:
-        pictures, missing = [], list(closed)
+        pictures = []
+        missing: dict[str, list[str]] = {}
         for name, subject in subjects.items():
             try:
                 drawn = analyses.draw(subject, kind)
             except (DataError, PositionError, FlowError) as error:
-                missing.append(f"{name}: {str(error).split('; floater plot shows')[0]}")
+                reason = str(error).split("; floater plot shows")[0].removeprefix(f"{subject.name} ")
+                missing.setdefault(reason, []).append(name)
                 continue
             drawn.figure.set_size_inches(*_fitted(drawn.figure))
             for axes in drawn.figure.axes:
@@ -207,7 +209,8 @@ def _positions(results: Results) -> Iterator[tuple[str, list[Picture], list[str]
             drawn.figure.suptitle("")
             svg = figures.svg(drawn.figure, f"{kind}-{name}", f"{drawn.title}. {drawn.said}")
             pictures.append(Picture(name, svg, drawn.said))
-        yield analyses.KINDS[kind].help, pictures, missing
+        without = [f"{', '.join(names)}: {reason}" for reason, names in missing.items()]
+        yield analyses.KINDS[kind].help, pictures, closed + without
 
 
 def _fitted(figure: Any) -> tuple[float, float]:
