@@ -133,6 +133,13 @@ def test_every_row_of_the_catalogue_has_its_kinds() -> None:
     assert found["tree"] == found["laplacian"] == []
 
 
+def test_a_window_is_seen_where_it_ends() -> None:
+    config = FloaterConfig(
+        **SMALL, vocab_size=40, training_length=12, position="window", position_options={"size": 6}
+    )
+    assert kinds(FloaterForMaskedLM(config)) == ["attention", "probe"]
+
+
 def test_a_trained_bert_was_trained_on_128_positions_first() -> None:
     """Figure 10 of Dufter et al. (2022) has BERT's cut-off at 128; a model made from BERT has it as well."""
     found = draw(MINILM, "similarity").numbers["similarity"]

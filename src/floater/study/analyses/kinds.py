@@ -226,7 +226,7 @@ KINDS = {
     "attention": Kind(
         "attention by position alone, per head (Ke et al. 2021, Figure 5)",
         _of_attention,
-        lambda of: positional_logits(of, 4),
+        positional_logits,
         _PLACED,
     ),
     "flow": Kind("the flow as curves over time", _of_flow, _has_flow, (*_PLACED, "trained")),
