@@ -58,18 +58,24 @@ def added_product(rows: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None =
         >>> added_product(torch.ones(1, 2, 1), torch.zeros(3, 2, 4), torch.zeros(4, 1)).sum()
         tensor(6.)
     """
-    flat = x.flatten(0, -2)
-    # No view may be added to in place: its backward pass would copy the gradient four times.
-    own = rows.flatten(0, 1) if bias is None else rows.flatten(0, 1) + bias
-    if len(own) != len(flat):
-        own = own.repeat(len(x), 1)
-    elif bias is None:
-        own = own.clone()
+    shape, flat = (*x.shape[:-1], rows.shape[-1]), x.flatten(0, -2)
+    trained = torch.is_grad_enabled() and (rows.requires_grad or (bias is not None and bias.requires_grad))
+    if trained or torch.compiler.is_compiling():
+        # No view may be added to in place: its backward pass would copy the gradient four times.
+        own = rows.flatten(0, 1).clone() if bias is None else rows.flatten(0, 1) + bias
+        if len(own) != len(flat):
+            own = own.expand(len(x), *own.shape).reshape(len(flat), shape[-1]).contiguous()
+    else:
+        own = rows.new_empty(len(flat), shape[-1])
+        if bias is None:
+            own.view(shape).copy_(rows)
+        else:
+            torch.add(rows.expand(shape), bias, out=own.view(shape))
     # Autocast knows only the product that copies what it adds to.
     kind = x.device.type
     autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     product = torch.addmm if autocast else Tensor.addmm_
-    return product(own, flat, weight).view(*x.shape[:-1], rows.shape[-1])
+    return product(own, flat, weight).view(shape)
 
 
 _IDENTITY = PositionModel(Frame(dim=1, heads=1, layers=1, max_length=1))
