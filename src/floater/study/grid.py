@@ -204,16 +204,6 @@ def _cell(
     for key in ("start", "seeds"):
         entry.pop(key, None)
     where = f"{origin}: cell {row.name}-{seed}"
-    for tree in (common, own):
-        for part in {"data", "model", "training"} & tree.keys():
-            if not isinstance(tree[part] or {}, Mapping):
-                raise SettingsError(f"{where}: settings.{part} is {tree[part]!r}; it must be a mapping")
-        taken = [key for key in ("run", "task") if key in tree]
-        taken += ["training.seed"] if "seed" in (tree.get("training") or {}) else []
-        chosen = {"position", "position_options"} & (tree.get("model") or {}).keys()
-        taken += [f"model.{key}" for key in sorted(chosen)]
-        if taken:
-            raise SettingsError(f"{where}: settings.{taken[0]} is not to be set; it follows from the study")
     runs = Path(settings.folder) / CELLS
     cell: dict[str, Any] = {
         "run": str(runs / f"{row.name}-{seed}"),
@@ -224,10 +214,17 @@ def _cell(
     if row.start is not None:
         cell["training"]["warm_start"] = str(runs / f"{row.start}-{seed}")
     try:
-        tree = merged(merged(common, own), cell)
+        whole = merged(merged(common, own), cell)
     except SettingsError as error:
         raise SettingsError(f"{where}: {error}") from None
-    return make(task.Settings, tree, where)
+    for tree in (common, own):
+        taken = [key for key in ("run", "task") if key in tree]
+        taken += ["training.seed"] if "seed" in (tree.get("training") or {}) else []
+        chosen = {"position", "position_options"} & (tree.get("model") or {}).keys()
+        taken += [f"model.{key}" for key in sorted(chosen)]
+        if taken:
+            raise SettingsError(f"{where}: settings.{taken[0]} is not to be set; it follows from the study")
+    return make(task.Settings, whole, where)
 
 
 def _mapping(given: Any, where: str) -> dict[str, Any]:
@@ -341,12 +338,15 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
         {'a': {'b': 3, 'c': 2}}
 
     Raises:
-        SettingsError: if something else shall take the place of a mapping.
+        SettingsError: if something else shall take the place of a mapping, or one of something else.
     """
     both = dict(base)
     for key, value in changes.items():
-        inside = isinstance(both.get(key), Mapping) and key != "position_options"
+        before = both.get(key)
+        inside = isinstance(before, Mapping) and key != "position_options"
         if inside and not isinstance(value, Mapping):
             raise SettingsError(f"settings.{key} is {value!r}; it must be a mapping")
+        if isinstance(value, Mapping) and not isinstance(before or {}, Mapping):
+            raise SettingsError(f"settings.{key} is {before!r}; it must be a mapping")
         both[key] = merged(both[key], value) if inside else value
     return both

@@ -210,7 +210,7 @@ def _positions(results: Results) -> Iterator[tuple[str, list[Picture], list[str]
             svg = figures.svg(drawn.figure, f"{kind}-{name}", f"{drawn.title}. {drawn.said}")
             pictures.append(Picture(name, svg, drawn.said))
         without = [f"{', '.join(names)}: {reason}" for reason, names in missing.items()]
-        yield analyses.KINDS[kind].help, pictures, closed + without
+        yield _heading(analyses.KINDS[kind].help), pictures, closed + without
 
 
 def _fitted(figure: Any) -> tuple[float, float]:

@@ -258,6 +258,11 @@ class Results:
             return "not told apart"
         return "better" if (comparison.chance.difference > 0) == comparison.column.greater else "worse"
 
+    def follows(self, row: Row) -> bool:
+        """Whether the cells of a row start from the baseline's, or these from them."""
+        base = self.baseline
+        return base is not None and (row.start == base.name or base.start == row.name)
+
     def _seeds_p(self, row: Row, column: Column) -> float | None:
         """p of a row's seeds against the baseline's: seed by seed where one's cells start the other's."""
         base = self.baseline
@@ -266,7 +271,7 @@ class Results:
             {o.cell.seed: score for o in self.of(each) if (score := o.score(column)) is not None}
             for each in (row, base)
         )
-        if row.start == base.name or base.start == row.name:
+        if self.follows(row):
             return paired_t_p([ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()])
         return welch_p([*ours.values()], [*theirs.values()])
 

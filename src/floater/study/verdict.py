@@ -35,10 +35,7 @@ def method(results: Results) -> str:
     if seeds:
         counts = sorted({len(results.of(row)) for row in results.grid.rows} - {0, 1})
         many = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
-        base = results.baseline
-        starts = {row.name: row.start for row in results.grid.rows}
-        assert base is not None
-        paired = [name for name, start in starts.items() if start == base.name or starts[base.name] == name]
+        paired = [row.name for row in results.grid.rows if results.follows(row)]
         pairs = f", seed by seed with {', '.join(paired)}" if paired else ""
         tests.append(f"of the seeds (Welch's t-test, {many} seeds{pairs})")
     count = len(tested)

@@ -134,12 +134,12 @@ def drawn(of: Subject, width: int, rows: int, seed: int = 0) -> Tensor:
 
 
 def _of_text(of: Subject, text: Sequence[str], width: int, rows: int) -> Tensor:
-    lines = [line for line in text if line.strip()]
-    encoded = of.tokenizer()(lines, add_special_tokens=False)["input_ids"] if lines else []
+    tokenizer, lines = of.tokenizer(), [line for line in text if line.strip()]
+    encoded = tokenizer(lines, add_special_tokens=False)["input_ids"] if lines else []
     ids = torch.tensor([token for line in encoded for token in line][: rows * width], dtype=torch.long)
     if len(ids) < 8 * width:
         raise DataError(f"the text has {len(ids)} tokens; a probe over {width} positions needs {8 * width}")
-    check_known(of, ids)
+    check_known(of.name, tokenizer, ids)
     return ids[: len(ids) // width * width].view(-1, width)
 
 

@@ -136,13 +136,14 @@ def detect(
     """
     of = subject(source)
     random = np.random.default_rng(seed)
-    examples = _examples(of, text, sentences, random)
+    tokenizer = of.tokenizer()
+    examples = _examples(tokenizer, text, sentences, random)
     if len(examples) < LEAST:
         raise DataError(
             f"{len(examples)} of the {len(text)} lines have {SHORTEST} to {LONGEST} words and are no "
             f"repetition; detection needs {LEAST} such sentences"
         )
-    check_known(of, torch.tensor([token for ids, _, _ in examples for token in ids]))
+    check_known(of.name, tokenizer, torch.tensor([token for ids, _, _ in examples for token in ids]))
     states = _states(of, [ids for ids, _, _ in examples], [firsts for _, firsts, _ in examples])
     targets = torch.tensor([[moved.inserted, moved.original] for _, _, moved in examples])
     cut = max(1, int(HELD_OUT * len(examples)))
@@ -158,10 +159,10 @@ def detect(
 
 
 def _examples(
-    of: Subject, text: Sequence[str], most: int, random: np.random.Generator
+    tokenizer: Any, text: Sequence[str], most: int, random: np.random.Generator
 ) -> list[tuple[list[int], list[int], Moved]]:
     """Token ids of sentences with a word moved, the first token of each word, and the move."""
-    tokenizer, found = of.tokenizer(), []
+    found: list[tuple[list[int], list[int], Moved]] = []
     # Where a word at the beginning has other tokens than within a line, these would tell that it was moved.
     once, *_, again = tokenizer("so so", add_special_tokens=False)["input_ids"] or [0, 0]
     space = "" if once == again else " "

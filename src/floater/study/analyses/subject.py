@@ -198,24 +198,25 @@ def label(stack: str, *parts: str) -> str:
     return " ".join(part for part in (stack, *parts) if part)
 
 
-def check_known(of: Subject, ids: Tensor) -> None:
+def check_known(name: str, tokenizer: Any, ids: Tensor) -> None:
     """Check that a tokenizer knows a text.
 
     Args:
-        of: whose tokenizer gave the ids.
+        name: of the model, for the message.
+        tokenizer: what gave the ids.
         ids: of tokens (n,).
 
     Raises:
         DataError: if half of the tokens are unknown, or more than half the same one.
     """
-    unknown = of.tokenizer().unk_token_id
+    unknown = tokenizer.unk_token_id
     of_unknown = 0 if unknown is None else int((ids == unknown).sum())
     if 2 * of_unknown >= len(ids):
-        raise DataError(f"{of_unknown:,} of the text's {len(ids):,} tokens are unknown to {of.name}")
+        raise DataError(f"{of_unknown:,} of the text's {len(ids):,} tokens are unknown to {name}")
     token, count = (int(x) for x in (ids.bincount().argmax(), ids.bincount().max()))
     if 2 * count > len(ids):
         raise DataError(
-            f"{count:,} of the text's {len(ids):,} tokens are the same, number {token}: {of.name} does not "
+            f"{count:,} of the text's {len(ids):,} tokens are the same, number {token}: {name} does not "
             "know the text"
         )
 
