@@ -191,13 +191,20 @@ def test_a_killed_study_goes_on_and_has_the_same_table(tmp_path: Path) -> None:
     assert losses[0] == losses[1]
 
 
-def test_a_study_runs_once_at_a_time(finished: Results) -> None:
+def test_a_study_runs_once_at_a_time_and_is_reported_meanwhile(
+    finished: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import fcntl
 
+    reported: list[Results] = []
+    monkeypatch.setattr(run, "write_report", lambda results, *_: reported.append(results))
     with (Path(finished.settings.folder) / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(DataError, match="another process runs this study"):
             run.study(finished.settings)
+        run.study(finished.settings, train=False)
+    (seen,) = reported
+    assert [o.status for o in seen.outcomes] == [o.status for o in finished.outcomes]
 
 
 def test_a_warm_start_waits_for_the_cell_that_it_starts_from(

@@ -6,6 +6,8 @@ import errno
 import fcntl
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from floater.settings import dump, load
@@ -29,7 +31,7 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True,
     Args:
         settings: of the study.
         origin: where they come from, for messages and for the command that the report names.
-        train: whether to run cells; else the report is of what is there.
+        train: whether to run cells; else the report is of what is there, even as they run.
         say: told how the cells fare.
 
     Returns:
@@ -44,13 +46,7 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True,
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise DataError(f"{folder} is a file; a study needs a directory") from None
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
-            raise DataError(f"{folder}: another process runs this study") from None
+    with _alone(folder) if train else nullcontext():
         cells = grid(settings, origin)
         if train:
             where = launcher(settings.launcher, settings.budget, folder) if cells.cells else None
@@ -61,6 +57,19 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True,
         results = gather(settings, cells)
         write_report(results, origin, say)
     return results
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Run the study in no other process at the same time."""
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            raise DataError(f"{folder}: another process runs this study") from None
+        yield
 
 
 def from_config(path: str, overrides: list[str], *, train: bool = True) -> Results:

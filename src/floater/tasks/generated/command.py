@@ -12,7 +12,7 @@ from floater.tasks.text import DataError
 __all__ = ["LENGTHS", "OPTIONS", "Settings", "check", "check_test", "evaluate", "measure", "train"]
 
 OPTIONS = {"source": False, "bins": False}
-LENGTHS = "length of the question"
+LENGTHS = "symbols, digits of the longer number, or tokens of an expression"
 
 
 def evaluate(run: str, source: str | None, *, bins: Sequence[int] = ()) -> tuple[str, None]:
