@@ -75,7 +75,10 @@ def test_each_cell_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
         ),
         ({"models": {"none": {"max_lenght": 3}}}, "cell none-1: unknown key 'model.max_lenght'"),
         ({"models": {"none": {}, "tree": {}}}, "cell tree-1: .*reads a tree"),
-        ({"models": {"learned": {"max_length": 100}}}, "cell learned-1: 'learned' has 100 positions, but"),
+        (
+            {"models": {"learned": {"max_length": 100}}},
+            "cell learned-1: test lengths: 'learned' has 100 positions",
+        ),
         ({"models": {"none": {"start": "learned"}}}, "cell none-1: start 'learned' is no row"),
         (
             {"models": {"none": {"seeds": [1]}, "rnn": {"start": "none"}}},
@@ -168,6 +171,40 @@ def test_an_impossible_cell_is_named_before_anything_runs(
         grid(settings(tmp_path, **changes), "here")
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "cells").exists()
+
+
+def test_a_test_set_that_cannot_be_scored_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    for name, text in (("two", "a b\nc\n"), ("three", "d\ne\nf\n"), ("long", "a b c d e f g h i\nj\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    def refused(source: str, reference: str, max_length: int = 1024) -> str:
+        test = {"source": str(tmp_path / source), "reference": str(tmp_path / reference)}
+        models = {"none": {}, "learned": {"max_length": max_length}}
+        asked = settings(tmp_path / "study", models=models, tests={"t": test})
+        with pytest.raises(SettingsError) as error:
+            grid(asked, "here")
+        return str(error.value)
+
+    assert "cell none-1: test t: " in (said := refused("two", "three"))
+    assert said.endswith("not aligned: 2 and 3 lines")
+    assert "cell learned-1: test t: 'learned' has 9 positions, but the longest line of " in (
+        said := refused("long", "two", max_length=9)
+    )
+    assert said.endswith("has 9 words and an end; raise model.max_length")
+
+    words = [f"{i}\tw\t_\tX\t_\t_\t{i - 1}\tr\t_\t_\n" for i in range(1, 7)]
+    (tmp_path / "trees").write_text("".join(words), encoding="utf-8")
+    data = {"train": str(tmp_path / "trees"), "valid": str(tmp_path / "trees")}
+    asked = settings(
+        tmp_path / "study",
+        task="tagging",
+        settings={"data": data, "model": {"preset": "tiny"}},
+        models={"none": {}, "learned": {"max_length": 5}},
+        tests={"t": {"source": str(tmp_path / "trees")}},
+        short_to_long={},
+    )
+    with pytest.raises(SettingsError, match=r"cell learned-1: test t: 'learned' has 5 .* has 6 words; raise"):
+        grid(asked, "here")
 
 
 def test_a_causal_model_that_sees_the_future_is_refused_without_data(tmp_path: Path) -> None:

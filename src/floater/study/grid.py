@@ -17,7 +17,7 @@ from floater.study.digests import changed
 from floater.study.settings import StudySettings, repeated
 from floater.tasks import registry
 from floater.tasks.run import find_run, write_json, write_whole
-from floater.tasks.text import DataError, read_lines
+from floater.tasks.text import DataError
 
 CELLS, PLAN, COST = "cells", "plan.json", "cost.json"
 _HUB = "hf:"
@@ -271,7 +271,7 @@ def _check(
     task: registry.Task, cells: list[Cell], tests: Mapping[str, Mapping[str, Any]], origin: str
 ) -> None:
     """Refuse what can be refused before a cell runs."""
-    longest, before = _longest(tests), set[str]()
+    before = set[str]()
     names, order = {cell.name for cell in cells}, list(dict.fromkeys(cell.row.name for cell in cells))
     rows: dict[str, Row] = {}
     for cell in cells:
@@ -290,13 +290,12 @@ def _check(
                 task.check(cell.settings)
         except (DataError, SettingsError, PositionError) as error:
             raise SettingsError(f"{where}: {error}") from None
-        bound = cell.settings.model.position_model().bound
-        for test, words in longest.items():
-            if bound is not None and words + 1 > bound:
-                raise SettingsError(
-                    f"{where}: '{cell.row.position}' has {bound} positions, but the longest line of the test "
-                    f"set {test} has {words} words and an end; raise model.max_length"
-                )
+        if first and hasattr(task, "check_test"):
+            for test, given in tests.items():
+                try:
+                    task.check_test(cell.settings, **given)
+                except (DataError, PositionError) as error:
+                    raise SettingsError(f"{where}: test {test}: {error}") from None
         before.add(cell.name)
     for cell in cells:
         where = f"{origin}: cell {cell.name}"
@@ -309,25 +308,6 @@ def _check(
                     f"{where}: data.{name} has changed since the cell was trained; delete {cell.run}, or "
                     "choose another folder"
                 )
-        for test, given in tests.items():
-            try:
-                getattr(task, "check_test", lambda *_, **__: None)(cell.settings, **given)
-            except DataError as error:
-                raise SettingsError(f"{where}: test {test}: {error}") from None
-
-
-def _longest(tests: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    """Words of the longest line of each test set of translations: no vocabulary gives it fewer tokens."""
-    found = {}
-    for name, test in tests.items():
-        lines = {
-            key: read_lines(str(test[key]))
-            for key in ("source", "reference")
-            if isinstance(test.get(key), str)
-        }
-        if len(lines) == 2:
-            found[name] = max((len(line.split()) for line in lines["source"]), default=0)
-    return found
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

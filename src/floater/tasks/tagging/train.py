@@ -71,6 +71,23 @@ def train(settings: TaggingSettings) -> Path:
     return trained(settings, _train)
 
 
+def check_test(settings: TaggingSettings, source: str) -> None:
+    """Refuse a test set that `measure` would, before the training; see there for the argument.
+
+    Raises:
+        DataError: if the file cannot be read.
+        PositionError: if a sentence is longer than the positions reach.
+    """
+    bound = settings.model.position_model().bound
+    sentences = read_sentences(source, structured=structured(settings.model.position))
+    words = max(len(sentence.words) for sentence in sentences)
+    if bound is not None and words > bound:
+        raise PositionError(
+            f"'{settings.model.position}' has {bound} positions, but the longest sentence of {source} has "
+            f"{words} words; raise model.max_length"
+        )
+
+
 def _train(settings: TaggingSettings, run: Path, state: PartialState, say: Say) -> Path:
     trees = structured(settings.model.position)
     sentences = read_sentences(settings.data.train, structured=trees)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from floater.tasks.translation.score import evaluate as scored
 from floater.tasks.translation.score import measure
 from floater.tasks.translation.settings import TranslationSettings as Settings
-from floater.tasks.translation.train import check, train
+from floater.tasks.translation.train import check, check_test, train
 
-__all__ = ["LENGTHS", "OPTIONS", "Settings", "check", "evaluate", "measure", "train"]
+__all__ = ["LENGTHS", "OPTIONS", "Settings", "check", "check_test", "evaluate", "measure", "train"]
 
 OPTIONS = {"reference": True, "output": False, "language": False, "bins": False}
 LENGTHS = "words and punctuation marks of the source"

@@ -9,8 +9,11 @@ import torch
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerFast, set_seed
 
+from floater.encodings import PositionError
 from floater.positions import Positions
+from floater.tasks import cldr
 from floater.tasks.run import Say, begin_run, trained
+from floater.tasks.text import read_pairs
 from floater.tasks.trainer import check_schedule
 from floater.tasks.translation.data import Corpus, TokenPairs, load_corpus
 from floater.tasks.translation.run import load_run, vocabulary
@@ -51,6 +54,22 @@ def check(settings: TranslationSettings) -> None:
     )
     for site in ("self", "decoder", "memory"):
         settings.model.position_model(site).prepare(told)
+
+
+def check_test(settings: TranslationSettings, source: str, reference: str, token: str = cldr.TOKEN) -> None:
+    """Refuse a test set that `measure` would, before the training; see there for the arguments.
+
+    Raises:
+        DataError: if the files cannot be read, or are not aligned.
+        PositionError: if a source sentence is longer than the positions reach, however few tokens it has.
+    """
+    bound = settings.model.position_model().bound
+    words = max(len(line.split()) for line in read_pairs(source, reference).source)
+    if bound is not None and words + 1 > bound:
+        raise PositionError(
+            f"'{settings.model.position}' has {bound} positions, but the longest line of {source} has "
+            f"{words} words and an end; raise model.max_length"
+        )
 
 
 def _train(settings: TranslationSettings, run: Path, state: PartialState, say: Say) -> Path:
