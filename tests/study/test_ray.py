@@ -41,8 +41,8 @@ def test_the_cluster_gives_the_table_of_one_machine(
     changes = {"models": {"none": {}, "broken": broken}, "budget": {"cell_memory": 2.0}}
     said: list[str] = []
     there = run.study(settings(tmp_path / "ray", launcher="ray", **changes), say=said.append)
-    assert [outcome.status for outcome in there.outcomes] == ["finished", "finished", "failed", "failed"]
-    assert "more than training.max_tokens, 30" in there.outcomes[2].error
+    assert [outcome.status for outcome in there.outcomes] == ["finished", "failed", "finished", "failed"]
+    assert "more than training.max_tokens, 30" in there.outcomes[1].error
     assert any(text.startswith("broken-1: failed: a training pair has") for text in said)
 
     monkeypatch.setattr(run, "launcher", lambda *_: Inline())
@@ -51,6 +51,12 @@ def test_the_cluster_gives_the_table_of_one_machine(
     assert tables[0] == tables[1]
 
 
+def test_a_cell_that_outgrows_its_memory_is_stopped(cluster: Any, tmp_path: Path) -> None:
+    asked = settings(tmp_path, launcher="ray", seeds=[1], budget={"cell_memory": 0.05})
+    outcomes = run.study(asked, say=lambda text: None).outcomes
+    assert all("budget.cell_memory is 0.05 GiB" in outcome.error for outcome in outcomes)
+
+
 def test_a_cell_too_large_for_every_machine_is_refused(cluster: Any, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"no machine of the Ray cluster has 1 cores and 500.0 GiB"):
+    with pytest.raises(SettingsError, match=r"no machine of the Ray cluster has 1 cores, 500.0 GiB of"):
         launcher("ray", Budget(cell_memory=500.0), tmp_path)

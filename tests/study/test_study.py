@@ -246,8 +246,8 @@ def test_cells_get_the_gpus_that_the_study_was_given(tmp_path: Path, monkeypatch
     environments: list[str] = []
     monkeypatch.setattr(
         local_launcher,
-        "_Process",
-        lambda cell, environment, *_: environments.append(environment["CUDA_VISIBLE_DEVICES"]),
+        "CellProcess",
+        lambda folder, name, budget, given, **_: environments.append(given["CUDA_VISIBLE_DEVICES"]),
     )
     made = grid(settings(tmp_path), "here")
     made.write(threads=1)
@@ -313,13 +313,18 @@ def test_a_cell_that_outgrows_its_memory_is_stopped(tmp_path: Path) -> None:
         (["CONFIG", "seeds=[]"], "at least one seed"),
         (["CONFIG", "models.sinusoidl={}"], "cell sinusoidl-1: unknown position model 'sinusoidl'"),
         (["CONFIG", "budget.core=2"], "did you mean 'budget.cores'?"),
-        (["CONFIG", "launcher=ray", "budget.cell_memory=900000"], "ray"),
+        (["CONFIG", "launcher=ray"], "pip install 'floater[ray]'"),
         (["CONFIG", "budget.cell_memory=900000"], "no room for a cell"),
     ],
 )
 def test_what_a_person_did_wrong_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    named: str,
 ) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
     config = tmp_path / "small.yaml"
     config.write_text(dump(settings(tmp_path / "study")), encoding="utf-8")
     assert main(["study", *(argument.replace("CONFIG", str(config)) for argument in arguments)]) == 2

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from floater.settings import SettingsError
-from floater.study.grid import CELLS, Cell
-from floater.study.local_launcher import GIB, Started, command, own_environment
+from floater.study.cell_process import GIB, CellProcess
+from floater.study.grid import Cell
+from floater.study.local_launcher import Started
 from floater.study.settings import Budget
+
+_POLL = 0.5
 
 
 class RayLauncher:
@@ -30,11 +33,8 @@ class RayLauncher:
     """
 
     def __init__(self, budget: Budget, folder: Path) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise SettingsError("launcher is 'ray', which is missing: pip install 'floater[ray]'") from error
-        self.ray, self.folder = ray, folder.resolve()
+        ray = _ray()
+        self.ray, self.folder, self.budget = ray, folder.resolve(), budget
         if not ray.is_initialized():
             try:
                 ray.init(address="auto", log_to_driver=False)
@@ -59,12 +59,20 @@ class RayLauncher:
                 f"no machine of the Ray cluster has {budget.threads} cores, {budget.cell_memory} GiB of "
                 f"memory and {wanted.get('GPU', 0)} GPUs for a cell (budget.threads, .cell_memory, .gpus)"
             )
-        self.threads = budget.threads
         self.slots = sys.maxsize  # Ray holds back what has no room yet
 
     def start(self, cell: Cell) -> Started:
         task = self.ray.remote(**self.resources)(_run)
-        return _Task(self.ray, task.remote(str(self.folder), os.getcwd(), cell.name, self.threads))
+        return _Task(self.ray, task.remote(self.folder, cell.name, self.budget, os.getcwd()))
+
+
+def _ray() -> Any:
+    """The library, some of whose functions say no types."""
+    try:
+        import ray
+    except ImportError as error:
+        raise SettingsError("launcher is 'ray', which is missing: pip install 'floater[ray]'") from error
+    return ray
 
 
 class _Task:
@@ -87,16 +95,9 @@ class _Task:
             self.ray.cancel(self.reference, force=True)
 
 
-def _run(folder: str, directory: str, name: str, threads: int) -> int:
-    """A cell in a process of its own on the machine that Ray chose, in the study's directory."""
-    log = Path(folder) / CELLS / f"{name}.log"
-    with log.open("a", encoding="utf-8") as file:
-        process = subprocess.Popen(
-            command(folder, name),
-            stdin=subprocess.PIPE,
-            stdout=file,
-            stderr=file,
-            cwd=directory,
-            env=own_environment(threads),
-        )
-        return process.wait()
+def _run(folder: Path, name: str, budget: Budget, directory: str) -> int:
+    """A cell on the machine that Ray chose, in the study's directory."""
+    process = CellProcess(folder, name, budget, directory=directory)
+    while (code := process.poll()) is None:
+        time.sleep(_POLL)
+    return code

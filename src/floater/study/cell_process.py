@@ -1,0 +1,81 @@
+"""A cell of a study in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil
+
+from floater.study.grid import CELLS
+from floater.study.settings import Budget
+from floater.tasks.run import write_whole
+
+GIB = 2**30
+
+
+class CellProcess:
+    """A cell that runs; it ends with this process, and when it grows past the memory of a cell.
+
+    Args:
+        folder: of the study.
+        name: of the cell.
+        budget: of the study, for the cell's cores and memory.
+        environment: what the cell's differs in from this one.
+        directory: where relative paths of the study begin; None for this process's.
+        ended: called once it has ended.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        budget: Budget,
+        environment: Mapping[str, str] | None = None,
+        directory: str | None = None,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.error = folder / CELLS / f"{name}.error"
+        self.gib, self.ended = budget.cell_memory, ended
+        self.log = self.error.with_suffix(".log").open("a", encoding="utf-8")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "floater.study.cell", str(folder), name],
+            stdin=subprocess.PIPE,
+            stdout=self.log,
+            stderr=self.log,
+            cwd=directory,
+            env=os.environ | _own(budget.threads) | dict(environment or {}),
+        )
+
+    def poll(self) -> int | None:
+        """Its exit code, or None while it runs; why it had to end is in its error file."""
+        code = self.process.poll()
+        if code is None:
+            try:
+                used = psutil.Process(self.process.pid).memory_info().rss / GIB
+            except psutil.Error:
+                return None
+            if used > self.gib:
+                self.stop()
+                write_whole(self.error, f"used {used:.1f} GiB; budget.cell_memory is {self.gib} GiB")
+            return None
+        if not self.log.closed:
+            self.log.close()
+            self.ended()
+            if code < 0 and not self.error.is_file():
+                write_whole(self.error, f"ended by signal {-code}; 9 may mean that memory was short")
+        return code
+
+    def stop(self) -> None:
+        """End it, whatever it does."""
+        self.process.kill()
+        self.process.wait()
+
+
+def _own(threads: int) -> dict[str, str]:
+    """The environment of a cell alone: its cores, and no bars in its log."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return dict.fromkeys(names, str(threads)) | {"TOKENIZERS_PARALLELISM": "false", "TQDM_MININTERVAL": "30"}
