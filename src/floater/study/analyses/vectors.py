@@ -13,7 +13,7 @@ from floater.encodings import PositionModel
 from floater.encodings.model import Projection, Site
 from floater.positions import Positions
 from floater.study.analyses.pictures import matrix
-from floater.study.analyses.subject import Source, Subject, chosen, label, position_models, subject
+from floater.study.analyses.subject import Source, Subject, chosen, foreign, label, position_models, subject
 from floater.tasks.text import DataError
 
 if TYPE_CHECKING:
@@ -151,9 +151,8 @@ def _seen(model: PreTrainedModel, modules: Mapping[str, nn.Module], tokens: int)
     ids = ids.clamp(max=max(vocabulary - 1, 0))
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
     try:
-        model(input_ids=ids, attention_mask=torch.ones_like(ids), **more)
-    except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
-        raise DataError(f"{type(model).__name__} cannot be run on tokens: {error}") from error
+        with foreign(f"{type(model).__name__} cannot be run on tokens"):
+            model(input_ids=ids, attention_mask=torch.ones_like(ids), **more)
     finally:
         for hook in hooks:
             hook.remove()
