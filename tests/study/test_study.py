@@ -18,7 +18,7 @@ import yaml
 from floater.cli import main
 from floater.settings import SettingsError, dump
 from floater.study import launch, local_launcher, run
-from floater.study.cell import is_finished, read
+from floater.study.cell import is_finished, read, software
 from floater.study.grid import grid
 from floater.study.launch import run_cells
 from floater.study.local_launcher import LocalLauncher
@@ -332,6 +332,29 @@ def test_what_a_person_did_wrong_is_one_line(
     assert named.lower() in said.lower()
     assert len(said.strip().splitlines()) == 1
     assert not (tmp_path / "study" / "cells").exists()
+
+
+def test_the_commit_is_that_of_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        command = ["git", "-C", str(tmp_path), *who, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    here, flow = tmp_path / "floater" / "study" / "cell.py", tmp_path / "floater" / "flow.py"
+    here.parent.mkdir(parents=True)
+    here.write_text("one", encoding="utf-8")
+    flow.write_text("one", encoding="utf-8")
+    monkeypatch.setattr("floater.study.cell.__file__", str(here))
+    assert software()["commit"] is None
+    git("init")
+    git("add", "floater/flow.py")
+    git("commit", "-m", "of another project that it is installed in")
+    assert software()["commit"] is None
+    git("add", "floater")
+    git("commit", "-m", "one")
+    assert software()["commit"] == git("rev-parse", "--short", "HEAD")
+    flow.write_text("two", encoding="utf-8")
+    assert software()["commit"] == git("rev-parse", "--short", "HEAD") + "+"
 
 
 def test_the_study_is_written_down_as_it_was_run(finished: Results) -> None:

@@ -164,16 +164,19 @@ def software() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of a checkout that this is run from; a "+" says that files differ from it."""
-    here = ["git", "-C", str(Path(__file__).parent)]
+    """The commit of a checkout that this is run from; a "+" says that files of the library differ from it."""
+    library = Path(__file__).parents[1]
+
+    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", "-C", str(library), *arguments], capture_output=True, text=True)
+
     try:
-        head = subprocess.run([*here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-        changes = subprocess.run(
-            [*here, "status", "--porcelain", "-uno", "."], capture_output=True, text=True
-        )
+        if git("ls-files", "--error-unmatch", __file__).returncode:
+            return None  # installed, perhaps within the checkout of something else
+        head, changes = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", "-uno", ".")
     except OSError:
         return None
-    return head.stdout.strip() + "+" * bool(changes.stdout) if head.returncode == 0 else None
+    return head.stdout.strip() + "+" * bool(changes.stdout)
 
 
 @contextlib.contextmanager
