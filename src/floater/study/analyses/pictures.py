@@ -19,7 +19,7 @@ UNKNOWN = "0.75"  # grey: no value
 
 
 def panels(count: int, *, width: float = 7.0, height: float = 4.2) -> tuple[Figure, list[Axes]]:
-    """A figure with a number of axes, at most four in a row.
+    """A figure with a number of axes, about as many in a row as in a column, at most four.
 
     Args:
         count: of the axes.
@@ -33,7 +33,7 @@ def panels(count: int, *, width: float = 7.0, height: float = 4.2) -> tuple[Figu
     """
     from matplotlib.figure import Figure
 
-    columns = min(count, 4)
+    columns = min(math.ceil(math.sqrt(count)), 4)
     rows = math.ceil(count / columns)
     size = (width, height) if count == 1 else (max(width, 2.6 * columns), 3.0 * rows + 0.6)
     figure = Figure(figsize=size, layout="constrained")
