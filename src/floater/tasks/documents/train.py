@@ -15,11 +15,12 @@ from floater.tasks.documents.data import Document, Documents, collate, read_docu
 from floater.tasks.documents.model import FloaterForDocuments
 from floater.tasks.documents.score import classify, part_of
 from floater.tasks.documents.settings import DocumentsSettings
+from floater.tasks.optimisation import check_schedule
 from floater.tasks.run import VOCABULARY, Say, begin_run, trained
 from floater.tasks.split import PARTS
 from floater.tasks.tagging.data import Vocabulary
 from floater.tasks.text import DataError
-from floater.tasks.trainer import TaskTrainer, check_schedule
+from floater.tasks.trainer import TaskTrainer
 
 
 class DocumentsTrainer(TaskTrainer):

@@ -20,10 +20,11 @@ from floater.tasks.events.examples import Pieces, next_batch, values_batch
 from floater.tasks.events.model import EventsConfig, FloaterForEvents
 from floater.tasks.events.score import Model, check_ties, kind_of, part_of, score
 from floater.tasks.events.settings import Data, EventsSettings
+from floater.tasks.optimisation import check_schedule
 from floater.tasks.run import VOCABULARY, Say, begin_run, trained
 from floater.tasks.split import PARTS
 from floater.tasks.text import DataError
-from floater.tasks.trainer import TaskTrainer, check_schedule
+from floater.tasks.trainer import TaskTrainer
 
 
 class EventsTrainer(TaskTrainer):

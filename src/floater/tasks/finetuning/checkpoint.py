@@ -21,9 +21,9 @@ import floater
 from floater.tasks.bpe import BOS, EOS, load_bpe
 from floater.tasks.finetuning.settings import Checkpoint, Plug
 from floater.tasks.language_modeling.data import MASK
+from floater.tasks.optimisation import flow_parameters
 from floater.tasks.run import MODEL, fill, inside, ready
 from floater.tasks.text import DataError, first_line, no_directory
-from floater.tasks.trainer import flow_parameters
 from floater.training import average
 from floater.transformer import FloaterConfig
 

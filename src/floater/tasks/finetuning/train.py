@@ -14,10 +14,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 from floater.tasks.finetuning.checkpoint import Head, load_tokenizer, start
 from floater.tasks.finetuning.features import Features, collate, loss, predict
 from floater.tasks.finetuning.settings import Checkpoint, Plug, Training
+from floater.tasks.optimisation import check_schedule, flow_parameters
 from floater.tasks.run import Say, begin_run
 from floater.tasks.settings import Optimisation, check_saving
 from floater.tasks.text import DataError, first_line
-from floater.tasks.trainer import TaskTrainer, check_schedule, flow_parameters
+from floater.tasks.trainer import TaskTrainer
 
 Metrics = dict[str, float]
 

@@ -17,8 +17,9 @@ from floater.tasks.generated.data import Examples, collate, draw, vocabulary
 from floater.tasks.generated.score import Score, Solver, by_length, count, measured
 from floater.tasks.generated.settings import Data, GeneratedSettings
 from floater.tasks.measurement import Measurement
+from floater.tasks.optimisation import check_schedule
 from floater.tasks.run import SETTINGS, Say, begin_run, load_model, trained
-from floater.tasks.trainer import TaskTrainer, check_schedule
+from floater.tasks.trainer import TaskTrainer
 from floater.transformer import FloaterConfig, FloaterForCausalLM, FloaterForSequenceClassification
 
 

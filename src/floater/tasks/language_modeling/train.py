@@ -35,6 +35,7 @@ from floater.tasks.language_modeling.score import (
 from floater.tasks.language_modeling.settings import LanguageModelingSettings
 from floater.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.tasks.measurement import Measurement
+from floater.tasks.optimisation import check_schedule
 from floater.tasks.run import (
     MODEL,
     SETTINGS,
@@ -46,7 +47,6 @@ from floater.tasks.run import (
     trained,
 )
 from floater.tasks.text import DataError
-from floater.tasks.trainer import check_schedule
 from floater.training import StreamSampler
 from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
 

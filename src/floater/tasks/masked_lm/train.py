@@ -18,9 +18,9 @@ from floater.tasks.language_modeling.score import Score, masked_score
 from floater.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.tasks.masked_lm.data import Blocks
 from floater.tasks.masked_lm.settings import MaskedLMSettings
+from floater.tasks.optimisation import check_schedule
 from floater.tasks.run import SETTINGS, Say, begin_run, trained
 from floater.tasks.text import DataError, first_line
-from floater.tasks.trainer import check_schedule
 
 HEAD = Head(AutoModelForMaskedLM)
 

@@ -14,6 +14,7 @@ from transformers import set_seed
 
 from floater.encodings import PositionError
 from floater.tasks.conllu import Sentence
+from floater.tasks.optimisation import check_schedule
 from floater.tasks.run import (
     VOCABULARY,
     Say,
@@ -25,7 +26,7 @@ from floater.tasks.tagging.run import structured
 from floater.tasks.tagging.score import tag
 from floater.tasks.tagging.settings import TaggingSettings
 from floater.tasks.text import DataError
-from floater.tasks.trainer import TaskTrainer, check_schedule
+from floater.tasks.trainer import TaskTrainer
 from floater.transformer import FloaterForTokenClassification
 
 

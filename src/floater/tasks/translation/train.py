@@ -12,9 +12,9 @@ from transformers import PreTrainedTokenizerFast, set_seed
 from floater.encodings import PositionError
 from floater.positions import Positions
 from floater.tasks import cldr
+from floater.tasks.optimisation import check_schedule
 from floater.tasks.run import Say, begin_run, trained
 from floater.tasks.text import read_pairs
-from floater.tasks.trainer import check_schedule
 from floater.tasks.translation.data import Corpus, TokenPairs, load_corpus
 from floater.tasks.translation.run import load_run, vocabulary
 from floater.tasks.translation.settings import TranslationSettings
