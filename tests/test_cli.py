@@ -351,7 +351,7 @@ def test_an_interrupted_command_says_how_to_go_on(
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("floater.cli._models", interrupted)
+    monkeypatch.setattr("floater.cli.commands.models", interrupted)
     assert main(["models"]) == 130
     assert "goes on from its last checkpoint" in capsys.readouterr().err
 
@@ -360,6 +360,6 @@ def test_a_mistake_of_the_program_is_not_called_one_of_the_person(monkeypatch: p
     def broken(*arguments: object) -> None:
         raise ValueError("this is a bug")
 
-    monkeypatch.setattr("floater.cli._models", broken)
+    monkeypatch.setattr("floater.cli.commands.models", broken)
     with pytest.raises(ValueError, match="this is a bug"):
         main(["models"])
