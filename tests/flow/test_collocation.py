@@ -17,6 +17,7 @@ from floater.flow import (
     MLPField,
     SinusoidField,
     SumField,
+    dense,
     flow_error,
     gradient_error,
     reference_solve,
@@ -114,6 +115,18 @@ def test_gradcheck_at_loose_tolerance_differentiates_the_same_windows(form):
     inputs = [start.requires_grad_(), times.requires_grad_(), *parameters]
     # A plan counts sweeps for the cotangents that it meets first.
     assert torch.autograd.gradcheck(run, inputs, eps=1e-5, atol=1e-7, rtol=1e-6, nondet_tol=1e-9)
+
+
+@pytest.mark.parametrize("past", [1e-3, 1e-4, 1e-5])
+def test_a_time_just_past_the_beginning_of_a_window_has_its_gradient(past):
+    """What its nodes get nearly cancels; what rounding makes of it is no change that more sweeps lessen."""
+    torch.manual_seed(0)
+    field, start = MLPField(16), torch.randn(3, 16)
+    for edge in dense(field, start, 8.0, rtol=1e-6, atol=1e-6).edges[1:-1]:
+        times = torch.tensor([0.0, float(edge) + past], dtype=torch.float64)
+        ours = gradients(field, start, times, collocation())
+        exact = gradients(copy.deepcopy(field).double(), start.double(), times, collocation(**TIGHT))
+        assert gradient_error(ours, exact) < 3e-6
 
 
 def test_times_and_starts_get_the_gradient_that_calculus_gives():

@@ -114,7 +114,7 @@ def backward_sweeps(
         windows: The windows.
         states: y at the nodes (n, N, rows, width).
         cotangent: g, of the same shape.
-        rtol: Tolerance of the change, relative to the cotangent of the state.
+        rtol: Tolerance of the change, relative to the cotangent of the state, but for rounding.
         counts: How many sweeps each window shall take; no change is looked at then.
 
     Returns:
@@ -147,7 +147,9 @@ def backward_sweeps(
             if sweep == counts[w] if counts is not None else sweep >= least:
                 after = gamma[-1].sum(0)
                 change = norms((after - before[-1].sum(0)).flatten())
-                allowed = rtol * norms(after.flatten())
+                # Where the nodes cancel, as at a time close to a window's beginning, rounding is left.
+                rounding = torch.finfo(gamma.dtype).eps * norms(gamma[-1].flatten())
+                allowed = torch.maximum(rtol * norms(after.flatten()), rounding)
                 if counts is not None:
                     # Both may be zero.
                     changes.append((change / allowed).masked_fill(change == 0, 0.0))
