@@ -247,7 +247,7 @@ def test_cells_get_the_gpus_that_the_study_was_given(tmp_path: Path, monkeypatch
     monkeypatch.setattr(
         local_launcher,
         "CellProcess",
-        lambda folder, name, budget, given, **_: environments.append(given["CUDA_VISIBLE_DEVICES"]),
+        lambda cell, budget, given, **_: environments.append(given["CUDA_VISIBLE_DEVICES"]),
     )
     made = grid(settings(tmp_path), "here")
     made.write(threads=1)

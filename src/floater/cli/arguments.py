@@ -23,15 +23,7 @@ def parser() -> argparse.ArgumentParser:
         return sub
 
     train = command("train", commands.train, "Train a model, or go on with a stopped run.", add_help=False)
-    train.add_argument("config", metavar="CONFIG", help="YAML file")
-    train.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="key=value",
-        help="settings that differ, as in model.preset=tiny",
-    )
-    train.add_argument("-h", "--help", action=_SettingsHelp, nargs=0, help="show every setting")
+    _add_settings(train, "model.preset=tiny", _SettingsHelp)
 
     translate = command("translate", commands.translate, "Translate lines of text with a finished run.")
     translate.add_argument("run", metavar="RUN", help="run directory, or a saved model")
@@ -137,16 +129,8 @@ def parser() -> argparse.ArgumentParser:
         "Train a grid of position models x blocks x seeds, or go on with it, and write its report.",
         add_help=False,
     )
-    study.add_argument("config", metavar="CONFIG", help="YAML file")
-    study.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="key=value",
-        help="settings that differ, as in seeds=[1] or budget.cores=4",
-    )
+    _add_settings(study, "seeds=[1] or budget.cores=4", _StudyHelp)
     study.add_argument("--report", action="store_true", help="train nothing: only report what is there")
-    study.add_argument("-h", "--help", action=_StudyHelp, nargs=0, help="show every setting")
 
     demo = command(
         "demo",
@@ -155,6 +139,19 @@ def parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--run", metavar="DIR", default="runs/demo", help="where runs, tables and report go")
     return whole
+
+
+def _add_settings(command: argparse.ArgumentParser, example: str, shown: type[argparse.Action]) -> None:
+    """The configuration file of a command, what differs from it, and help that shows every setting."""
+    command.add_argument("config", metavar="CONFIG", help="YAML file")
+    command.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help=f"settings that differ, as in {example}",
+    )
+    command.add_argument("-h", "--help", action=shown, nargs=0, help="show every setting")
 
 
 class _SettingsHelp(argparse.Action):

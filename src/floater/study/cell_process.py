@@ -6,11 +6,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import psutil
 
-from floater.study.grid import CELLS
+from floater.study.grid import Cell
 from floater.study.settings import Budget
 from floater.tasks.run import write_whole
 
@@ -21,8 +20,7 @@ class CellProcess:
     """A cell that runs; it ends with this process, and when it grows past the memory of a cell.
 
     Args:
-        folder: of the study.
-        name: of the cell.
+        cell: to run.
         budget: of the study, for the cell's cores and memory.
         environment: what the cell's differs in from this one.
         directory: where relative paths of the study begin; None for this process's.
@@ -31,18 +29,16 @@ class CellProcess:
 
     def __init__(
         self,
-        folder: Path,
-        name: str,
+        cell: Cell,
         budget: Budget,
         environment: Mapping[str, str] | None = None,
         directory: str | None = None,
         ended: Callable[[], None] = lambda: None,
     ) -> None:
-        self.error = folder / CELLS / f"{name}.error"
-        self.gib, self.ended = budget.cell_memory, ended
-        self.log = self.error.with_suffix(".log").open("a", encoding="utf-8")
+        self.cell, self.gib, self.ended = cell, budget.cell_memory, ended
+        self.log = cell.log.open("a", encoding="utf-8")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "floater.study.cell", str(folder), name],
+            [sys.executable, "-m", "floater.study.cell", str(cell.folder), cell.name],
             stdin=subprocess.PIPE,
             stdout=self.log,
             stderr=self.log,
@@ -60,13 +56,13 @@ class CellProcess:
                 return None
             if used > self.gib:
                 self.stop()
-                write_whole(self.error, f"used {used:.1f} GiB; budget.cell_memory is {self.gib} GiB")
+                write_whole(self.cell.error, f"used {used:.1f} GiB; budget.cell_memory is {self.gib} GiB")
             return None
         if not self.log.closed:
             self.log.close()
             self.ended()
-            if code < 0 and not self.error.is_file():
-                write_whole(self.error, f"ended by signal {-code}; 9 may mean that memory was short")
+            if code < 0 and not self.cell.error.is_file():
+                write_whole(self.cell.error, f"ended by signal {-code}; 9 may mean that memory was short")
         return code
 
     def stop(self) -> None:

@@ -67,7 +67,7 @@ class LocalLauncher:
     def start(self, cell: Cell) -> Started:
         slot = self.free.pop(0)
         gpu = {"CUDA_VISIBLE_DEVICES": self.gpus[slot % len(self.gpus)]} if self.gpus else {}
-        return CellProcess(cell.folder, cell.name, self.budget, gpu, ended=lambda: self.free.append(slot))
+        return CellProcess(cell, self.budget, gpu, ended=lambda: self.free.append(slot))
 
 
 def _gpus() -> list[str]:

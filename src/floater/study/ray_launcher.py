@@ -6,16 +6,16 @@ import contextlib
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from floater.settings import SettingsError
 from floater.study.cell_process import GIB, CellProcess
 from floater.study.grid import Cell
+from floater.study.launch import POLL
 from floater.study.local_launcher import Started
 from floater.study.settings import Budget
-
-_POLL = 0.5
 
 
 class RayLauncher:
@@ -63,7 +63,7 @@ class RayLauncher:
 
     def start(self, cell: Cell) -> Started:
         task = self.ray.remote(**self.resources)(_run)
-        return _Task(self.ray, task.remote(self.folder, cell.name, self.budget, os.getcwd()))
+        return _Task(self.ray, task.remote(replace(cell, folder=self.folder), self.budget, os.getcwd()))
 
 
 def _ray() -> Any:
@@ -95,9 +95,9 @@ class _Task:
             self.ray.cancel(self.reference, force=True)
 
 
-def _run(folder: Path, name: str, budget: Budget, directory: str) -> int:
+def _run(cell: Cell, budget: Budget, directory: str) -> int:
     """A cell on the machine that Ray chose, in the study's directory."""
-    process = CellProcess(folder, name, budget, directory=directory)
+    process = CellProcess(cell, budget, directory=directory)
     while (code := process.poll()) is None:
-        time.sleep(_POLL)
+        time.sleep(POLL)
     return code

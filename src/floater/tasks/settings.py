@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from transformers.activations import ACT2FN
 
-from floater.encodings import PositionModel, options
+from floater.encodings import PositionError, PositionModel, options
 from floater.encodings.model import Site
 from floater.tasks.bpe import BYTES, SPECIALS
 from floater.transformer import FloaterConfig
@@ -137,6 +137,22 @@ class Model:
             return position_model(config, layers, site)
         except (TypeError, ZeroDivisionError) as error:
             raise ValueError(f"position_options {self.position_options}: {error}") from error
+
+    def check_reach(self, length: int, longest: str) -> None:
+        """Refuse what is longer than the positions of a position model that has so many.
+
+        Args:
+            length: in tokens.
+            longest: what is so long, for the message.
+
+        Raises:
+            PositionError: if it is longer.
+        """
+        bound = self.position_model().bound
+        if bound is not None and length > bound:
+            raise PositionError(
+                f"'{self.position}' has {bound} positions, but {longest}; raise model.max_length"
+            )
 
     def config(self, vocab_size: int) -> FloaterConfig:
         """The Hugging Face configuration for a vocabulary of this size."""

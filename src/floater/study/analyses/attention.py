@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from floater.positions import Positions
 from floater.study.analyses.pictures import matrix
-from floater.study.analyses.subject import Source, Subject, check_reads_text, foreign, label, subject
+from floater.study.analyses.subject import Source, Subject, foreign, label, reader, subject
 from floater.tasks.text import DataError
 from floater.transformer.attention import Attention
 from floater.transformer.blocks import EncoderBlock
@@ -80,11 +80,10 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
 def _first(of: Subject, length: int) -> dict[str, list[Tensor]]:
     """(heads, T, S) of the first block of another library's model: of what its first softmax is."""
     model = of.model
-    check_reads_text(model)
-    stack = model.get_encoder() if model.config.is_encoder_decoder else model
+    stack = reader(model)
     before, seen = stack.config._attn_implementation, _Softmax(length)
     with foreign(f"{of.name} cannot be run on {length} embeddings of zero"):
-        dim = cast(Tensor, stack.get_input_embeddings().weight).shape[-1]
+        dim = stack.get_input_embeddings().weight.shape[-1]
         zeros = torch.zeros(1, length, dim, device=model.device, dtype=model.dtype)
         mask = torch.ones(1, length, dtype=torch.long, device=model.device)
         try:
@@ -93,27 +92,28 @@ def _first(of: Subject, length: int) -> dict[str, list[Tensor]]:
                 stack(inputs_embeds=zeros, attention_mask=mask)
         finally:
             stack.set_attn_implementation(before)
-    if not seen.logits:
+    if seen.logits is None:
         raise DataError(f"{of.name} has no attention of all positions to all")
-    (logits,) = seen.logits[0].float().cpu()
+    (logits,) = seen.logits.float().cpu()
     masked = logits < torch.finfo(model.dtype).min / 2
     return {"encoder" if stack is not model else "": [logits.masked_fill(masked, torch.nan)]}
 
 
 class _Softmax(TorchFunctionMode):
-    """Keeps what the softmax is taken of, where that is (1, heads, T, T)."""
+    """Keeps what the first softmax is taken of that is of (1, heads, T, T)."""
 
     _FUNCTIONS = (torch.softmax, Tensor.softmax, F.softmax)
 
     def __init__(self, length: int) -> None:
         super().__init__()
-        self.length, self.logits = length, list[Tensor]()
+        self.length = length
+        self.logits: Tensor | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in self._FUNCTIONS:
+        if self.logits is None and func in self._FUNCTIONS:
             given = args[0] if args else kwargs["input"]
             if given.dim() == 4 and given.shape[-2:] == (self.length, self.length):
-                self.logits.append(given)
+                self.logits = given
         return func(*args, **(kwargs or {}))
 
 

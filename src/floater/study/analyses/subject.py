@@ -240,14 +240,15 @@ def chosen(kind: str, name: str, found: dict[str, Any], where: str | None) -> tu
     return where, found[where]
 
 
-def check_reads_text(model: PreTrainedModel) -> None:
-    """Check that a model reads text.
+def reader(model: PreTrainedModel) -> Any:
+    """What of a model reads its text: the encoder, or all of it where there is none.
 
     Raises:
         DataError: if it reads something else.
     """
     if model.main_input_name != "input_ids":
         raise DataError(f"a {type(model).__name__} reads {model.main_input_name}, not text")
+    return model.get_encoder() if model.config.is_encoder_decoder else model
 
 
 @contextmanager
@@ -286,12 +287,11 @@ def run_tokens(model: PreTrainedModel, ids: Tensor, mask: Tensor | None = None) 
         PositionError: if the position model does not reach that far.
         DataError: if the model cannot be run on text.
     """
-    check_reads_text(model)
+    stack = reader(model)
     if getattr(model.config, "halting", None):
         raise DataError(f"{type(model).__name__} halts, at each token after as many steps as it likes")
     ids = ids.to(model.device)
     mask = torch.ones_like(ids) if mask is None else mask.to(model.device)
-    stack = model.get_encoder() if model.config.is_encoder_decoder else model
     inner = next((module for module in model.modules() if isinstance(module, Encoder)), None)
     if inner is None:
         with foreign(f"{type(model).__name__} cannot be run on {ids.shape[1]} tokens of text"):

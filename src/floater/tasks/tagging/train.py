@@ -79,14 +79,9 @@ def check_test(settings: TaggingSettings, source: str) -> None:
         DataError: if the file cannot be read.
         PositionError: if a sentence is longer than the positions reach.
     """
-    bound = settings.model.position_model().bound
     sentences = read_sentences(source, structured=structured(settings.model.position))
     words = max(len(sentence.words) for sentence in sentences)
-    if bound is not None and words > bound:
-        raise PositionError(
-            f"'{settings.model.position}' has {bound} positions, but the longest sentence of {source} has "
-            f"{words} words; raise model.max_length"
-        )
+    settings.model.check_reach(words, f"the longest sentence of {source} has {words} words")
 
 
 def _train(settings: TaggingSettings, run: Path, state: PartialState, say: Say) -> Path:

@@ -9,7 +9,6 @@ import torch
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerFast, set_seed
 
-from floater.encodings import PositionError
 from floater.positions import Positions
 from floater.tasks import cldr
 from floater.tasks.optimisation import check_schedule
@@ -63,13 +62,8 @@ def check_test(settings: TranslationSettings, source: str, reference: str, token
         DataError: if the files cannot be read, or are not aligned.
         PositionError: if a source sentence is longer than the positions reach, however few tokens it has.
     """
-    bound = settings.model.position_model().bound
     words = max(len(line.split()) for line in read_pairs(source, reference).source)
-    if bound is not None and words + 1 > bound:
-        raise PositionError(
-            f"'{settings.model.position}' has {bound} positions, but the longest line of {source} has "
-            f"{words} words and an end; raise model.max_length"
-        )
+    settings.model.check_reach(words + 1, f"the longest line of {source} has {words} words and an end")
 
 
 def _train(settings: TranslationSettings, run: Path, state: PartialState, say: Say) -> Path:
