@@ -155,9 +155,13 @@ def test_each_cell_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
         ),
         (
             {"tests": {"t": {"source": "x", "referense": "x"}}},
-            "test t has 'referense'; there are: source, ref",
+            "test t: unknown key 'referense'; did you mean 'reference'",
         ),
-        ({"tests": {"t": {"source": "x"}}}, "test t lacks 'reference'"),
+        ({"tests": {"t": {"source": "x"}}}, "test t: missing required key 'reference'"),
+        (
+            {"tests": {"t": {"source": ["x"], "reference": "x"}}},
+            r"test t: 'source' must be str | Path, not \['x'\]",
+        ),
         (
             {"task": "events", "tests": {"t": {"source": "x"}}, "short_to_long": {}},
             "'events' has no scores example by example",
@@ -192,6 +196,10 @@ def test_a_test_set_that_cannot_be_scored_is_refused_before_anything_runs(tmp_pa
     )
     assert said.endswith("has 9 words and an end; raise model.max_length")
 
+    same = {key: str(tmp_path / "two") for key in ("source", "reference")}
+    with pytest.raises(SettingsError, match=r"cell none-1: test t: token '\(' is no regular expression"):
+        grid(settings(tmp_path / "study", tests={"t": same | {"token": "("}}), "here")
+
     words = [f"{i}\tw\t_\tX\t_\t_\t{i - 1}\tr\t_\t_\n" for i in range(1, 7)]
     (tmp_path / "trees").write_text("".join(words), encoding="utf-8")
     data = {"train": str(tmp_path / "trees"), "valid": str(tmp_path / "trees")}
@@ -204,6 +212,40 @@ def test_a_test_set_that_cannot_be_scored_is_refused_before_anything_runs(tmp_pa
         short_to_long={},
     )
     with pytest.raises(SettingsError, match=r"cell learned-1: test t: 'learned' has 5 .* has 6 words; raise"):
+        grid(asked, "here")
+
+
+@pytest.mark.parametrize(
+    ("test", "named"),
+    [
+        ({"source": "blank"}, "cell none-1: test t: empty corpus: no text in .*blank"),
+        ({"window": 32}, "cell learned-1: test t: 'learned' has 16 positions, but the window has 32"),
+        ({"window": 4}, "cell none-1: test t: window is 4; it must be at least 8"),
+        ({"window": "a"}, r"test t: 'window' must be int \| null, not 'a'"),
+        ({"stride": 4}, "cell none-1: test t: stride is 4; a masked model has none"),
+    ],
+)
+def test_a_text_that_a_language_model_cannot_be_scored_on_is_refused(
+    tmp_path: Path, test: dict[str, Any], named: str
+) -> None:
+    (tmp_path / "text").write_text("a b c\n" * 9, encoding="utf-8")
+    (tmp_path / "blank").write_text("\n\n", encoding="utf-8")
+    text = str(tmp_path / "text")
+    if "source" in test:
+        test = {"source": str(tmp_path / test["source"])}
+    asked = settings(
+        tmp_path / "study",
+        task="language_modeling",
+        settings={
+            "objective": "masked",
+            "data": {"train": text, "valid": text, "block": 16},
+            "model": {"preset": "tiny"},
+        },
+        models={"none": {}, "learned": {"max_length": 16}},
+        short_to_long={},
+        tests={"t": {"source": text} | test},
+    )
+    with pytest.raises(SettingsError, match=named):
         grid(asked, "here")
 
 

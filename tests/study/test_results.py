@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_a_row_with_one_seed_of_three_is_not_tested() -> None:
     assert verdicts == {"rotary": "not tested", "shaw": "not told apart"}
     said = verdict.sentences(found)
     assert "Not told apart from none in any: shaw; not tested against none: rotary." in said
-    assert "Not tested is what has no second seed." in said[-1]
+    assert "Not tested is what has no second seed, or none with a score." in said[-1]
     table = tables.compared(found).markdown()
     assert "| – | – | not tested |" in table
 
@@ -116,6 +117,64 @@ def test_of_many_rows_the_baseline_and_the_best_are_drawn() -> None:
     assert names == ["none", *(f"row{i}" for i in range(29, 40))]
     few = made(["none", "row1"], [1], lambda row, seed: np.zeros(400))
     assert [row.name for row in figures.drawn(few)] == ["none", "row1"]
+
+
+def test_a_mean_over_some_of_the_seeds_says_so() -> None:
+    """As where a model that ran away refuses the longest questions with one of its seeds."""
+
+    def right(row: str, seed: int) -> Array:
+        fails = (row, seed) == ("learned", 2)
+        return np.where(LENGTHS == 100, math.nan, seed == 1) if fails else np.full(400, seed == 1)
+
+    found = made(["none", "learned"], [1, 2, 3], right)
+    line = tables.summary(found).rows[1]
+    assert [cell.text.split(" ▲")[0] for cell in line[1:5]] == ["33.3 ± 57.7"] * 3 + [
+        "50.0 ± 70.7 (2 of 3 seeds)"
+    ]
+
+
+def test_all_rows_that_tie_are_best() -> None:
+    rates = {"none": 0, "a": 400, "b": 400, "c": 0}
+    found = made([*rates], [1, 2], lambda row, seed: np.arange(400) < rates[row])
+    assert any(
+        "a, b score best, 100.0. Against none (0.0 ± 0.0): " in text for text in verdict.sentences(found)
+    )
+    shown = {row[0].text: row[1].kind for row in tables.summary(found).rows}
+    assert ["best" in kind for kind in shown.values()] == [False, True, True, False]
+
+
+def test_one_seed_that_is_best_is_called_one() -> None:
+    seeds = {"none": [1, 2, 3], "chang": [1]}
+    found = made([*seeds], seeds, lambda row, seed: np.full(400, row == "chang"))
+    assert any("chang scores best, 100.0 with one seed. Against" in text for text in verdict.sentences(found))
+
+
+def test_who_goes_on_from_another_has_learned_for_longer() -> None:
+    found = made(["none", "warm"], [1], lambda row, seed: np.ones(400), starts={"warm": "none"})
+    assert any(
+        text.startswith("warm goes on from none: its minutes are") for text in verdict.sentences(found)
+    )
+
+
+def test_a_seed_that_failed_early_does_not_cut_the_learning_curve() -> None:
+    found = made(["none"], [1, 2, 3], lambda row, seed: np.ones(400), finished=lambda row, seed: seed < 3)
+    losses = [{10: 3.0, 20: 1.0, 30: 1.0}, {10: 5.0, 30: 3.0}, {10: 9.0}]
+    outcomes = [
+        replace(o, log=[{"step": step, "loss": loss} for step, loss in logged.items()])
+        for o, logged in zip(found.outcomes, losses, strict=True)
+    ]
+    (line,) = figures.learning(replace(found, outcomes=outcomes), "loss", "loss").axes[0].lines
+    assert [*map(list, (line.get_xdata(), line.get_ydata()))] == [[10, 20, 30], [4.0, 2.5, 2.0]]
+    running = [replace(o, status="open", measured={}) for o in outcomes]
+    (line,) = figures.learning(replace(found, outcomes=running), "loss", "loss").axes[0].lines
+    assert list(line.get_ydata()) == [17 / 3, 2.5, 2.0]
+
+
+def test_bars_of_a_row_are_not_drawn_around_a_difference() -> None:
+    found = made(["none", "a"], [1, 2], lambda row, seed: np.arange(400) % (seed + 2) == 0)
+    for less, bars in ((None, 2), (found.grid.rows[0], 0)):
+        (axes,) = figures.score_by_length(found, found.columns()[1:], less).axes
+        assert sum(container.has_yerr for container in axes.containers) == bars
 
 
 def test_other_examples_are_not_paired() -> None:

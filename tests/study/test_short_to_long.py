@@ -92,6 +92,19 @@ def test_data_are_cut_once_and_not_in_two_ways(tmp_path: Path) -> None:
     assert len(read_lines(data["train_source"])) == 31
 
 
+def test_other_sentences_in_the_same_files_are_cut_anew_or_refused(tmp_path: Path) -> None:
+    def cut_of(count: int, used: bool) -> int:
+        source, target = files(tmp_path, [f"a{i} b" for i in range(count)] + ["c d e f"])
+        asked = ShortToLong(source=source, target=target, cut=4)
+        data, _ = write(asked, tmp_path / "data", "en", "de", used=used)
+        return len(read_lines(data["train_source"]))
+
+    assert cut_of(20, used=False) == cut_of(20, used=True) == 18
+    with pytest.raises(DataError, match="data that were cut with other contents of short_to_long"):
+        cut_of(200, used=True)
+    assert cut_of(200, used=False) == 180
+
+
 @pytest.mark.skipif(not (DATA / "multi30k").is_dir(), reason="needs Multi30k")
 def test_multi30k_has_as_many_long_captions_as_counted_by_hand() -> None:
     """20,380 below 15 words and punctuation marks, 6,644 / 1,599 / 377 from 15, 20 and 25 on."""

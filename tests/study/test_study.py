@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +26,8 @@ from floater.study.launch import run_cells
 from floater.study.local_launcher import LocalLauncher
 from floater.study.results import VALIDATION, Column, Results
 from floater.study.settings import Budget, ShortToLong
+from floater.tasks.language_modeling.train import measure
+from floater.tasks.measurement import Measurement
 from floater.tasks.text import DataError
 from floater.tasks.translation import evaluate
 
@@ -134,10 +138,28 @@ def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.Monk
     source.write_text("c b a is it\n" * 20, encoding="utf-8")
     second = run.study(asked, say=lambda text: None).outcomes[0].measured["other"]
     assert first.score("loss") != second.score("loss")
+    good = run.study(asked, say=lambda text: None)
+    more = replace(asked, tests=asked.tests | {"bad": asked.tests["other"] | {"window": 16}})
+    with monkeypatch.context() as broken:
+
+        @functools.wraps(measure)
+        def fails(run: str, source: str, window: int | None = None, stride: int | None = None) -> Measurement:
+            return measure(run, source, 1 // 0 if window else None, stride)
+
+        broken.setattr("floater.tasks.language_modeling.command.measure", fails)
+        (outcome,) = run.study(more, say=lambda text: None).outcomes
+    assert (outcome.status, outcome.error) == (
+        "failed",
+        "ZeroDivisionError: integer division or modulo by zero",
+    )
+    assert outcome.measured.keys() == {"other"}, "one test set that fails does not hide the others"
+    assert outcome.measured["other"].score("loss") == good.outcomes[0].measured["other"].score("loss")
     text.write_text("a b c\n" * 40, encoding="utf-8")
-    with pytest.raises(
-        SettingsError, match=r"cell none-1: data\.train has changed since the cell was trained"
-    ):
+    changed = r"cell none-1: data\.train has changed since its training began; delete .*none-1, or"
+    with pytest.raises(SettingsError, match=changed):
+        run.study(asked, say=lambda text: None)
+    (tmp_path / "study" / "cells" / "none-1" / "cost.json").unlink()  # it was stopped, and would go on
+    with pytest.raises(SettingsError, match=changed):
         run.study(asked, say=lambda text: None)
 
 
@@ -159,6 +181,9 @@ def test_a_cell_that_ends_without_a_word_is_a_failed_one(
     small = {"models": {"none": {}}, "short_to_long": {"builtin": 20, "builtin_test": 1}}
     results = run.study(settings(tmp_path, seeds=[1], **small), say=lambda text: None)
     assert [(o.status, o.error[:26]) for o in results.outcomes] == [("failed", "it ended without a word; s")]
+    results.outcomes[0].cell.error.write_text("of an earlier start", encoding="utf-8")
+    results = run.study(settings(tmp_path, seeds=[1], **small), say=lambda text: None)
+    assert results.outcomes[0].error.startswith("it ended without a word; s")
 
 
 def test_a_killed_study_goes_on_and_has_the_same_table(tmp_path: Path) -> None:
@@ -219,7 +244,11 @@ def test_a_warm_start_waits_for_the_cell_that_it_starts_from(
     assert started.started == ["sinusoidal-1", "floater-1"]
     assert [outcome.status for outcome in results.outcomes] == ["finished", "finished"]
 
-    (tmp_path / "cells" / "sinusoidal-1" / "model").rename(tmp_path / "model")
+    shutil.rmtree(tmp_path / "cells" / "sinusoidal-1")
+    with pytest.raises(
+        SettingsError, match=r"cell floater-1: training\.warm_start has changed since its training began"
+    ):
+        run.study(asked, say=lambda text: None)
     common["data"]["vocabulary"] = "no-such-vocabulary"
     other = settings(tmp_path / "other", models=models, seeds=[1], settings=common)
     said: list[str] = []

@@ -21,7 +21,7 @@ import numpy as np
 
 from floater.settings import load
 from floater.study.digests import changed, digests
-from floater.study.grid import CELLS, COST, PLAN
+from floater.study.grid import CELLS, COST, DIGESTS, PLAN, files_read
 from floater.study.progress import entries
 from floater.tasks import registry
 from floater.tasks.measurement import Measurement
@@ -71,6 +71,9 @@ def run_cell(folder: Path, name: str) -> None:
     config = folder / CELLS / f"{name}.yaml"
     task = registry.of_config(config)
     settings = load(task.Settings, config)
+    kept = config.with_name(name + DIGESTS)
+    if not (kept.is_file() and Path(settings.run).is_dir()):
+        write_json(kept, digests(files_read(settings)))
     run = task.train(settings)
     if not (run / COST).is_file():
         write_json(run / COST, _cost(settings, run))
@@ -83,8 +86,12 @@ def run_cell(folder: Path, name: str) -> None:
 
 def is_finished(run: Path, tests: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether a run is trained and scored on all test sets, as they are now."""
-    trained = (run / MODEL).is_dir() and (run / COST).is_file()
-    return trained and all(is_measured(run, test, given) for test, given in tests.items())
+    return is_trained(run) and all(is_measured(run, test, given) for test, given in tests.items())
+
+
+def is_trained(run: Path) -> bool:
+    """Whether a run has its final model."""
+    return (run / MODEL).is_dir() and (run / COST).is_file()
 
 
 def is_measured(run: Path, test: str, given: Mapping[str, Any]) -> bool:
@@ -149,7 +156,6 @@ def _cost(settings: Any, run: Path) -> dict[str, Any]:
         "memory_mib": max((entry.get("memory_mib", 0) for entry in entries(run)), default=0),
         "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
-        "files": digests(vars(settings.data)),
         **software(),
     }
 

@@ -24,9 +24,9 @@ def digests(given: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def changed(kept: Mapping[str, list[str]], given: Mapping[str, Any]) -> str | None:
-    """The name of an option whose files no longer hold what they held; None if there is none."""
+    """The name of an option whose files are gone or no longer hold what they held; None if there is none."""
     now = digests({name: given[name] for name in kept if name in given})
-    return next((name for name, several in now.items() if several != kept[name]), None)
+    return next((name for name in kept if name in given and now.get(name) != kept[name]), None)
 
 
 def _files(value: Any) -> Iterator[str]:

@@ -100,10 +100,10 @@ def drawn(results: Results) -> list[Row]:
 
 
 def score_by_length(results: Results, columns: Sequence[Column], less: Row | None = None) -> Figure:
-    """A score in each bin of length, perhaps less that of a row: a line for each row, its seeds' spread."""
+    """A score in each bin of length, with its seeds' spread, or less that of a row: a line for each row."""
     rows = drawn(results)
     figure, axes = _panel(len(rows))
-    zeros = [results.value(less, column) if less else Value([0.0]) for column in columns]
+    zeros = [results.value(less, column) if less else Value([0.0], 1) for column in columns]
     for index, row in enumerate(rows):
         values = [results.value(row, column) for column in columns]
         known = [
@@ -115,7 +115,7 @@ def score_by_length(results: Results, columns: Sequence[Column], less: Row | Non
             axes.errorbar(
                 [place + _shift(index, len(rows)) for place, *_ in known],
                 [value.mean - zero.mean for _, value, zero in known],
-                yerr=[value.spread or 0.0 for _, value, _ in known],
+                yerr=None if less else [value.spread or 0.0 for _, value, _ in known],
                 capsize=2,
                 label=row.name,
                 **_look(rows, index),
@@ -123,10 +123,11 @@ def score_by_length(results: Results, columns: Sequence[Column], less: Row | Non
     cut = results.settings.short_to_long
     if cut.given:
         shown = sum(column.high is not None and column.high <= cut.cut for column in columns)
-        axes.axvspan(-0.5, shown - 0.5, color=_GRID, alpha=0.5, lw=0, zorder=0)
-        axes.annotate(
-            "trained lengths", (-0.45, 1), xycoords=("data", "axes fraction"), va="bottom", fontsize=8
-        )
+        if shown:
+            axes.axvspan(-0.5, shown - 0.5, color=_GRID, alpha=0.5, lw=0, zorder=0)
+            axes.annotate(
+                "trained lengths", (-0.45, 1), xycoords=("data", "axes fraction"), va="bottom", fontsize=8
+            )
     axes.set_xticks(range(len(columns)), [column.bin_label for column in columns])
     axes.set_xlim(-0.5, len(columns) - 0.5)
     score = columns[0].metric_label
@@ -150,17 +151,23 @@ def loss_by_position(results: Results, test: str) -> Figure:
 
 
 def learning(results: Results, key: str, label: str) -> Figure:
-    """A value of the log against the steps: a line for each row, its seeds as a band."""
+    """A value of the log against the steps: a line for each row, its seeds as a band.
+
+    Of a row without a scored seed, those that run or failed are drawn.
+    """
     rows = drawn(results)
     figure, axes = _panel(len(rows))
     for index, row in enumerate(rows):
-        series = [_series(o, key) for o in results.outcomes if o.cell.row.name == row.name and o.log]
-        shared = sorted(set.intersection(*(set(found) for found in series))) if series else []
-        if shared:
-            values = np.array([[found[step] for step in shared] for found in series])
+        logs = results.of(row) or [o for o in results.outcomes if o.cell.row.name == row.name]
+        series = [found for o in logs if (found := _series(o, key))]
+        if series:
+            # seeds may end or be written down at other steps
+            steps = sorted({step for found in series for step in found})
+            values = [np.interp(steps, [*s], [*s.values()], left=math.nan, right=math.nan) for s in series]
+            least, mean, most = (each(values, axis=0) for each in (np.nanmin, np.nanmean, np.nanmax))
             look = _look(rows, index, marks=False)
-            axes.plot(shared, values.mean(0), label=row.name, **look)
-            axes.fill_between(shared, values.min(0), values.max(0), color=look["color"], alpha=0.18, lw=0)
+            axes.plot(steps, mean, label=row.name, **look)
+            axes.fill_between(steps, least, most, color=look["color"], alpha=0.18, lw=0)
     return _finish(figure, axes, "step", label)
 
 

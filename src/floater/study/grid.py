@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -16,10 +16,11 @@ from floater.study.analyses import KINDS, subject
 from floater.study.digests import changed
 from floater.study.settings import StudySettings, repeated
 from floater.tasks import registry
-from floater.tasks.run import find_run, write_json, write_whole
+from floater.tasks.run import MODEL, find_run, write_json, write_whole
 from floater.tasks.text import DataError
 
 CELLS, PLAN, COST = "cells", "plan.json", "cost.json"
+DIGESTS = ".digests.json"
 _HUB = "hf:"
 _FILES = {"source", "reference"}
 _DATA = {
@@ -90,6 +91,11 @@ class Cell:
     def error(self) -> Path:
         """Holds its last error, if it failed."""
         return self.run.with_name(f"{self.name}.error")
+
+    @property
+    def digests(self) -> Path:
+        """Holds the digests of the files that its training reads."""
+        return self.run.with_name(self.name + DIGESTS)
 
     @property
     def after(self) -> str | None:
@@ -247,18 +253,21 @@ def _tests(settings: StudySettings, task: registry.Task, origin: str) -> dict[st
             "the rows are compared on what validates them"
         )
     for name, given in tests.items():
-        parameters = inspect.signature(measure).parameters  # type: ignore[arg-type]
-        _, *known = parameters.values()
-        if "edges" in parameters and settings.edges:
+        options = _options(measure)  # type: ignore[arg-type]
+        if "edges" in (each.name for each in fields(options)) and settings.edges:
             tests[name] = given = {"edges": settings.edges} | given
-        lacking = [each.name for each in known if each.default is each.empty and each.name not in given]
-        if wrong := sorted({*given} - {each.name for each in known}) or lacking:
-            what = "lacks" if wrong is lacking else "has"
-            there = ", ".join(each.name for each in known)
-            raise SettingsError(f"{origin}: test {name} {what} {wrong[0]!r}; there are: {there}")
+        make(options, given, f"{origin}: test {name}")
         for key in filter(_FILES.__contains__, given):
             _check_files(given[key], f"{origin}: test {name}: {key}")
     return tests
+
+
+def _options(measure: Callable[..., Any]) -> type[Any]:
+    """What `measure` of a task takes besides the run, with its types, as settings."""
+    _, *taken = inspect.signature(measure).parameters.values()
+    kinds = get_type_hints(measure)
+    defaults = {each.name: (each.default,) for each in taken if each.default is not each.empty}
+    return make_dataclass("Test", [(e.name, kinds[e.name], *defaults.get(e.name, ())) for e in taken])
 
 
 def _check_files(given: Any, where: str) -> None:
@@ -301,13 +310,21 @@ def _check(
         where = f"{origin}: cell {cell.name}"
         for key in sorted(vars(cell.settings.data).keys() & _DATA):
             _check_files(getattr(cell.settings.data, key), f"{where}: data.{key}")
-        if (cell.run / COST).is_file():
-            kept = json.loads((cell.run / COST).read_text(encoding="utf-8")).get("files", {})
-            if (name := changed(kept, vars(cell.settings.data))) is not None:
+        if cell.run.is_dir() and cell.digests.is_file():
+            kept = json.loads(cell.digests.read_text(encoding="utf-8"))
+            if (name := changed(kept, files_read(cell.settings))) is not None:
                 raise SettingsError(
-                    f"{where}: data.{name} has changed since the cell was trained; delete {cell.run}, or "
-                    "choose another folder"
+                    f"{where}: {name} has changed since its training began; delete {cell.run}, or choose "
+                    "another folder"
                 )
+
+
+def files_read(settings: Any) -> dict[str, Any]:
+    """What a training reads, by the name of the setting; of a warm start the weights."""
+    found = {f"data.{name}": value for name, value in vars(settings.data).items()}
+    if start := getattr(settings.training, "warm_start", None):
+        found["training.warm_start"] = str(Path(start) / MODEL / "model.safetensors")
+    return found
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def run_cells(grid: Grid, launcher: Launcher, say: Say, done: Callable[[], None]
                     ended[cell.name] = 1
                     say(f"{cell.name}: failed: {last_error(cell)}")
                     continue
+                cell.error.unlink(missing_ok=True)  # it may end before it can do so itself
                 running[cell.name] = cell, launcher.start(cell)
             time.sleep(POLL)
             for name, (cell, started) in list(running.items()):

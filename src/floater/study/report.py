@@ -106,6 +106,7 @@ def _lengths(results: Results) -> Iterator[Picture]:
             if results.baseline is not None and len(results.grid.rows) > 1:
                 figure = figures.score_by_length(results, binned, results.baseline)
                 title += f", less that of {results.baseline.name}"
+                said = "Differences of the means over the seeds."
                 yield _picture(title, figure, f"difference-{test}", said, results, test)
         if any(o.measured[test].position_tokens.sum() for o in results.outcomes if test in o.measured):
             figure = figures.loss_by_position(results, test)

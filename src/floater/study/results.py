@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from floater.study import short_to_long
-from floater.study.cell import is_finished, read
+from floater.study.cell import is_measured, is_trained, read
 from floater.study.grid import COST, Cell, Grid, Row
 from floater.study.launch import last_error
 from floater.study.progress import entries
@@ -96,6 +96,11 @@ class Outcome:
     measured: dict[str, Measurement] = field(default_factory=dict)
 
     @property
+    def counts(self) -> bool:
+        """Whether it has scores: it is finished, or lacks another test set alone."""
+        return self.status == "finished" or bool(self.measured)
+
+    @property
     def tokens_per_second(self) -> float | None:
         """The median over the training."""
         found = [entry["tokens_per_second"] for entry in self.log if "tokens_per_second" in entry]
@@ -113,9 +118,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Value:
-    """Scores of a row's seeds in a column."""
+    """Scores of a row's seeds in a column.
+
+    Args:
+        scores: of the seeds that have one.
+        seeds: how many were scored; some may have none, as where a model refuses a length.
+    """
 
     scores: list[float]
+    seeds: int
 
     @property
     def mean(self) -> float:
@@ -159,8 +170,8 @@ class Results:
     outcomes: list[Outcome]
 
     def of(self, row: Row) -> list[Outcome]:
-        """The outcomes of a row's seeds that are finished."""
-        return [o for o in self.outcomes if o.cell.row.name == row.name and o.status == "finished"]
+        """The outcomes of a row's seeds that count."""
+        return [o for o in self.outcomes if o.cell.row.name == row.name and o.counts]
 
     @cached_property
     def baseline(self) -> Row | None:
@@ -199,8 +210,17 @@ class Results:
 
     def value(self, row: Row, column: Column) -> Value | None:
         """None where no seed has a score."""
-        scores = [score for o in self.of(row) if (score := o.score(column)) is not None]
-        return Value(scores) if scores else None
+        scored = [o for o in self.of(row) if column.test == VALIDATION or column.test in o.measured]
+        scores = [score for o in scored if (score := o.score(column)) is not None]
+        return Value(scores, len(scored)) if scores else None
+
+    def best(self, column: Column) -> list[Row]:
+        """The rows of the best mean; several where they tie, none where no score is better than another."""
+        means = {row.name: value.mean for row in self.grid.rows if (value := self.value(row, column))}
+        if not means or column.greater is None:
+            return []
+        top = (max if column.greater else min)(means.values())
+        return [row for row in self.grid.rows if means.get(row.name) == top]
 
     def count(self, column: Column) -> int | None:
         """How many examples a column is of; None where that is not known."""
@@ -303,19 +323,19 @@ def gather(settings: StudySettings, grid: Grid) -> Results:
 
 
 def _outcome(cell: Cell, grid: Grid) -> Outcome:
-    log = entries(cell.run)
-    if is_finished(cell.run, grid.tests):
-        return Outcome(
-            cell,
-            "finished",
+    found = Outcome(cell, "open", log=entries(cell.run))
+    if is_trained(cell.run):
+        tests = [test for test, given in grid.tests.items() if is_measured(cell.run, test, given)]
+        found = replace(
+            found,
+            status="finished" if len(tests) == len(grid.tests) else "open",
             cost=_json(cell.run / COST),
             result=_json(cell.run / RESULT),
-            log=log,
-            measured={test: read(cell.run, test) for test in grid.tests},
+            measured={test: read(cell.run, test) for test in tests},
         )
-    if cell.error.is_file():
-        return Outcome(cell, "failed", error=last_error(cell), log=log)
-    return Outcome(cell, "open", log=log)
+    if found.status == "open" and cell.error.is_file():
+        return replace(found, status="failed", error=last_error(cell))
+    return found
 
 
 def trained(outcomes: Sequence[Outcome]) -> list[Path]:

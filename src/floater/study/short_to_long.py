@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from floater.study.digests import changed, digests
 from floater.study.settings import ShortToLong
 from floater.tasks import cldr
 from floater.tasks.run import write_json
@@ -112,15 +113,18 @@ def write(
     done = folder / _DONE
     before = json.loads(done.read_text(encoding="utf-8")) if done.is_file() else {}
     differs = sorted(name for name in said if before.get(name) != said[name])
-    if differs and before and used:
-        raise DataError(
-            f"{folder} holds data that were cut with another short_to_long.{differs[0]}, "
-            f"{before.get(differs[0])!r}; choose another folder"
+    other = changed(before.get("files", {}), said)
+    if before and used and (differs or other):
+        how = (
+            f"another short_to_long.{differs[0]}, {before.get(differs[0])!r}"
+            if differs
+            else f"other contents of short_to_long.{other}"
         )
-    if differs:
+        raise DataError(f"{folder} holds data that were cut with {how}; choose another folder")
+    if differs or other:
         done.unlink(missing_ok=True)
         cldr.write(folder, cut(settings, source, target), source=source, target=target)
-        write_json(done, said)
+        write_json(done, said | {"files": digests(said)})
     data = {
         f"{part}_{side}": str(path)
         for part in ("train", "valid")

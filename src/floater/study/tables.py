@@ -11,7 +11,7 @@ import numpy as np
 
 from floater.study.figures import spent
 from floater.study.grid import Row
-from floater.study.results import Column, Results
+from floater.study.results import Column, Results, Value
 
 MARKS = {"better": "▲", "worse": "▼", "not told apart": "", "not tested": ""}
 EMPTY = "–"
@@ -73,7 +73,7 @@ def as_csv(lines: Iterable[Iterable[object]]) -> str:
 def summary(results: Results) -> Table:
     """A line for each row: parameters, scores with their spreads, cost."""
     columns = results.columns()
-    best = {column: _best(results, column) for column in columns}
+    best = {column: results.best(column) for column in columns}
     table = []
     for row in results.grid.rows:
         of = [o for o in results.outcomes if o.cell.row.name == row.name]
@@ -81,10 +81,13 @@ def summary(results: Results) -> Table:
         first = done[0].cost if done else {}
         line = [
             Cell(row.name),
-            *(_score(results, row, column, row is best[column]) for column in columns),
+            *(_score(results, row, column, row in best[column]) for column in columns),
             Cell(_number(first.get("position_parameters"))),
             Cell(_number(first.get("parameters"))),
-            Cell(f"{len(done)}/{len(row.seeds)}", "failed" * any(o.status == "failed" for o in of)),
+            Cell(
+                f"{sum(o.status == 'finished' for o in of)}/{len(row.seeds)}",
+                "failed" * any(o.status == "failed" for o in of),
+            ),
             *(Cell(_spent(results, row, key)) for key in ("tokens_per_second", "memory_mib", "minutes")),
         ]
         table.append(line)
@@ -98,9 +101,9 @@ def others(results: Results) -> dict[str, Table]:
     found = {}
     for label in dict.fromkeys(column.metric_label for column in columns):
         chosen = [column for column in columns if column.metric_label == label]
-        best = {column: _best(results, column) for column in chosen}
+        best = {column: results.best(column) for column in chosen}
         rows = [
-            [Cell(row.name), *(_score(results, row, column, row is best[column]) for column in chosen)]
+            [Cell(row.name), *(_score(results, row, column, row in best[column]) for column in chosen)]
             for row in results.grid.rows
         ]
         head = [column.label.removeprefix(label).strip() or label for column in chosen]
@@ -157,11 +160,11 @@ def cells(results: Results) -> Table:
 
 
 def scores_csv(results: Results) -> str:
-    """Every score of every finished cell, a line each, unrounded."""
+    """Every score of every cell that has some, a line each, unrounded."""
     head = ["model", "seed", "test", "metric", "low", "high", "examples", "score"]
     lines: list[list[object]] = [[*head]]
     for outcome in results.outcomes:
-        if outcome.status != "finished":
+        if not outcome.counts:
             continue
         for column in results.columns(None):
             place = [column.test, column.metric, column.low, column.high, results.count(column)]
@@ -182,14 +185,19 @@ def comparisons_csv(results: Results) -> str:
     return as_csv(lines)
 
 
-def spread(mean: float, deviation: float | None, column: Column) -> str:
-    """A mean and its standard deviation over the seeds.
+def spread(value: Value, column: Column) -> str:
+    """A mean and its standard deviation over the seeds; how many these are where some have no score.
 
     Example:
-        >>> spread(37.16, 0.84, Column("news", "bleu")), spread(1.7342, None, Column("news", "loss"))
-        ('37.2 ± 0.8', '1.734')
+        >>> bleu, loss = Column("news", "bleu"), Column("news", "loss")
+        >>> spread(Value([36.0, 38.0], 2), bleu), spread(Value([1.7342], 1), loss)
+        ('37.0 ± 1.4', '1.734')
+        >>> spread(Value([36.0, 38.0], 3), bleu)
+        '37.0 ± 1.4 (2 of 3 seeds)'
     """
-    return digits(mean, column) + ("" if deviation is None else f" ± {digits(deviation, column)}")
+    deviation, some = value.spread, len(value.scores)
+    text = digits(value.mean, column) + ("" if deviation is None else f" ± {digits(deviation, column)}")
+    return text + f" ({some} of {value.seeds} seeds)" * (some < value.seeds)
 
 
 def _score(results: Results, row: Row, column: Column, best: bool) -> Cell:
@@ -198,15 +206,8 @@ def _score(results: Results, row: Row, column: Column, best: bool) -> Cell:
         return Cell(EMPTY)
     found = results.compared(row, column)
     verdict = results.verdict(found) if found else "not tested"
-    text = f"{spread(value.mean, value.spread, column)} {MARKS[verdict]}".strip()
+    text = f"{spread(value, column)} {MARKS[verdict]}".strip()
     return Cell(text, " ".join([*(["best"] if best else []), *([verdict] if MARKS[verdict] else [])]))
-
-
-def _best(results: Results, column: Column) -> Row | None:
-    values = [(row, value.mean) for row in results.grid.rows if (value := results.value(row, column))]
-    if not values or column.greater is None:
-        return None
-    return (max if column.greater else min)(values, key=lambda pair: pair[1])[0]
 
 
 def digits(value: float, column: Column) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from floater.study.results import Column, Comparison, Results, Value
 from floater.study.tables import digits, spread
@@ -12,7 +12,7 @@ _MOST = 12
 
 def sentences(results: Results) -> list[str]:
     """What differs beyond chance and what does not, a sentence or two for each column of the table."""
-    said = [_standing(results), *_overall(results)]
+    said = [_standing(results), *_continued(results), *_overall(results)]
     for column in results.columns():
         said += _of_column(results, column)
     if results.comparisons:
@@ -40,13 +40,14 @@ def method(results: Results) -> str:
         tests.append(f"of the seeds (Welch's t-test, {many} seeds{pairs})")
     count = len(tested)
     text = (
-        f"Beyond chance: not to be explained by the choice {' nor by that '.join(tests)}; the larger p is "
-        f"below {results.settings.level:g} after Holm's correction for {count} comparison{'s' * (count > 1)}."
+        f"Beyond chance: not to be explained by the choice {' nor by that '.join(tests)}, each alone; "
+        f"the larger p is below {results.settings.level:g} after Holm's correction for {count} "
+        f"comparison{'s' * (count > 1)}."
     )
     if not seeds:
         text += " There is one seed of each: what is called better or worse may still be due to the seed."
     if len(tested) < len(results.comparisons):
-        text += " Not tested is what has no second seed."
+        text += " Not tested is what has no second seed, or none with a score."
     return text
 
 
@@ -62,6 +63,16 @@ def _standing(results: Results) -> str:
     parts += [f"{counts['failed']} failed"] if counts["failed"] else []
     parts += [f"{counts['open']} are not"] if counts["open"] else []
     return ", ".join(parts) + "; what is missing counts for nothing below."
+
+
+def _continued(results: Results) -> list[str]:
+    """Whose cost is not all that it took."""
+    rows = [row for row in results.grid.rows if row.start is not None]
+    return [
+        f"{row.name} goes on from {row.start}: its minutes are without those of {row.start}, and it has "
+        "learned for longer."
+        for row in rows
+    ]
 
 
 def _overall(results: Results) -> list[str]:
@@ -97,15 +108,15 @@ def _of_column(results: Results, column: Column) -> list[str]:
     known: dict[str, Value] = {name: value for name, value in values.items() if value is not None}
     if not known:
         return [f"{where}: no cell is finished."]
-    best = (max if column.greater else min)(known, key=lambda name: known[name].mean)
-    if len(known) > 1 and len({value.mean for value in known.values()}) == 1:
-        return [f"{where}: all rows score the same, {_said(known[best], column)}."]
-    text = f"{where}: {best} scores best, {_said(known[best], column)}."
+    best = [row.name for row in results.best(column)]
+    if len(best) == len(known) > 1:
+        return [f"{where}: all rows score the same, {digits(known[best[0]].mean, column)}."]
+    text = f"{where}: {_best(best, known, column)}." if best else f"{where}."
     found = [c for c in results.comparisons if c.column == column]
     if results.baseline is None or results.baseline.name not in known or not found:
         return [text]
     base = results.baseline.name
-    text += f" Against {base} ({_said(known[base], column)}): "
+    text += f" Against {base} ({spread(known[base], column)}): "
     parts = []
     for verdict, words in (
         ("better", "better beyond chance"),
@@ -120,8 +131,13 @@ def _of_column(results: Results, column: Column) -> list[str]:
     return [text + "; ".join(parts) + "."]
 
 
-def _said(value: Value, column: Column) -> str:
-    return spread(value.mean, value.spread, column)
+def _best(names: Sequence[str], known: Mapping[str, Value], column: Column) -> str:
+    """Who scores best; with how many seeds, where others have more."""
+    value = known[names[0]]
+    if len(names) > 1:
+        return f"{_listed(names)} score best, {digits(value.mean, column)}"
+    lone = len(value.scores) == 1 < max(len(other.scores) for other in known.values())
+    return f"{names[0]} scores best, {spread(value, column)}" + " with one seed" * lone
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ def evaluate(run: str | Path, edges: tuple[int, ...] = ()) -> Score:
     return by_length(model, parts, data.lengths)
 
 
-def measure(run: str | Path, edges: Sequence[int] = ()) -> Measurement:
+def measure(run: str | Path, edges: tuple[int, ...] = ()) -> Measurement:
     """What a test finds of a run's final model, example by example; see `evaluate` for the arguments."""
     model, tokenizer, settings = load_run(run)
     data = settings.data
@@ -145,7 +145,7 @@ def measure(run: str | Path, edges: Sequence[int] = ()) -> Measurement:
     return measured(model, parts, [example.length for _, examples in drawn for example in examples])
 
 
-def check_test(settings: GeneratedSettings, edges: Sequence[int] = ()) -> None:
+def check_test(settings: GeneratedSettings, edges: tuple[int, ...] = ()) -> None:
     """Refuse what `measure` would, before the training.
 
     Raises:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from floater.tasks.language_modeling.settings import LanguageModelingSettings as Settings
-from floater.tasks.language_modeling.train import check, measure, train
+from floater.tasks.language_modeling.train import check, check_test, measure, train
 from floater.tasks.language_modeling.train import evaluate as scored
 
-__all__ = ["LENGTHS", "OPTIONS", "Settings", "check", "evaluate", "measure", "train"]
+__all__ = ["LENGTHS", "OPTIONS", "Settings", "check", "check_test", "evaluate", "measure", "train"]
 
 OPTIONS = {"window": False, "stride": False, "memory": False}
 LENGTHS = "predicted tokens of a row"

@@ -199,22 +199,7 @@ def scorer(
             memory beside a stride or for a masked model.
     """
     asked = settings.evaluation
-    try:
-        if window is not None:
-            asked = replace(asked, window=window, stride=stride)
-        elif stride is not None:
-            asked = replace(asked, stride=stride)
-        if memory is not None:
-            asked = replace(asked, memory=memory)
-        wide, step = asked.windows(settings.data.block)
-        held = settings.data.memory if asked.memory is None else asked.memory
-        if held and settings.objective != "causal":
-            raise ValueError(f"memory is {held}; a masked language model has none")
-        if stride is not None and (held or settings.objective != "causal"):
-            why = f"with a memory of {held} tokens there is none" if held else "a masked model has none"
-            raise ValueError(f"stride is {stride}; {why}")
-    except ValueError as error:
-        raise DataError(str(error)) from error
+    wide, step, held = _windows(settings, window, stride, memory)
     documents, begin = encode_documents(tokenizer, texts), begin_id(tokenizer)
     batch = asked.max_tokens
     if held:
@@ -234,6 +219,52 @@ def scorer(
         seed=asked.seed,
         max_tokens=batch,
     )
+
+
+def check_test(
+    settings: LanguageModelingSettings,
+    source: str | list[str],
+    window: int | None = None,
+    stride: int | None = None,
+) -> None:
+    """Refuse a test set that `measure` would, before the training; see there for the arguments.
+
+    Raises:
+        DataError: if the text cannot be read, or window or stride is too small.
+        PositionError: if the window is longer than the positions reach.
+    """
+    wide, _, held = _windows(settings, window, stride)
+    read_documents(source, settings.data.documents)
+    settings.model.check_reach(
+        wide + held, f"the window {'and memory have' if held else 'has'} {wide + held}"
+    )
+
+
+def _windows(
+    settings: LanguageModelingSettings,
+    window: int | None = None,
+    stride: int | None = None,
+    memory: int | None = None,
+) -> tuple[int, int, int]:
+    """Window, stride and memory of a measurement; see `scorer`."""
+    asked = settings.evaluation
+    try:
+        if window is not None:
+            asked = replace(asked, window=window, stride=stride)
+        elif stride is not None:
+            asked = replace(asked, stride=stride)
+        if memory is not None:
+            asked = replace(asked, memory=memory)
+        wide, step = asked.windows(settings.data.block)
+        held = settings.data.memory if asked.memory is None else asked.memory
+        if held and settings.objective != "causal":
+            raise ValueError(f"memory is {held}; a masked language model has none")
+        if stride is not None and (held or settings.objective != "causal"):
+            why = f"with a memory of {held} tokens there is none" if held else "a masked model has none"
+            raise ValueError(f"stride is {stride}; {why}")
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    return wide, step, held
 
 
 def _vocabulary(settings: LanguageModelingSettings, run: Path, texts: Texts) -> PreTrainedTokenizerFast:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from floater.positions import Positions
 from floater.tasks import cldr
 from floater.tasks.optimisation import check_schedule
 from floater.tasks.run import Say, begin_run, trained
-from floater.tasks.text import read_pairs
+from floater.tasks.text import DataError, read_pairs
 from floater.tasks.translation.data import Corpus, TokenPairs, load_corpus
 from floater.tasks.translation.run import load_run, vocabulary
 from floater.tasks.translation.settings import TranslationSettings
@@ -59,9 +60,13 @@ def check_test(settings: TranslationSettings, source: str, reference: str, token
     """Refuse a test set that `measure` would, before the training; see there for the arguments.
 
     Raises:
-        DataError: if the files cannot be read, or are not aligned.
+        DataError: if the files cannot be read, or are not aligned, or the token is no regular expression.
         PositionError: if a source sentence is longer than the positions reach, however few tokens it has.
     """
+    try:
+        re.compile(token)
+    except re.error as error:
+        raise DataError(f"token {token!r} is no regular expression: {error}") from None
     words = max(len(line.split()) for line in read_pairs(source, reference).source)
     settings.model.check_reach(words + 1, f"the longest line of {source} has {words} words and an end")
 
