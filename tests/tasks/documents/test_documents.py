@@ -12,8 +12,10 @@ import torch
 import yaml
 
 from floater.cli import main
+from floater.encodings import PositionError
 from floater.settings import SettingsError, dump, load, undocumented
 from floater.tasks.documents import DocumentsConfig, DocumentsSettings, FloaterForDocuments, load_run
+from floater.tasks.documents.command import check
 from floater.tasks.documents.data import Documents, collate, read_documents, vocabulary_of
 from floater.tasks.documents.model import stand
 from floater.tasks.documents.score import evaluate, measure
@@ -241,6 +243,48 @@ def test_what_a_person_gets_wrong_is_one_line(folder: Path, capsys: pytest.Captu
         read_documents(folder / "one")
     with pytest.raises(SettingsError, match="leave nothing for training"):
         load(DocumentsSettings, config, ["data.test_share=0.9"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"position": "tree"}, "a toy document: Tree reads a tree"),
+        ({"position": "ldpe", "clock": "index"}, "a toy document: no target_length"),
+        ({"position": "learned"}, "a toy document: learned positions count tokens"),
+        ({"word_position": "tree"}, "a toy document: Tree reads a tree"),
+    ],
+)
+def test_what_can_serve_no_document_is_refused_before_data_are_read(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    """There is no film in the directory."""
+    with pytest.raises(PositionError, match=message):
+        check(load(DocumentsSettings, write_config(tmp_path, model=changes)))
+
+
+@pytest.mark.parametrize("clock", ["index", "length"])
+def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, clock: str) -> None:
+    made = load(DocumentsSettings, write_config(tmp_path, model={"clock": clock}))
+    before = torch.get_rng_state()
+    check(made)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"word_position": "tre"}, "word_position: unknown position model 'tre'; did you mean 'tree'"),
+        (
+            {"word_position": "floater", "word_position_options": {"delta": "x"}},
+            "word_position: position_opt",
+        ),
+    ],
+)
+def test_a_word_level_that_cannot_be_built_is_no_setting(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load(DocumentsSettings, write_config(tmp_path, model=changes))
 
 
 @pytest.mark.skipif(not (DATA / "nltk").is_dir(), reason="the film reviews are not here")

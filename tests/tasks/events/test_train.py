@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ import torch
 from transformers import TrainerCallback
 
 from floater.cli import main
+from floater.encodings import PositionError
 from floater.settings import SettingsError, dump, load, undocumented
 from floater.tasks.events import EventsSettings, evaluate, load_run, read_sequences, train
+from floater.tasks.events.command import check
 from floater.tasks.events.score import part_of
 from floater.tasks.events.settings import Columns
 from floater.tasks.events.train import EventsTrainer, _sequences
@@ -114,6 +117,32 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     ours, theirs = (load_run(path, "cpu")[0].state_dict() for path in (run, whole))
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
     assert result(run) | {"minutes": 0} == result(whole) | {"minutes": 0}
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        ({"position": "tree"}, PositionError, "toy sequence 'xyx': Tree reads a tree"),
+        ({"position": "learned"}, PositionError, "toy sequence 'xyx': learned positions count tokens"),
+        ({"position": "ldpe", "clock": "index"}, PositionError, "toy sequence 'xyx': no target_length"),
+        ({"position": "cape"}, DataError, "'cape' shows events what comes after them"),
+        ({"position": "shaw", "goal": "forecast"}, PositionError, "toy sequence 'xyx': 'shaw' counts tokens"),
+    ],
+)
+def test_what_can_serve_no_sequence_is_refused_before_data_are_read(
+    tmp_path: Path, model: dict[str, str], error: type[Exception], message: str
+) -> None:
+    """There is no table in the directory."""
+    with pytest.raises(error, match=message):
+        check(settings(tmp_path, model=model, data=VALUES if "goal" in model else {}))
+
+
+@pytest.mark.parametrize("data", [{}, {"gap": 1e-6}, {"unit": 86400.0, "resolution": 2.0}, VALUES])
+def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, data: dict[str, Any]) -> None:
+    made = settings(tmp_path, data=data, model={"goal": "interpolate"} if data is VALUES else {})
+    before = torch.get_rng_state()
+    check(made)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_every_setting_is_explained() -> None:

@@ -9,10 +9,11 @@ import torch
 from transformers import AutoModelForTokenClassification, TrainerCallback
 
 from floater.cli import main
-from floater.encodings import catalogue
+from floater.encodings import PositionError, catalogue
 from floater.settings import SettingsError, load, undocumented
 from floater.tasks.conllu import read_conllu
 from floater.tasks.tagging import TaggingSettings, evaluate, load_run, tag, train
+from floater.tasks.tagging.command import check
 from floater.tasks.tagging.data import TaggedSentences, collate
 from floater.tasks.tagging.train import TaggingTrainer
 
@@ -112,6 +113,21 @@ def test_every_row_over_trees_and_graphs_trains(folder: Path, position: str) -> 
     saved = json.loads((run / "model" / "config.json").read_text())
     # left, right, root and an unknown one
     assert saved["position_options"].get("labels", 4) == 4
+
+
+@pytest.mark.parametrize("position", ["ldpe", "noisy_length", "language_specific", "xl"])
+def test_what_can_serve_no_sentence_is_refused_before_data_are_read(tmp_path: Path, position: str) -> None:
+    """There is no treebank in the directory."""
+    with pytest.raises(PositionError, match="a toy sentence: no "):
+        check(settings(tmp_path, model={"position": position, "position_options": {}}))
+
+
+@pytest.mark.parametrize("position", [*ROWS, "sinusoidal", "floater", "learned"])
+def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, position: str) -> None:
+    made = settings(tmp_path, model={"position": position, "position_options": {}})
+    before = torch.get_rng_state()
+    check(made)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_every_setting_is_explained() -> None:

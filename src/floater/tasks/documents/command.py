@@ -5,9 +5,9 @@ from __future__ import annotations
 from floater.tasks.documents.score import evaluate as scored
 from floater.tasks.documents.score import measure
 from floater.tasks.documents.settings import DocumentsSettings as Settings
-from floater.tasks.documents.train import train
+from floater.tasks.documents.train import check, train
 
-__all__ = ["LENGTHS", "OPTIONS", "Settings", "evaluate", "measure", "train"]
+__all__ = ["LENGTHS", "OPTIONS", "Settings", "check", "evaluate", "measure", "train"]
 
 OPTIONS = {"part": False, "output": False}
 LENGTHS = "words"

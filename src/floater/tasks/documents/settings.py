@@ -64,6 +64,10 @@ class Model(settings.Model):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_numbers(self, positive=("word_layers",))
+        try:
+            settings.Model(self.preset, self.word_position, self.word_position_options, changes=self.changes)
+        except ValueError as error:
+            raise ValueError(f"word_position: {error}") from error
 
     def config(self, vocab_size: int, **found: Any) -> DocumentsConfig:
         """The Hugging Face configuration with what the training set says; see `DocumentsConfig`."""

@@ -64,6 +64,19 @@ def train(settings: DocumentsSettings) -> Path:
     return trained(settings, _train)
 
 
+def check(settings: DocumentsSettings) -> None:
+    """Refuse position models that cannot serve any document, before any data are read.
+
+    Raises:
+        PositionError: if that of the sentences, or of the words, needs more than their places.
+    """
+    documents = [Document(f"{label}/1.txt", label, [["a"], ["b", "a"]]) for label in ("one", "other")]
+    vocabulary = vocabulary_of(documents, 1)
+    with torch.random.fork_rng():
+        model = FloaterForDocuments(settings.model.config(len(vocabulary), num_labels=2))
+    _check(model, Documents(documents, vocabulary, settings.data.max_words), "toy")
+
+
 def _train(settings: DocumentsSettings, run: Path, state: PartialState, say: Say) -> Path:
     data = settings.data
     every = read_documents(data.train)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from floater.tasks.events.score import evaluate as scored
 from floater.tasks.events.settings import EventsSettings as Settings
-from floater.tasks.events.train import train
+from floater.tasks.events.train import check, train
 
-__all__ = ["OPTIONS", "Settings", "evaluate", "train"]
+__all__ = ["OPTIONS", "Settings", "check", "evaluate", "train"]
 
 OPTIONS = {"part": False, "window": False}
 

@@ -89,6 +89,24 @@ def train(settings: EventsSettings) -> Path:
     return trained(settings, _train)
 
 
+def check(settings: EventsSettings) -> None:
+    """Refuse a position model that cannot serve any sequence, before any data are read.
+
+    Raises:
+        DataError: if it shows events what comes after them.
+        PositionError: if it needs more than the places, or the times, of events.
+    """
+    data, count = settings.data, 3
+    values = np.arange(count * len(data.columns.values), dtype=float).reshape(count, -1)
+    types = ("x", "y", "x") if settings.model.goal == "next" else ()
+    times = np.arange(count) * data.unit * (data.gap or 1.0)
+    sequence = EventSequence("xyx", times, types, values, np.ones_like(values, dtype=bool))
+    config = configured(settings, [sequence])
+    with torch.random.fork_rng():
+        model = kind_of(config.goal)(config)
+    _check(model, Pieces([sequence], config, size=count, origin="toy"), "toy")
+
+
 def _train(settings: EventsSettings, run: Path, state: PartialState, say: Say) -> Path:
     data = settings.data
     sequences, valid = _sequences(data)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from floater.tasks.tagging.score import evaluate as scored
 from floater.tasks.tagging.score import measure
 from floater.tasks.tagging.settings import TaggingSettings as Settings
-from floater.tasks.tagging.train import check_test, train
+from floater.tasks.tagging.train import check, check_test, train
 
-__all__ = ["LENGTHS", "OPTIONS", "Settings", "check_test", "evaluate", "measure", "train"]
+__all__ = ["LENGTHS", "OPTIONS", "Settings", "check", "check_test", "evaluate", "measure", "train"]
 
 OPTIONS = {"output": False}
 LENGTHS = "words"

@@ -72,6 +72,20 @@ def train(settings: TaggingSettings) -> Path:
     return trained(settings, _train)
 
 
+def check(settings: TaggingSettings) -> None:
+    """Refuse a position model that cannot serve any sentence, before any data are read.
+
+    Raises:
+        PositionError: if it needs more than the places or the trees of words.
+    """
+    pair = Sentence(["a", "b"], ["A", "B"], [-1, 0], ["c", "c"])
+    vocabulary = Vocabulary.of([pair], min_count=1, suffix=0)
+    config = settings.model.config(len(vocabulary), vocabulary.tags, 1 + len(vocabulary.relations))
+    with torch.random.fork_rng():
+        model = FloaterForTokenClassification(config)
+    _check_positions(model, toy=TaggedSentences([pair], vocabulary))
+
+
 def check_test(settings: TaggingSettings, source: str) -> None:
     """Refuse a test set that `measure` would, before the training; see there for the argument.
 
