@@ -4,11 +4,17 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
-from floater.tasks.text import read_lines
-from floater.tasks.translation import evaluate, load_run
+from floater.encodings import PositionError
+from floater.settings import make
+from floater.tasks.bpe import train_bpe
+from floater.tasks.text import Pairs, read_lines
+from floater.tasks.translation import TranslationSettings, evaluate, load_run
 from floater.tasks.translation.score import measure
+from floater.tasks.translation.train import check_test
 from floater.tasks.translation.validation import token_loss
+from floater.transformer import FloaterForConditionalGeneration
 
 from .conftest import Files
 from .small import pairs
@@ -46,3 +52,29 @@ def test_lengths_count_what_the_expression_finds(trained: Path, files: Files) ->
     assert measure(trained, source, target, token=r"\S+").lengths.tolist() == [
         len(line.split()) for line in lines
     ]
+
+
+@pytest.mark.parametrize("side", ["source", "reference"])
+def test_a_test_set_is_refused_where_the_positions_end(tmp_path: Path, side: str) -> None:
+    """15 words of a token each, and the end, take all of 16 positions, on either side."""
+    parts = {"data": {"builtin": 9}, "model": {"preset": "tiny", "position": "learned", "max_length": 16}}
+    made = make(TranslationSettings, {"run": str(tmp_path / "run"), **parts}, "here")
+    tokenizer = train_bpe(["a a a"] * 9, 262)
+    torch.manual_seed(0)
+    model = FloaterForConditionalGeneration(made.model.config(len(tokenizer)))
+    files = {name: tmp_path / name for name in ("source", "reference")}
+    for words in (15, 16):
+        lines = {name: " ".join("a" * (words if name == side else 2)) for name in files}
+        for name, file in files.items():
+            file.write_text(lines[name] + "\n")
+        asked = Pairs([lines["source"]], [lines["reference"]], 0)
+        if words == 15:
+            check_test(made, **{name: str(file) for name, file in files.items()})
+            assert token_loss(model, tokenizer, asked)[1] == (16 if side == "reference" else 3)
+            continue
+        with pytest.raises(
+            PositionError, match=f"16 positions, but the longest line of {files[side]} has 16"
+        ):
+            check_test(made, **{name: str(file) for name, file in files.items()})
+        with pytest.raises(PositionError):
+            token_loss(model, tokenizer, asked)

@@ -61,14 +61,16 @@ def check_test(settings: TranslationSettings, source: str, reference: str, token
 
     Raises:
         DataError: if the files cannot be read, or are not aligned, or the token is no regular expression.
-        PositionError: if a source sentence is longer than the positions reach, however few tokens it has.
+        PositionError: if a sentence is longer than the positions reach, however few tokens it has.
     """
     try:
         re.compile(token)
     except re.error as error:
         raise DataError(f"token {token!r} is no regular expression: {error}") from None
-    words = max(len(line.split()) for line in read_pairs(source, reference).source)
-    settings.model.check_reach(words + 1, f"the longest line of {source} has {words} words and an end")
+    pairs = read_pairs(source, reference)
+    for path, lines in ((source, pairs.source), (reference, pairs.target)):
+        words = max(len(line.split()) for line in lines)
+        settings.model.check_reach(words + 1, f"the longest line of {path} has {words} words and an end")
 
 
 def _train(settings: TranslationSettings, run: Path, state: PartialState, say: Say) -> Path:
