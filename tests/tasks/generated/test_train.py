@@ -14,7 +14,8 @@ from floater.settings import SettingsError, load, undocumented
 from floater.tasks.generated import GeneratedSettings, evaluate, load_run, train
 from floater.tasks.generated.data import Examples, collate, draw
 from floater.tasks.generated.score import count
-from floater.tasks.generated.train import GeneratedTrainer
+from floater.tasks.generated.train import GeneratedTrainer, check_test
+from floater.tasks.text import DataError
 
 from .small import settings, write_config
 
@@ -158,6 +159,15 @@ def test_models_that_cannot_serve_are_refused_before_anything_is_written(tmp_pat
     with pytest.raises(ValueError, match="shows tokens what comes after them"):
         train(settings(tmp_path, model={"position": "convolution", "position_options": {"causal": False}}))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_bin_without_a_question_is_refused_before_the_training(tmp_path: Path) -> None:
+    """Two levels of lists of at most three elements have 17 tokens."""
+    shallow = {"problem": "listops", "lengths": [4, 15], "max_depth": 3, "max_args": 3}
+    with pytest.raises(DataError, match="no ListOps expression of 31 to 60 tokens"):
+        check_test(settings(tmp_path, data=shallow))
+    check_test(settings(tmp_path, data=shallow), edges=(16,))
+    check_test(settings(tmp_path, data=shallow | {"max_depth": 10}))
 
 
 @pytest.mark.parametrize(

@@ -149,9 +149,10 @@ def check_test(settings: GeneratedSettings, edges: tuple[int, ...] = ()) -> None
     """Refuse what `measure` would, before the training.
 
     Raises:
-        DataError: if there are no such bins.
+        DataError: if there are no such bins, or a bin has hardly any questions.
     """
-    settings.data.bins(tuple(edges))
+    for lengths in settings.data.bins(tuple(edges)):
+        draw(settings.data, "test", 1, lengths)
 
 
 def check(settings: GeneratedSettings) -> None:
