@@ -10,6 +10,7 @@ from transformers import AutoModelForSequenceClassification, TrainerCallback
 import floater
 from floater.cli import main
 from floater.settings import SettingsError, load, undocumented
+from floater.tasks.finetuning.features import CutTexts
 from floater.tasks.finetuning.train import FineTuner
 from floater.tasks.glue import TASKS, GlueSettings, evaluate, predict, read_examples, table, train
 from floater.tasks.language_modeling import LanguageModelingSettings
@@ -144,6 +145,52 @@ def test_the_table_sets_runs_beside_each_other(folder: Path, bert: Path, learned
     middle, low, high = sum(scores) / 2, min(scores), max(scores)
     assert rows[4][1] == f"{middle:.1f} ({low:.1f}-{high:.1f}, 2)"
     assert rows[4][2] == "-"
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """CoLA with sentences of one word to train, and one of 70 words to validate."""
+    made = tmp_path_factory.mktemp("long")
+    (made / "CoLA").mkdir()
+    (made / "CoLA" / "train.tsv").write_text("a\t1\t\tgood\nb\t0\t\tbad\n")
+    (made / "CoLA" / "dev.tsv").write_text(f"a\t1\t\t{'good ' * 70}\nb\t0\t\tbad\n")
+    return made
+
+
+ONCE = {"max_steps": 1, "validate_every": 1, "save_every": 1}
+
+
+def test_a_sentence_beyond_the_positions_is_refused_wherever_it_is(
+    bert: Path, long: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In validation before anything is written, in the file that a finished run reads in one line."""
+    train_tsv, dev_tsv = (long / "CoLA" / f"{name}.tsv" for name in ("train", "dev"))
+    data = {"folder": str(long), "max_length": 100}
+    config = write_config(tmp_path, bert, data=data, training=ONCE)
+    assert main(["train", str(config)]) == 2
+    assert "cannot read an example of 72 tokens" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
+    short = tmp_path / "CoLA"
+    short.mkdir()
+    for name in ("train", "dev"):
+        (short / f"{name}.tsv").write_text(train_tsv.read_text())
+    assert main(["train", str(config), f"data.folder={tmp_path}"]) == 0
+    for command in ("evaluate", "predict"):
+        assert main([command, str(tmp_path / "run"), "--source", str(dev_tsv)]) == 2
+        assert "cannot read an example of 72 tokens" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_sentences_that_lose_their_ends_are_said_wherever_they_are(
+    bert: Path, long: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train(settings(tmp_path, bert, data={"folder": str(long), "max_length": 50}, training=ONCE))
+    said = capsys.readouterr().err
+    assert "1 validation texts cut at data.max_length" in said
+    assert "training texts cut" not in said
+    source = str(long / "CoLA" / "dev.tsv")
+    for reads in (evaluate, predict):
+        with pytest.warns(CutTexts, match=r"^1 texts cut at data\.max_length$"):
+            reads(run, source)
 
 
 def test_every_setting_is_explained() -> None:

@@ -11,7 +11,7 @@ import yaml
 from floater.cli import main
 from floater.settings import load, undocumented
 from floater.tasks.finetuning.checkpoint import load_tokenizer
-from floater.tasks.finetuning.features import LABEL, collate
+from floater.tasks.finetuning.features import LABEL, CutTexts, collate
 from floater.tasks.race import RaceSettings, evaluate, predict, read_race, train
 from floater.tasks.race.data import Question, features
 from floater.tasks.text import DataError
@@ -81,6 +81,11 @@ def test_a_plugged_checkpoint_learns_to_choose(
     capsys.readouterr()
     assert main(["evaluate", str(run), "--source", str(folder / "dev" / "high")]) == 0
     assert capsys.readouterr().out == f"accuracy {found['high']:.2f}\nhigh {found['high']:.2f}\n"
+    (folder / "long" / "high").mkdir(parents=True)
+    passage = {"article": "the city " * 20, "questions": ["where?"], "options": [["rome", "bonn", "it", "a"]]}
+    (folder / "long" / "high" / "high1.txt").write_text(json.dumps(passage))
+    with pytest.warns(CutTexts, match=r"4 texts cut at data\.max_length or data\.max_option"):
+        predict(run, str(folder / "long"))
 
 
 def test_choices_hold_passage_question_and_option(bert: Path) -> None:

@@ -7,9 +7,10 @@ import pytest
 
 from floater.cli import main
 from floater.settings import undocumented
+from floater.tasks.finetuning.features import CutTexts
 from floater.tasks.squad import SquadSettings, evaluate, predict, read_squad, score, train
 
-from .small import settings, write_config, write_squad
+from .small import asked, settings, squad, write_config, write_squad
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_plugged_checkpoint_learns_to_find_the_city(folder: Path, bert: Path) -> None:
-    run = train(settings(folder, bert, "one", plug={"options": {}}))
+    run = train(settings(folder, bert, "one", plug={"options": {}}, data={"max_question": 10}))
     result = json.loads((run / "result.json").read_text())
     assert result["f1"] > 90
     found, answers = evaluate(run, str(folder / "valid.json"))
@@ -32,6 +33,11 @@ def test_a_plugged_checkpoint_learns_to_find_the_city(folder: Path, bert: Path) 
     assert score(questions, answers) == found
     part, _ = evaluate(run, f"{folder / 'valid.json'}[:1]")
     assert part.total == 8
+    (folder / "long.json").write_text(
+        json.dumps(squad([("rome", [asked("q", "where " * 12 + "?", "rome", "rome")])]))
+    )
+    with pytest.warns(CutTexts, match=r"1 texts cut at data\.max_question"):
+        predict(run, str(folder / "long.json"))
 
 
 def test_no_answer_and_its_threshold(folder: Path, bert: Path, capsys: pytest.CaptureFixture[str]) -> None:

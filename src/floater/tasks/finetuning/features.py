@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +13,17 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from floater.flow import FlowError
 from floater.tasks.run import evaluating
-from floater.tasks.text import DataError
+from floater.tasks.text import DataError, first_line
 from floater.training import TokenBatchSampler, smoothed_cross_entropy
 
 Row = dict[str, Any]
 LABEL = "label"
+
+
+class CutTexts(UserWarning):
+    """Texts that a finished run reads were too long and lost their ends."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +34,12 @@ class Features(Dataset[Row]):
         rows: lists of numbers by name, `input_ids` among them, or one such list for each choice; `label` is
             a number or a list of numbers.
         cut: how many texts were too long and lost their ends.
+        limit: the settings that say what is too long.
     """
 
     rows: list[Row]
     cut: int = 0
+    limit: str = "data.max_length"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -121,6 +129,16 @@ def loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None =
     return total / (labels.numel() if num_items_in_batch is None else num_items_in_batch)
 
 
+def warn_of_cuts(features: Features) -> None:
+    """Say that a finished run reads texts without their ends, where it does.
+
+    Warns:
+        CutTexts: with their number.
+    """
+    if features.cut:
+        warnings.warn(f"{features.cut:,} texts cut at {features.limit}", CutTexts, stacklevel=2)
+
+
 def predict(
     model: PreTrainedModel,
     features: Features,
@@ -137,6 +155,9 @@ def predict(
 
     Returns:
         Logits of each example in order, (K,) or (2, T), float32.
+
+    Raises:
+        DataError: if the model has too few positions for an example.
     """
     found: list[np.ndarray] = [np.empty(0)] * len(features)
     lengths = features.lengths
@@ -145,7 +166,15 @@ def predict(
         for indices in sampler:
             rows = [{k: v for k, v in features[i].items() if k != LABEL} for i in indices]
             batch = collate(rows, tokenizer=tokenizer)
-            scores = logits(model(**{name: value.to(model.device) for name, value in batch.items()}))
+            try:
+                scores = logits(model(**{name: value.to(model.device) for name, value in batch.items()}))
+            except FlowError:
+                raise
+            except (IndexError, RuntimeError, ValueError) as error:
+                raise DataError(
+                    f"the model cannot read an example of {batch['input_ids'].shape[-1]} tokens "
+                    f"({first_line(error)}); lower data.max_length"
+                ) from error
             for i, row in zip(indices, scores.float().cpu().numpy(), strict=True):
                 found[i] = row[:, : lengths[i]] if row.ndim == 2 else row
     return found

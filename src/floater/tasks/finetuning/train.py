@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from floater.tasks.finetuning.settings import Checkpoint, Plug, Training
 from floater.tasks.optimisation import check_schedule, flow_parameters
 from floater.tasks.run import Say, begin_run
 from floater.tasks.settings import Optimisation, check_saving
-from floater.tasks.text import DataError, first_line
+from floater.tasks.text import DataError
 from floater.tasks.trainer import TaskTrainer
 
 Metrics = dict[str, float]
@@ -48,6 +48,7 @@ class Parts:
 
     Args:
         examples: encoded training examples, with labels.
+        valid: encoded validation examples.
         measure: what a validation of a model finds, by name.
         best: the metric whose best validation is kept.
         greater: whether more of it is better.
@@ -55,6 +56,7 @@ class Parts:
     """
 
     examples: Features
+    valid: Sequence[Features]
     measure: Callable[[PreTrainedModel], Metrics]
     best: str
     greater: bool
@@ -116,12 +118,14 @@ def fine_tune(
         tokenizer = load_tokenizer(settings.model.path)
         parts = prepare(tokenizer)
         check_schedule(settings.training, parts.examples.lengths)
-        if parts.examples.cut:
-            say(f"{parts.examples.cut:,} training texts cut at data.max_length")
+        for name, features in (("training", [parts.examples]), ("validation", parts.valid)):
+            if cut := sum(part.cut for part in features):
+                say(f"{cut:,} {name} texts cut at {features[0].limit}")
         set_seed(settings.training.seed)
         model = start(settings.model, settings.plug, head, tokenizer, say)
         check_flow(model, settings.training)
-        check_longest(model, parts.examples, tokenizer)
+        for part in (parts.examples, *parts.valid):
+            check_longest(model, part, tokenizer)
         begin_run(run, settings, tokenizer)
     trainer = FineTuner(parts=parts, tokenizer=tokenizer, training=settings.training, run=run, model=model)
     return trainer.finish(tokenizer, settings.training.average, parts.final or parts.measure, say)
@@ -148,11 +152,4 @@ def check_longest(model: PreTrainedModel, examples: Features, tokenizer: PreTrai
         DataError: if the model has too few positions.
     """
     longest = max(examples.rows, key=lambda row: Features([row]).lengths[0])
-    try:
-        predict(model, Features([longest]), tokenizer)
-    except (IndexError, RuntimeError, ValueError) as error:
-        tokens = Features([longest]).lengths[0]
-        raise DataError(
-            f"the model cannot read an example of {tokens} tokens ({first_line(error)}); "
-            "lower data.max_length"
-        ) from error
+    predict(model, Features([longest]), tokenizer)

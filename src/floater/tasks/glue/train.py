@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 from floater.settings import load
 from floater.tasks import finetuning
 from floater.tasks.finetuning import Features, Head, Parts, fine_tune, load_finished
-from floater.tasks.finetuning.features import LABEL, encode
+from floater.tasks.finetuning.features import LABEL, encode, warn_of_cuts
 from floater.tasks.glue.data import Examples, find_file, read_dataset, read_examples
 from floater.tasks.glue.score import measure, predictions, submission
 from floater.tasks.glue.settings import Data, GlueSettings
@@ -67,6 +67,7 @@ def _train(settings: GlueSettings, run: Path, state: PartialState, say: Say) -> 
         best = task.metrics[0] if task.best == "metric" else task.best
         return Parts(
             _features(tokenizer, examples, task, data.max_length),
+            list(features.values()),
             of(task.valid[0]),
             best,
             greater=best != "loss",
@@ -131,7 +132,9 @@ def _source(run: str | Path, source: str, *, labelled: bool) -> tuple[GlueSettin
 
 def _outputs(settings: GlueSettings, run: str | Path, examples: Examples) -> list[np.ndarray]:
     model, tokenizer = load_finished(run, head(TASKS[settings.data.task]))
-    return finetuning.predict(model, encode(tokenizer, *examples.pairs, settings.data.max_length), tokenizer)
+    features = encode(tokenizer, *examples.pairs, settings.data.max_length)
+    warn_of_cuts(features)
+    return finetuning.predict(model, features, tokenizer)
 
 
 def _labelled(data: Data, split: str, task: GlueTask) -> Examples:

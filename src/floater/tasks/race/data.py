@@ -148,4 +148,4 @@ def features(
         row: Row = {name: [choice[name] for choice in choices] for name in choices[0]}
         rows.append(row if question.answer is None else row | {LABEL: question.answer})
     cut = sum(bool(a.overflowing) for a in parts.encodings or ()) + encoded.cut
-    return Features(rows, cut)
+    return Features(rows, cut, "data.max_length or data.max_option")

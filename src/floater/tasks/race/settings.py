@@ -17,7 +17,8 @@ class Data:
         train: a folder of RACE with the folders middle and high, as RACE/train.
         valid: the same, as RACE/dev.
         max_length: tokens of passage, question and option; longer passages lose their ends, and this is said.
-        max_option: tokens of question and option together; longer ones lose their ends.
+        max_option: tokens of question and option together; longer ones lose their ends, and this is
+            said.
     """
 
     train: str

@@ -12,6 +12,7 @@ from transformers import AutoModelForMultipleChoice, PreTrainedModel, PreTrained
 from floater.settings import load
 from floater.tasks import finetuning
 from floater.tasks.finetuning import Head, Parts, fine_tune, load_finished
+from floater.tasks.finetuning.features import warn_of_cuts
 from floater.tasks.race.data import LETTERS, LEVELS, Question, features, read_race
 from floater.tasks.race.settings import RaceSettings
 from floater.tasks.run import SETTINGS, Say, trained
@@ -48,7 +49,7 @@ def _train(settings: RaceSettings, run: Path, state: PartialState, say: Say) -> 
         def measure(model: PreTrainedModel) -> dict[str, float]:
             return accuracies(_choices(finetuning.predict(model, read, tokenizer)), valid)
 
-        return Parts(encoded, measure, "accuracy", greater=True)
+        return Parts(encoded, [read], measure, "accuracy", greater=True)
 
     return fine_tune(settings, run, state, say, HEAD, prepare)
 
@@ -104,6 +105,7 @@ def _answered(run: str | Path, questions: list[Question]) -> list[int]:
     settings = load(RaceSettings, Path(run) / SETTINGS)
     model, tokenizer = load_finished(run, HEAD)
     encoded = features(tokenizer, questions, settings.data.max_length, settings.data.max_option)
+    warn_of_cuts(encoded)
     return _choices(finetuning.predict(model, encoded, tokenizer))
 
 

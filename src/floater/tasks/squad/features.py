@@ -100,7 +100,7 @@ def windows(
         if labelled:
             row[LABEL] = _span(questions[number], found[-1])
         rows.append(row)
-    return Windows(Features(rows, cut), found)
+    return Windows(Features(rows, cut, "data.max_question"), found)
 
 
 def read_answers(

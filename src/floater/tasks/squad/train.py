@@ -12,6 +12,7 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrai
 from floater.settings import load
 from floater.tasks import finetuning
 from floater.tasks.finetuning import Head, Parts, fine_tune, load_finished
+from floater.tasks.finetuning.features import warn_of_cuts
 from floater.tasks.run import SETTINGS, Say, trained
 from floater.tasks.squad.data import Question, Questions, read_squad
 from floater.tasks.squad.features import Windows, read_answers, windows, with_threshold
@@ -69,7 +70,7 @@ def _train(settings: SquadSettings, run: Path, state: PartialState, say: Say) ->
         def measure(model: PreTrainedModel) -> dict[str, float]:
             return _scored(model, tokenizer, read, valid, settings.answers)[0].metrics
 
-        return Parts(encoded.features, measure, "f1", greater=True)
+        return Parts(encoded.features, [read.features], measure, "f1", greater=True)
 
     return fine_tune(settings, run, state, say, HEAD, prepare)
 
@@ -112,7 +113,9 @@ def _answered(
     answers = settings.answers
     if threshold is not None:
         answers = replace(answers, threshold=threshold)
-    return _scored(model, tokenizer, _windows(settings, tokenizer, questions), questions, answers)
+    read = _windows(settings, tokenizer, questions)
+    warn_of_cuts(read.features)
+    return _scored(model, tokenizer, read, questions, answers)
 
 
 def _scored(
