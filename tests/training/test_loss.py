@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floater.training import smoothed_cross_entropy, smoothed_loss
+from floater.training.loss import with_auxiliary_loss
 
 
 @settings(deadline=None, max_examples=40)
@@ -57,3 +58,13 @@ def test_parts_add_up_to_the_whole() -> None:
 def test_refuses(labels: list[list[int]], smoothing: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         smoothed_cross_entropy(torch.zeros(1, 1, 3), torch.tensor(labels), smoothing)
+
+
+@pytest.mark.parametrize("items", [0, torch.tensor(0)])
+def test_a_batch_without_a_label_costs_nothing(items: torch.Tensor | int) -> None:
+    logits = torch.randn(1, 2, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    outputs = {"logits": logits, "auxiliary_loss": logits.sum()}
+    loss = with_auxiliary_loss(smoothed_loss(0.1))(outputs, torch.full((1, 2), -100), items)
+    loss.backward()
+    assert loss.item() == 0
+    assert not logits.grad.any()

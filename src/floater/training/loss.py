@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from floater.transformer.outputs import IGNORED, with_auxiliary
+from floater.transformer.outputs import IGNORED, per_item, with_auxiliary
 
 
 class LossFunction(Protocol):
@@ -37,7 +37,7 @@ def smoothed_cross_entropy(
             batch of one update, over all accumulated parts and processes. None for these labels' own.
 
     Returns:
-        The loss in nats per token, a scalar.
+        The loss in nats per token, a scalar; 0 for no item.
 
     Raises:
         ValueError: ``smoothing`` is not in [0, 1], the shapes do not match, or ``num_items`` is None
@@ -67,7 +67,7 @@ def smoothed_cross_entropy(
         label_smoothing=smoothing,
         reduction="sum",
     )
-    return total / num_items
+    return per_item(total, num_items)
 
 
 def smoothed_loss(smoothing: float) -> LossFunction:

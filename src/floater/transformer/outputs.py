@@ -17,6 +17,17 @@ def total(*losses: Tensor | None) -> Tensor | None:
     return sum(found[1:], found[0]) if found else None
 
 
+def per_item(total: Tensor, items: Tensor | int) -> Tensor:
+    """A sum over items divided by their number; 0 where there is no item, as in a batch without a label.
+
+    Example:
+        >>> import torch
+        >>> [per_item(torch.tensor(float(n)), n).item() for n in (3, 0)]
+        [1.0, 0.0]
+    """
+    return total / (items.clamp(min=1) if isinstance(items, Tensor) else max(items, 1))
+
+
 def with_auxiliary(
     loss: Tensor, auxiliary: Tensor | None, labels: Tensor, items: Tensor | int | None
 ) -> Tensor:
@@ -37,7 +48,7 @@ def with_auxiliary(
     """
     if auxiliary is None:
         return loss
-    return loss + (auxiliary if items is None else auxiliary * (labels != IGNORED).sum() / items)
+    return loss + (auxiliary if items is None else per_item(auxiliary * (labels != IGNORED).sum(), items))
 
 
 @dataclass

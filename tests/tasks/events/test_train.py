@@ -18,7 +18,7 @@ from floater.tasks.events import EventsSettings, evaluate, load_run, read_sequen
 from floater.tasks.events.command import check
 from floater.tasks.events.score import part_of
 from floater.tasks.events.settings import Columns
-from floater.tasks.events.train import EventsTrainer, _sequences
+from floater.tasks.events.train import EventsTrainer, _sequences, mean_nll
 from floater.tasks.text import DataError
 
 from .small import VALUES, clocks, settings, waves, write_config, write_csv
@@ -143,6 +143,11 @@ def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, data: dict[st
     before = torch.get_rng_state()
     check(made)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("items", [None, torch.tensor(0)])
+def test_a_batch_without_a_value_to_tell_costs_nothing(items: torch.Tensor | None) -> None:
+    assert mean_nll({"nll": torch.zeros(2, 3)}, torch.full((2, 3), -100), items).item() == 0
 
 
 def test_every_setting_is_explained() -> None:

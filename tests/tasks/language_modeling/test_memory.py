@@ -145,6 +145,17 @@ def test_a_resumed_run_with_a_memory_ends_as_a_whole_one(run: Path, tmp_path: Pa
     assert all(torch.equal(resumed[name], value) for name, value in weights.items())
 
 
+def test_a_last_batch_without_a_token_to_predict_ends_no_training(folder: Path, tmp_path: Path) -> None:
+    """49 tokens in two streams: the fourth row of one is empty, that of the other is the last token alone."""
+    (tmp_path / "short.txt").write_text("a" * 46)
+    data = LONG | {"train": str(tmp_path / "short.txt"), "vocabulary_size": 259}
+    steps = {"max_tokens": 16, "max_steps": 5, "validate_every": 5, "save_every": 5, "average": 1}
+    run = train(settings(folder, "short", model={"position": "transformer_xl"}, data=data, training=steps))
+    losses = [entry["loss"] for entry in json.loads((run / "log.json").read_text()) if "loss" in entry]
+    assert losses[3] == 0
+    assert all(loss > 0 for i, loss in enumerate(losses) if i != 3)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

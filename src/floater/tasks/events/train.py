@@ -25,6 +25,7 @@ from floater.tasks.run import VOCABULARY, Say, begin_run, trained
 from floater.tasks.split import PARTS
 from floater.tasks.text import DataError
 from floater.tasks.trainer import TaskTrainer
+from floater.transformer.outputs import per_item
 
 
 class EventsTrainer(TaskTrainer):
@@ -65,8 +66,8 @@ def mean_nll(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | No
         labels: -100 where nothing is predicted.
         num_items_in_batch: what the sum is divided by; None for the number of labels.
     """
-    nll: Tensor = outputs["nll"]
-    return nll.sum() / ((labels >= 0).sum() if num_items_in_batch is None else num_items_in_batch)
+    items = (labels >= 0).sum() if num_items_in_batch is None else num_items_in_batch
+    return per_item(outputs["nll"].sum(), items)
 
 
 def train(settings: EventsSettings) -> Path:
