@@ -8,7 +8,7 @@ from floater.settings import load
 from floater.tasks.language_modeling import LanguageModelingSettings, train
 from floater.tasks.language_modeling.train import evaluate, measure
 
-from .small import write_config, write_texts
+from .small import settings, write_config, write_texts
 
 
 @pytest.mark.parametrize("objective", ["causal", "masked"])
@@ -22,3 +22,15 @@ def test_it_has_the_loss_of_evaluate(tmp_path: Path, objective: str) -> None:
     assert found.position_nats.sum() == pytest.approx(wanted.nats, rel=1e-5)
     # of a masked model <s>, of a causal one nothing stands at the first place
     assert (found.position_tokens[0] == 0) == (objective == "masked")
+
+
+def test_rows_without_a_predicted_token_are_no_examples(tmp_path: Path) -> None:
+    """Where segments of several documents are read side by side, a short document ends before a long one."""
+    write_texts(tmp_path)
+    memory = {"block": 8, "memory": 16}
+    run = train(settings(tmp_path, model={"position": "transformer_xl"}, data=memory))
+    source = str(tmp_path / "valid.txt")
+    found, wanted = measure(run, source), evaluate(run, source)
+    assert found.lengths.min() > 0
+    assert found.lengths.sum() == wanted.tokens
+    assert found.score("loss") == pytest.approx(wanted.loss, rel=1e-5)

@@ -168,7 +168,7 @@ def measure(
         rows.update((i, (row.double(), known)) for i, row, known in zip(indices, losses, there, strict=True))
 
     scorer(settings, tokenizer, texts, window, stride)(model, record=record)
-    chosen = [rows[i] for i in sorted(rows)]
+    chosen = [rows[i] for i in sorted(rows) if rows[i][1].any()]
     longest = max(len(losses) for losses, _ in chosen)
     nats, tokens = torch.zeros(longest, dtype=torch.float64), torch.zeros(longest, dtype=torch.int64)
     for losses, there in chosen:
