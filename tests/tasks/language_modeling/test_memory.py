@@ -156,6 +156,17 @@ def test_a_last_batch_without_a_token_to_predict_ends_no_training(folder: Path, 
     assert all(loss > 0 for i, loss in enumerate(losses) if i != 3)
 
 
+def test_a_batch_has_as_many_streams_as_examples(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By default as many as fit into max_tokens."""
+    few = {"max_steps": 1, "validate_every": 1, "save_every": 1, "average": 1}
+    config = write_config(folder, "streams", model={"position": "transformer_xl"}, data=LONG, training=few)
+    for overrides, streams in ((["training.max_tokens=24"], 3), (["training.batch_size=5"], 5)):
+        assert main(["train", str(config), f"run={tmp_path / str(streams)}", *overrides]) == 0
+        assert f"rows of {streams} streams" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -164,6 +175,7 @@ def test_a_last_batch_without_a_token_to_predict_ends_no_training(folder: Path, 
         (["data.memory=-1"], "memory is -1; it must be at least 0"),
         (["evaluation.stride=4"], "evaluation.stride is 4; with a memory there is none"),
         (["model.position=dufter_relative"], "data.block and memory is 40, but 'dufter_relative' has 32"),
+        (["training.schedule=linear", "training.warmup=12"], "warmup is 12 steps, of only 12 that"),
     ],
 )
 def test_what_does_not_go_with_a_memory_is_refused(

@@ -24,8 +24,8 @@ class Data:
             need that read over the tokens of a row (rnn_transformer, convolution).
         memory: tokens before each row that the blocks of a causal model read besides it, without gradients:
             the segment memory of transformer_xl, the previous subsequence of shortformer, or that of any
-            relative model. Rows are then cut from the running text, whole or not, and training.max_tokens /
-            block streams of them are read in order. 0 means none.
+            relative model. Rows are then cut from the running text, whole or not, and read in order in
+            training.batch_size streams, or training.max_tokens / block. 0 means none.
         vocabulary: a run directory or tokenizer.json to load; by default one is trained.
         vocabulary_size: BPE tokens to train; at least 259, the bytes and the special tokens.
     """

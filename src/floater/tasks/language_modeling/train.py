@@ -35,7 +35,7 @@ from floater.tasks.language_modeling.score import (
 from floater.tasks.language_modeling.settings import LanguageModelingSettings
 from floater.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.tasks.measurement import Measurement
-from floater.tasks.optimisation import check_schedule
+from floater.tasks.optimisation import check_schedule, warmup_steps
 from floater.tasks.run import (
     MODEL,
     SETTINGS,
@@ -83,7 +83,9 @@ def _train(settings: LanguageModelingSettings, run: Path, state: PartialState, s
         tokenizer = _vocabulary(settings, run, texts[0])
         model, rows = _parts(settings, tokenizer, texts[0], say)
         score = scorer(settings, tokenizer, texts[1])
-        if isinstance(rows, Rows):
+        if isinstance(rows, Streams):
+            warmup_steps(settings.training, rows.rows)
+        else:
             check_schedule(settings.training, rows.lengths)
         begin_run(run, settings, tokenizer)
     trainer = LanguageModelTrainer(
@@ -288,7 +290,8 @@ def _parts(
     begin, rows = begin_id(tokenizer), None
     if data.memory:
         processes = PartialState().num_processes
-        most = settings.training.max_tokens // data.block * processes
+        of_one = settings.training.batch_size or settings.training.max_tokens // data.block
+        most = of_one * processes
         streams = Streams(documents, data.block, most, begin=begin)
         if streams.streams < processes:
             raise DataError(f"{streams.tokens:,} tokens are too few for {processes} processes")
