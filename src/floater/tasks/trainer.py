@@ -31,6 +31,7 @@ from floater.training import (
 )
 
 TENSORBOARD = "tensorboard"
+_STATUS = Path("/proc/self/status")
 
 
 class TaskTrainer(FloaterTrainer):
@@ -191,7 +192,11 @@ def peak_memory() -> int:
     """The most MiB that this process has used: of the GPU if there is one, else of main memory."""
     if torch.cuda.is_available():
         return round(torch.cuda.max_memory_allocated() / 2**20)
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB on Linux
+    if _STATUS.is_file():  # in ru_maxrss a process of Linux begins with what the one that started it used
+        fields = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="utf-8").splitlines())
+        if "VmHWM" in fields:
+            return round(int(fields["VmHWM"].split()[0]) / 2**10)
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
     return round(unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 
 
