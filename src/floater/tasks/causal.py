@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -10,15 +12,15 @@ from floater.training import smoothed_cross_entropy
 from floater.transformer import FloaterForCausalLM
 
 
-def next_token_loss(logits: Tensor, labels: Tensor, num_items: Tensor | int | None = None) -> Tensor:
-    """Cross-entropy of logits (batch, T, vocabulary) with the labels (batch, T) one token later.
+def causal_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    """Cross-entropy of the logits with the labels one token later: a loss function of a Trainer.
 
     Args:
-        logits: of a causal model.
-        labels: its tokens, -100 ignored; the first of each row is never predicted.
-        num_items: what the sum is divided by; None for the number of labels.
+        outputs: of a causal model, with `logits` (batch, T, vocabulary).
+        labels: (batch, T) its tokens, -100 ignored; the first of each row is never predicted.
+        num_items_in_batch: what the sum is divided by; None for the number of labels.
     """
-    return smoothed_cross_entropy(logits[:, :-1], labels[:, 1:], 0.0, num_items)
+    return smoothed_cross_entropy(outputs.logits[:, :-1], labels[:, 1:], 0.0, num_items_in_batch)
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast, set_seed
 
 from floater.settings import load
-from floater.tasks.causal import check_causal, next_token_loss
+from floater.tasks.causal import causal_loss, check_causal
 from floater.tasks.generated.data import Examples, collate, draw, vocabulary
 from floater.tasks.generated.score import Score, Solver, by_length, count, measured
 from floater.tasks.generated.settings import Data, GeneratedSettings
@@ -35,7 +35,7 @@ class GeneratedTrainer(TaskTrainer):
 
     def __init__(self, *, valid: Examples, **kwargs: Any) -> None:
         causal = isinstance(kwargs["model"], FloaterForCausalLM)
-        super().__init__(compute_loss_func=_causal_loss if causal else None, **kwargs)
+        super().__init__(compute_loss_func=causal_loss if causal else None, **kwargs)
         self.valid = valid
 
     def validation(self, model: nn.Module) -> dict[str, float]:
@@ -193,7 +193,3 @@ def _model(settings: GeneratedSettings, tokenizer: PreTrainedTokenizerFast, exam
         check_causal(model)
     model.train(True)
     return model
-
-
-def _causal_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-    return next_token_loss(outputs.logits, labels, num_items_in_batch)

@@ -14,7 +14,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from floater.tasks.causal import next_token_loss
+from floater.tasks.causal import causal_loss
 from floater.tasks.language_modeling.data import (
     Example,
     begin_id,
@@ -71,7 +71,7 @@ class LanguageModelTrainer(TaskTrainer):
     ) -> None:
         causal = settings.objective == "causal"
         self.memory = Memory(memory) if memory else None
-        loss, collator = (_causal_loss, self._causal) if causal else (None, self._masked)
+        loss, collator = (causal_loss, self._causal) if causal else (None, self._masked)
         if self.memory is not None:
             loss, collator = smoothed_loss(0.0), self._streams
             kwargs["callbacks"] = [Forget(self.memory)]
@@ -105,10 +105,6 @@ class LanguageModelTrainer(TaskTrainer):
         # no random number of torch: a batch that is made ahead of a checkpoint is made again after it
         seed = self.settings.training.seed, self.sampler.epoch
         return masked_batch(examples, self.settings.masking, self.tokenizer, *seed)
-
-
-def _causal_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    return next_token_loss(outputs.logits, labels, num_items_in_batch)
 
 
 class Forget(TrainerCallback):
