@@ -183,10 +183,15 @@ def fill(
 
 
 @contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients, flows solved once for all batches; then the mode as it was.
+def evaluating(model: nn.Module, *, baked: bool = False) -> Iterator[None]:
+    """Evaluation mode without gradients; then the mode as it was.
 
     No random number is drawn, so that a training goes on as without it.
+
+    Args:
+        model: of any mode.
+        baked: solve flows once for all batches, where positions count tokens. Vectors then differ in their
+            last bits from those that are solved batch by batch.
 
     Example:
         >>> layer = nn.Linear(1, 1)
@@ -198,13 +203,15 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """
     training = model.training
     model.train(False)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        for module in model.modules():
-            if isinstance(module, FlowEncoder):
-                stack.enter_context(module.baked())  # position vectors do not depend on the data
-        yield
-    model.train(training)
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            for module in model.modules():
+                if baked and isinstance(module, FlowEncoder):
+                    stack.enter_context(module.baked())  # position vectors do not depend on the data
+            yield
+    finally:
+        model.train(training)
 
 
 def write_whole(path: Path, text: str) -> None:

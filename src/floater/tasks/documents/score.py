@@ -15,7 +15,7 @@ from floater.tasks.documents.data import Document, Documents, collate, read_docu
 from floater.tasks.documents.model import FloaterForDocuments
 from floater.tasks.documents.settings import Data, DocumentsSettings
 from floater.tasks.measurement import Measurement
-from floater.tasks.run import SETTINGS, load_model
+from floater.tasks.run import SETTINGS, evaluating, load_model
 from floater.tasks.split import split
 from floater.tasks.tagging.data import Vocabulary
 from floater.training import TokenBatchSampler
@@ -61,7 +61,6 @@ class Classified:
         return f"accuracy {accuracy:.2f} ({self.right:,} of {count:,} documents), loss {self.loss:.4f}"
 
 
-@torch.no_grad()
 def classify(
     model: FloaterForDocuments, vocabulary: Vocabulary, examples: Documents, max_tokens: int = 8192
 ) -> Classified:
@@ -76,22 +75,20 @@ def classify(
     Raises:
         PositionError: if the position model cannot serve a document.
     """
-    training = model.training
-    model.train(False)
     found: list[tuple[str, float, bool]] = [("", 0.0, False)] * len(examples)
     budget = max(max_tokens, max(examples.lengths))
-    for indices in TokenBatchSampler(examples.lengths, budget, seed=0, shuffle=False):
-        batch = {
-            name: part.to(model.device) for name, part in collate([examples[i] for i in indices]).items()
-        }
-        wanted = batch.pop("labels")
-        logits = model(**batch).logits.float()
-        losses = F.cross_entropy(logits, wanted, reduction="none").tolist()
-        best = logits.argmax(-1)
-        hits = (best == wanted).tolist()
-        for index, label, loss, hit in zip(indices, best.tolist(), losses, hits, strict=True):
-            found[index] = vocabulary.tags[label], loss, hit
-    model.train(training)
+    with evaluating(model):
+        for indices in TokenBatchSampler(examples.lengths, budget, seed=0, shuffle=False):
+            batch = {
+                name: part.to(model.device) for name, part in collate([examples[i] for i in indices]).items()
+            }
+            wanted = batch.pop("labels")
+            logits = model(**batch).logits.float()
+            losses = F.cross_entropy(logits, wanted, reduction="none").tolist()
+            best = logits.argmax(-1)
+            hits = (best == wanted).tolist()
+            for index, label, loss, hit in zip(indices, best.tolist(), losses, hits, strict=True):
+                found[index] = vocabulary.tags[label], loss, hit
     labels, nats, right = map(list, zip(*found, strict=True))
     return Classified(labels, nats, right)
 

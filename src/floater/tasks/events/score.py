@@ -14,7 +14,7 @@ from floater.tasks.events.data import EventSequence, read_sequences
 from floater.tasks.events.examples import Pieces, next_batch, values_batch
 from floater.tasks.events.model import EventsConfig, FloaterForEvents, FloaterForSeries
 from floater.tasks.events.settings import Data, EventsSettings
-from floater.tasks.run import SETTINGS, load_model
+from floater.tasks.run import SETTINGS, evaluating, load_model
 from floater.tasks.split import split
 from floater.tasks.text import DataError
 from floater.training import TokenBatchSampler
@@ -54,7 +54,6 @@ class Score:
         return f"{said} ({self.count:,} {self.what})"
 
 
-@torch.no_grad()
 def score(model: Model, pieces: Pieces, data: Data, max_tokens: int = 4096) -> Score:
     """Predict the events of pieces; no random number is drawn, so that training goes on as without it.
 
@@ -67,19 +66,19 @@ def score(model: Model, pieces: Pieces, data: Data, max_tokens: int = 4096) -> S
     Raises:
         PositionError: if the position model cannot serve a sequence.
     """
-    training = model.training
-    model.train(False)
     sums: dict[str, float] = {}
     count, budget = 0, max(max_tokens, max(pieces.lengths))
-    for indices in TokenBatchSampler(pieces.lengths, budget, seed=0, shuffle=False):
-        rows = [pieces[i] for i in indices]
-        found, more = (
-            _of_events(model, rows) if isinstance(model, FloaterForEvents) else _of_values(model, rows, data)
-        )
-        count += more
-        for name, value in found.items():
-            sums[name] = sums.get(name, 0.0) + value
-    model.train(training)
+    with evaluating(model):
+        for indices in TokenBatchSampler(pieces.lengths, budget, seed=0, shuffle=False):
+            rows = [pieces[i] for i in indices]
+            found, more = (
+                _of_events(model, rows)
+                if isinstance(model, FloaterForEvents)
+                else _of_values(model, rows, data)
+            )
+            count += more
+            for name, value in found.items():
+                sums[name] = sums.get(name, 0.0) + value
     if not count:
         raise DataError("no value that was observed is hidden, so there is nothing to score")
     means = {name: value / count for name, value in sums.items()}

@@ -162,7 +162,7 @@ def predict(
     found: list[np.ndarray] = [np.empty(0)] * len(features)
     lengths = features.lengths
     sampler = TokenBatchSampler(lengths, max(max_tokens, *lengths, 1), seed=0, shuffle=False)
-    with evaluating(model):
+    with evaluating(model, baked=True):
         for indices in sampler:
             rows = [{k: v for k, v in features[i].items() if k != LABEL} for i in indices]
             batch = collate(rows, tokenizer=tokenizer)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from floater.encodings import PositionError
-from floater.flow import FlowEncoder, FlowError
+from floater.flow import FlowError
 from floater.tasks.generated.data import Examples, collate
 from floater.tasks.measurement import Measurement, positions
+from floater.tasks.run import evaluating
 from floater.training import TokenBatchSampler, smoothed_cross_entropy
 from floater.transformer import FloaterForCausalLM, FloaterForSequenceClassification
 from floater.transformer.outputs import IGNORED
@@ -112,7 +111,6 @@ class Score:
         return "\n".join([*rows, f"trained on {low}-{high}; tokens are those after a right beginning"])
 
 
-@torch.no_grad()
 def count(model: Solver, examples: Examples, max_tokens: int = 8192, record: Record | None = None) -> Counts:
     """Hold what a model says against the answers; no random number is drawn.
 
@@ -129,34 +127,25 @@ def count(model: Solver, examples: Examples, max_tokens: int = 8192, record: Rec
         PositionError: if the position model cannot serve an example.
         FlowError: if a flow does not reach as far.
     """
-    training = model.training
-    model.train(False)
     exact = tokens = right = 0
     nats = 0.0
     sampler = TokenBatchSampler(
         examples.lengths, max(max_tokens, max(examples.lengths)), seed=0, shuffle=False
     )
-    try:
-        with contextlib.ExitStack() as stack:
-            for module in model.modules():
-                if isinstance(module, FlowEncoder):
-                    stack.enter_context(module.baked())  # position vectors do not depend on the question
-            for indices in sampler:
-                batch = {
-                    name: part.to(model.device)
-                    for name, part in collate([examples[i] for i in indices]).items()
-                }
-                logits, labels = aligned(model, batch)
-                asked = labels != IGNORED
-                good = (logits.argmax(-1) == labels) | ~asked
-                exact += int(good.all(-1).sum())
-                tokens += int(asked.sum())
-                right += int((good & asked).sum())
-                nats += float(smoothed_cross_entropy(logits, labels, 0.0, 1))
-                if record is not None:
-                    record(indices, logits.cpu(), labels.cpu())
-    finally:
-        model.train(training)
+    with evaluating(model, baked=True):
+        for indices in sampler:
+            batch = {
+                name: part.to(model.device) for name, part in collate([examples[i] for i in indices]).items()
+            }
+            logits, labels = aligned(model, batch)
+            asked = labels != IGNORED
+            good = (logits.argmax(-1) == labels) | ~asked
+            exact += int(good.all(-1).sum())
+            tokens += int(asked.sum())
+            right += int((good & asked).sum())
+            nats += float(smoothed_cross_entropy(logits, labels, 0.0, 1))
+            if record is not None:
+                record(indices, logits.cpu(), labels.cpu())
     return Counts(len(examples), exact, tokens, right, nats)
 
 
@@ -207,7 +196,7 @@ def measured(
     nats: list[np.ndarray] = []
     notes, first = [], 0
     for (low, high), examples in parts:
-        found: dict[int, np.ndarray] = {}
+        found: list[np.ndarray] = []
 
         def record(indices: Sequence[int], logits: Tensor, labels: Tensor) -> None:
             losses = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
@@ -217,11 +206,11 @@ def measured(
                 statistics["exact"][place] = bool((right | ~asked).all()), 1
                 statistics["tokens"][place] = int((right & asked).sum()), tokens
                 statistics["loss"][place] = float(row.sum()), tokens
-                found[index] = row[asked].double().numpy()  # noqa: B023
+                found.append(row[asked].double().numpy())  # noqa: B023
 
         try:
             count(model, examples, record=record)
-            nats += found.values()
+            nats += found
         except (PositionError, FlowError) as error:
             for values in statistics.values():
                 values[first : first + len(examples)] = np.nan

@@ -258,7 +258,7 @@ def _score(
     state, began = PartialState(), time.perf_counter()
     nats, tokens = 0.0, 0
     own = batches[state.process_index :: state.num_processes]
-    with evaluating(model):
+    with evaluating(model, baked=True):
         for indices, given, labels in itertools.chain.from_iterable(batch() for batch in own):
             moved = {k: v.to(model.device) if isinstance(v, Tensor) else v for k, v in given.items()}
             labels = labels.to(model.device)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch.nn import functional as F
 
 from floater.tasks.conllu import Sentence
 from floater.tasks.measurement import Measurement
+from floater.tasks.run import evaluating
 from floater.tasks.tagging.data import TaggedSentences, Vocabulary, collate, read_sentences
 from floater.tasks.tagging.run import load_run, structured
 from floater.training import TokenBatchSampler
@@ -69,7 +69,6 @@ class Tagging:
         )
 
 
-@torch.no_grad()
 def tag(
     model: FloaterForTokenClassification,
     vocabulary: Vocabulary,
@@ -87,26 +86,24 @@ def tag(
     Raises:
         PositionError: if the position model cannot serve a sentence.
     """
-    training = model.training
-    model.train(False)
     examples, trees = TaggedSentences(sentences, vocabulary), structured(model.config.position)
     tags: list[list[str]] = [[]] * len(sentences)
     nats, count = 0.0, 0
     budget = max(max_tokens, max(examples.lengths))
-    for indices in TokenBatchSampler(examples.lengths, budget, seed=0, shuffle=False):
-        batch = {
-            name: part.to(model.device)
-            for name, part in collate([examples[i] for i in indices], structured=trees).items()
-        }
-        labels = batch.pop("labels")
-        logits = model(**batch).logits.float()
-        nats += float(
-            F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
-        )
-        count += int((labels != IGNORED).sum())
-        for index, row in zip(indices, logits.argmax(-1).tolist(), strict=True):
-            tags[index] = [vocabulary.tags[tag] for tag in row[: examples.lengths[index]]]
-    model.train(training)
+    with evaluating(model):
+        for indices in TokenBatchSampler(examples.lengths, budget, seed=0, shuffle=False):
+            batch = {
+                name: part.to(model.device)
+                for name, part in collate([examples[i] for i in indices], structured=trees).items()
+            }
+            labels = batch.pop("labels")
+            logits = model(**batch).logits.float()
+            nats += float(
+                F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+            )
+            count += int((labels != IGNORED).sum())
+            for index, row in zip(indices, logits.argmax(-1).tolist(), strict=True):
+                tags[index] = [vocabulary.tags[tag] for tag in row[: examples.lengths[index]]]
     marks = [
         (word in vocabulary, found == right)
         for sentence, row in zip(sentences, tags, strict=True)

@@ -12,6 +12,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, StoppingCrit
 
 from floater.encodings import PositionError, catalogue
 from floater.tasks.bpe import encode
+from floater.tasks.run import evaluating
 from floater.tasks.translation.data import source_batch
 from floater.tasks.translation.settings import Decoding
 from floater.training import TokenBatchSampler
@@ -73,7 +74,6 @@ def translate(
     return translations
 
 
-@torch.no_grad()
 def translate_and_count(
     model: FloaterForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
@@ -96,17 +96,17 @@ def translate_and_count(
     limits = torch.tensor([int(length * decoding.max_ratio) + MARGIN for length in lengths])
     limits = limits if table is None else limits.clamp(max=table)
     budget = max(decoding.max_tokens // decoding.beam, max(lengths))
-    training = model.training
-    model.train(False)
     cut = 0
-    for batch in TokenBatchSampler(lengths, budget, seed=0, shuffle=False):
-        generated = _search(model, tokenizer, [ids[i] for i in batch], limits[batch], decoding)
-        allowed = torch.arange(generated.shape[1]) < limits[batch][:, None]
-        ended = ((generated == tokenizer.eos_token_id) & allowed).any(1)
-        cut += int((~ended).sum())
-        for i, text in zip(batch, tokenizer.batch_decode(generated, skip_special_tokens=True), strict=True):
-            out[order[i]] = text.strip().replace("\n", " ")
-    model.train(training)
+    with evaluating(model):
+        for batch in TokenBatchSampler(lengths, budget, seed=0, shuffle=False):
+            generated = _search(model, tokenizer, [ids[i] for i in batch], limits[batch], decoding)
+            allowed = torch.arange(generated.shape[1]) < limits[batch][:, None]
+            ended = ((generated == tokenizer.eos_token_id) & allowed).any(1)
+            cut += int((~ended).sum())
+            for i, text in zip(
+                batch, tokenizer.batch_decode(generated, skip_special_tokens=True), strict=True
+            ):
+                out[order[i]] = text.strip().replace("\n", " ")
     return out, cut
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast
 
+from floater.tasks.run import evaluating
 from floater.tasks.text import Pairs
 from floater.tasks.translation.data import TokenPairs, collate
 from floater.tasks.translation.decode import translate_and_count
@@ -93,9 +94,10 @@ def token_loss(
 ) -> tuple[float, int]:
     """Sum of the cross-entropy (nats, not smoothed) over the target tokens, and their number."""
     nats, count = 0.0, 0
-    for _, losses, there in token_losses(model, tokenizer, pairs, max_tokens):
-        nats += float(losses.sum())
-        count += int(there.sum())
+    with evaluating(model):
+        for _, losses, there in token_losses(model, tokenizer, pairs, max_tokens):
+            nats += float(losses.sum())
+            count += int(there.sum())
     return nats, count
 
 
@@ -108,7 +110,11 @@ def token_losses(
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """The cross-entropy (nats, not smoothed) of each target token, batch by batch.
 
-    No random number is drawn, so that training goes on as without it.
+    Args:
+        model: in evaluation mode.
+        tokenizer: its joint vocabulary.
+        pairs: the sentences.
+        max_tokens: in a batch, with padding.
 
     Yields:
         The indices of the pairs of a batch, the losses of their tokens (batch, longest), 0 where there is
@@ -116,8 +122,6 @@ def token_losses(
     """
     if not pairs.source:
         return
-    training = model.training
-    model.train(False)
     examples = TokenPairs(pairs, tokenizer)
     budget = max(max_tokens, max(examples.lengths))
     # no DataLoader: even one that does not shuffle draws from torch's random numbers
@@ -127,4 +131,3 @@ def token_losses(
         logits, labels = model(**batch).logits.flatten(0, 1).float(), batch["labels"]
         losses = F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="none")
         yield indices, losses.view_as(labels), labels != IGNORED
-    model.train(training)
