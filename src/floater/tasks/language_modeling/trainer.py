@@ -76,6 +76,8 @@ class LanguageModelTrainer(TaskTrainer):
             loss, collator = smoothed_loss(0.0), self._streams
             kwargs["callbacks"] = [Forget(self.memory)]
         super().__init__(training=settings.training, compute_loss_func=loss, data_collator=collator, **kwargs)
+        if self.memory is not None:
+            self._loss_shifts_labels = False  # a stream's first label counts: it is that of the first logits
         self.settings, self.tokenizer, self.score = settings, tokenizer, score
 
     def validation(self, model: Any) -> dict[str, float]:
