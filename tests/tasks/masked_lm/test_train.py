@@ -83,6 +83,15 @@ def test_what_a_person_gets_wrong(folder: Path, bert: Path, capsys: pytest.Captu
         "plug.options=null",
         "plug.train=all",
     )
+    (folder / "short.txt").write_text(ORDER, encoding="utf-8")
+    assert "cannot read rows of 100 tokens" in said(
+        "data.documents=file",
+        "data.block=100",
+        f"data.valid={folder / 'short.txt'}",
+        "training.max_tokens=100",
+        "plug.options=null",
+        "plug.train=all",
+    )
     assert "more than a batch" in said("data.block=300")
     assert "cannot be read" in said("data.valid=none.txt")
     (folder / "unknown.txt").write_text("☃ ☃ ☃\n", encoding="utf-8")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import torch
 from accelerate import PartialState
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
+from floater.flow import FlowError
 from floater.settings import load
 from floater.tasks.finetuning import Head, load_finished
 from floater.tasks.finetuning.checkpoint import load_tokenizer, start
@@ -19,7 +21,7 @@ from floater.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.tasks.masked_lm.data import Blocks
 from floater.tasks.masked_lm.settings import MaskedLMSettings
 from floater.tasks.optimisation import check_schedule
-from floater.tasks.run import SETTINGS, Say, begin_run, trained
+from floater.tasks.run import SETTINGS, Say, begin_run, evaluating, trained
 from floater.tasks.text import DataError, first_line
 
 HEAD = Head(AutoModelForMaskedLM)
@@ -55,13 +57,9 @@ def _train(settings: MaskedLMSettings, run: Path, state: PartialState, say: Say)
         model = start(settings.model, settings.plug, HEAD, tokenizer, say)
         check_flow(model, settings.training)
         score = _scorer(settings, tokenizer, valid)
-        try:
-            before = score(model).loss
-        except (IndexError, RuntimeError) as error:
-            raise DataError(
-                f"{settings.model.path} cannot read rows of {data.block} tokens "
-                f"({first_line(error)}); lower data.block"
-            ) from error
+        before = score(model).loss
+        with _readable(rows), evaluating(model):
+            model(torch.from_numpy(max(rows.rows, key=len)).long()[None])
         say(f"loss before training {before:.4f} nats a token")
         check_schedule(settings.training, rows.lengths)
         begin_run(run, settings, tokenizer)
@@ -89,7 +87,7 @@ def evaluate(run: str | Path, source: str | list[str]) -> Score:
         source: the text, a file or several.
 
     Raises:
-        DataError: if the run or a file is not what it must be.
+        DataError: if the run or a file is not what it must be, or the model has too few positions for a row.
     """
     settings = load(MaskedLMSettings, Path(run) / SETTINGS)
     model, tokenizer = load_finished(run, HEAD)
@@ -99,14 +97,34 @@ def evaluate(run: str | Path, source: str | list[str]) -> Score:
 def _scorer(
     settings: MaskedLMSettings, tokenizer: PreTrainedTokenizerFast, texts: Sequence[Sequence[str]]
 ) -> Callable[[PreTrainedModel], Score]:
-    return functools.partial(
-        masked_score,
-        rows=_blocks(settings, tokenizer, texts),
-        masking=settings.masking,
-        tokenizer=tokenizer,
-        seed=settings.evaluation.seed,
-        max_tokens=settings.evaluation.max_tokens,
-    )
+    rows, asked = _blocks(settings, tokenizer, texts), settings.evaluation
+
+    def score(model: PreTrainedModel) -> Score:
+        with _readable(rows):
+            return masked_score(
+                model,
+                rows,
+                masking=settings.masking,
+                tokenizer=tokenizer,
+                seed=asked.seed,
+                max_tokens=asked.max_tokens,
+            )
+
+    return score
+
+
+@contextlib.contextmanager
+def _readable(rows: Blocks) -> Iterator[None]:
+    """Say of a model that fails on rows that they are longer than its positions."""
+    try:
+        yield
+    except FlowError:
+        raise
+    except (IndexError, RuntimeError) as error:
+        raise DataError(
+            f"the model cannot read rows of {max(rows.lengths)} tokens ({first_line(error)}); "
+            "lower data.block"
+        ) from error
 
 
 def _blocks(
