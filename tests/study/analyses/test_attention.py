@@ -112,6 +112,15 @@ def test_positions_that_act_through_words_alone_have_none(position: str) -> None
         positional_logits(made(position), T)
 
 
+@pytest.mark.parametrize(("heads", "lowest"), [(3, [1, 2]), (8, [5, 6, 7]), (4, [2, 3])])
+def test_the_lowest_head_of_each_column_names_its_keys(heads: int, lowest: list[int]) -> None:
+    figure, axes = panels(heads)
+    head_maps(figure, axes, torch.eye(3).expand(heads, 3, 3))
+    assert [i for i, at in enumerate(axes) if at.get_xlabel() == "key"] == lowest
+    ticks = [any(tick.label1.get_visible() for tick in at.xaxis.get_major_ticks()) for at in axes]
+    assert [i for i, shown in enumerate(ticks) if shown] == lowest
+
+
 def test_heads_share_their_colours() -> None:
     figure, axes = panels(3)
     logits = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0))

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from floater.positions import Positions
-from floater.study.analyses.pictures import matrix
+from floater.study.analyses.pictures import label_outer, matrix
 from floater.study.analyses.subject import Source, Subject, foreign, label, reader, subject
 from floater.tasks.text import DataError
 from floater.transformer.attention import Attention
@@ -206,8 +206,7 @@ def head_maps(figure: Figure, axes: list[Axes], logits: Tensor) -> None:
     limits = _limits(logits)
     for head, (at, own) in enumerate(zip(axes, logits, strict=True), start=1):
         image = head_map(at, own, limits=limits, title=f"head {head}")
-        if len(axes) > 1:
-            at.label_outer()
+    label_outer(axes)
     figure.colorbar(image, ax=axes, label="logit")  # type: ignore[arg-type]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,6 +42,34 @@ def panels(count: int, *, width: float = 7.0, height: float = 4.2) -> tuple[Figu
     for unused in axes[count:]:
         unused.remove()
     return figure, axes[:count]
+
+
+def label_outer(axes: Sequence[Axes]) -> None:
+    """Leave out labels of y beside other axes, and of x where other axes stand below.
+
+    Args:
+        axes: of a grid whose last row may be shorter than the others.
+
+    Example:
+        >>> _, axes = panels(3)
+        >>> for each in axes:
+        ...     _ = each.set_xlabel("x")
+        >>> label_outer(axes)
+        >>> [each.get_xlabel() for each in axes]
+        ['', 'x', 'x']
+    """
+    cells = [at.get_subplotspec() for at in axes]
+    taken = {(cell.rowspan.stop, cell.colspan.stop) for cell in cells if cell is not None}
+    for at, cell in zip(axes, cells, strict=True):
+        if cell is None:
+            continue
+        row, column = cell.rowspan.stop, cell.colspan.stop
+        if (row + 1, column) in taken:
+            at.set_xlabel("")
+            at.tick_params(axis="x", labelbottom=False)
+        if (row, column - 1) in taken:
+            at.set_ylabel("")
+            at.tick_params(axis="y", labelleft=False)
 
 
 def matrix(
