@@ -88,6 +88,26 @@ def test_what_a_person_gets_wrong_is_one_line(
     assert "config.json is no mapping" in said(str(tmp_path / "listed"), "vectors")
 
 
+def test_more_positions_than_a_picture_shows_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """And none of them are computed: most of a memory would not do."""
+    for kind, length, most in [
+        ("vectors", "99999999999999999999", 32768),
+        ("similarity", "1000000", 2048),
+        ("attention", "400000", 2048),
+        ("flow", "99999999999999999999", 32768),
+    ]:
+        assert main(["plot", MINILM, kind, "--length", length]) == 2
+        told = f"floater: length is {length}; '{kind}' shows at most {most} positions\n"
+        assert capsys.readouterr().err == told
+
+
+def test_where_nothing_is_shown_no_list_of_it_is_promised() -> None:
+    config = FloaterConfig(**SMALL, vocab_size=40, training_length=12, position="laplacian")
+    with pytest.raises(DataError) as refused:
+        draw(FloaterForMaskedLM(config), "flow")
+    assert str(refused.value) == "FloaterForMaskedLM has no flow"
+
+
 def test_a_saved_model_is_shown_with_the_flow_that_was_plugged_into_it(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = AutoModel.from_pretrained(MINILM)

@@ -192,12 +192,14 @@ class Kind:
         draw: of a subject and what to look at.
         needs: raises DataError or PositionError if a model has no such thing.
         takes: which of the `Options` it heeds.
+        most: positions that it shows at most, if it takes a length.
     """
 
     help: str
     draw: Callable[[Subject, Options], Drawn]
     needs: Callable[[Subject], object]
     takes: tuple[str, ...]
+    most: int = 0
 
 
 def _has_flow(of: Subject) -> None:
@@ -210,31 +212,43 @@ def _has_vectors(of: Subject) -> None:
 
 
 _PLACED = ("where", "length")
+_LINE, _PAIRS = 32768, 2048  # more would be no picture, and the numbers of all places or pairs fill a memory
 KINDS = {
     "vectors": Kind(
-        "heat map of the position vectors (Liu et al. 2020, Figure 3)", _of_vectors, _has_vectors, _PLACED
+        "heat map of the position vectors (Liu et al. 2020, Figure 3)",
+        _of_vectors,
+        _has_vectors,
+        _PLACED,
+        _LINE,
     ),
     "similarity": Kind(
         "cosine similarity of positions (Dufter et al. 2022, Figure 10)",
         _of_similarity,
         _has_vectors,
         _PLACED,
+        _PAIRS,
     ),
     "smoothness": Kind(
-        "norm and smoothness along the sequence", _of_smoothness, _has_vectors, (*_PLACED, "trained")
+        "norm and smoothness along the sequence",
+        _of_smoothness,
+        _has_vectors,
+        (*_PLACED, "trained"),
+        _LINE,
     ),
     "attention": Kind(
         "attention by position alone, per head (Ke et al. 2021, Figure 5)",
         _of_attention,
         positional_logits,
         _PLACED,
+        _PAIRS,
     ),
-    "flow": Kind("the flow as curves over time", _of_flow, _has_flow, (*_PLACED, "trained")),
+    "flow": Kind("the flow as curves over time", _of_flow, _has_flow, (*_PLACED, "trained"), _LINE),
     "probe": Kind(
         "how well a linear probe reads the position",
         _of_probe,
         lambda of: run_tokens(of.model, drawn(of, 2, 1)),
         ("length", "text"),
+        _PAIRS,
     ),
     "reordering": Kind(
         "whether a moved word is detected (Yang et al. 2019); needs a text",
@@ -275,8 +289,8 @@ def draw(source: Source, kind: str, options: Options | None = None) -> Drawn:
         options: what to look at.
 
     Raises:
-        DataError: if there is no such analysis, it does not heed an option, or the model has nothing for it;
-            it names the analyses that the model has something for.
+        DataError: if there is no such analysis, it does not heed an option or show so many positions, or the
+            model has nothing for it; it names the analyses that the model has something for.
         PositionError: if the position model does not reach as far as was asked for.
 
     Example:
@@ -294,11 +308,14 @@ def draw(source: Source, kind: str, options: Options | None = None) -> Drawn:
     for name, value in vars(options).items():
         if value is not None and name not in KINDS[kind].takes:
             raise DataError(f"'{kind}' takes no {name}; it takes: {', '.join(KINDS[kind].takes)}")
+    if options.length is not None and options.length > KINDS[kind].most:
+        raise DataError(f"length is {options.length}; '{kind}' shows at most {KINDS[kind].most} positions")
     of = subject(source)
     try:
         KINDS[kind].needs(of)
     except (DataError, PositionError) as error:
-        raise DataError(f"{error}; floater plot shows: {', '.join(kinds(of))}") from error
+        others = ", ".join(kinds(of))
+        raise DataError(f"{error}; floater plot shows: {others}" if others else str(error)) from error
     return KINDS[kind].draw(of, options)
 
 
