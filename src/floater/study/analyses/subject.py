@@ -148,7 +148,7 @@ def _hugging_face(name: str) -> PreTrainedModel:
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # a head's weights that no analysis needs are not worth a line
     try:
-        model = AutoModel.from_pretrained(name)
+        model, keys = AutoModel.from_pretrained(name, output_loading_info=True)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:160]
         absent = "is no directory, and no checkpoint by this name can"
@@ -157,7 +157,14 @@ def _hugging_face(name: str) -> PreTrainedModel:
     finally:
         logging.set_verbosity(before)
     assert isinstance(model, PreTrainedModel)
-    model.train(False)
+    # a model that was trained to fill in words has no pooler, and none is looked at
+    missing = sorted(key for key in keys["missing_keys"] if "pooler" not in key.split("."))
+    if missing:
+        others = sorted(keys["unexpected_keys"])
+        raise DataError(
+            f"{name} holds a model that cannot be loaded: {len(missing)} weights of a {type(model).__name__} "
+            f"are not there, such as {missing[0]}" + f"; {others[0]} is" * bool(others)
+        )
     return model
 
 
