@@ -112,6 +112,12 @@ def test_positions_that_act_through_words_alone_have_none(position: str) -> None
         positional_logits(made(position), T)
 
 
+@pytest.mark.parametrize("position", ["tupe_r", "floater"])
+def test_one_position_cannot_tell(position: str) -> None:
+    with pytest.raises(DataError, match="length is 1; there must be at least 2 positions"):
+        positional_logits(made(position), 1)
+
+
 @pytest.mark.parametrize(("heads", "lowest"), [(3, [1, 2]), (8, [5, 6, 7]), (4, [2, 3])])
 def test_the_lowest_head_of_each_column_names_its_keys(heads: int, lowest: list[int]) -> None:
     figure, axes = panels(heads)

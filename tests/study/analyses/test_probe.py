@@ -14,11 +14,8 @@ from floater.positions import Positions
 from floater.study.analyses import (
     curves,
     detect,
-    flow_curves,
     linear_probe,
-    panels,
     probe,
-    probe_bars,
     subject,
 )
 from floater.study.analyses.reordering import move
@@ -93,7 +90,7 @@ def test_a_model_of_events_shows_its_positions_and_reads_no_text(tmp_path: Path)
     FloaterForEvents(config).save_pretrained(tmp_path / "model")
     of = subject(tmp_path)
     assert isinstance(of.model, FloaterForEvents)
-    assert curves(of, points=3).positions.tolist() == [0, 16, 32]
+    assert curves(of, points=3)["block 1 query"].positions.tolist() == [0, 16, 32]
     with pytest.raises(DataError, match="reads types, not text"):
         probe(of, 8, rows=8)
 
@@ -179,28 +176,6 @@ def test_pointers_find_what_the_states_tell_and_nothing_else(
     nothing = detect(of, lines, epochs=3)
     # of 60 sentences: the most frequent place, and three standard deviations
     assert nothing.inserted < 1 / 7 + 3 * (6 / 49 / 60) ** 0.5
-
-
-def test_the_flow_passes_through_the_vectors_of_the_tokens() -> None:
-    model = made("floater", training_length=10)
-    found = curves(model, 20, points=41)
-    assert found.positions[::2].tolist() == list(range(21))
-    state = model.encoder.position.prepare(Positions.arange(21))
-    for name in ("query", "key", "value"):
-        tokens = state.vectors[1].at(1, name)[0].detach()
-        assert torch.allclose(found.values[f"block 2 {name}"][::2], tokens, atol=1e-4)
-    with pytest.raises(DataError, match="has no flow"):
-        curves(made("rotary"))
-
-
-def test_the_trained_range_is_marked_where_more_is_shown() -> None:
-    _, (left, right) = panels(2)
-    positions, values = torch.linspace(0, 20, 41), torch.randn(41, 3)
-    flow_curves(left, positions, values, trained=10)
-    flow_curves(right, positions, values, trained=50)
-    assert "trained range" in [text.get_text() for text in left.get_legend().get_texts()]
-    assert len(right.patches) == 0
-    probe_bars(right, probe(made("none"), 4, rows=8))
 
 
 def test_a_folder_without_a_model_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ several models may stand side by side. `draw` does both for one model by the nam
 """
 
 from floater.study.analyses.attention import head_map, head_maps, positional_logits
-from floater.study.analyses.flow import Curves, curves, flow_curves
+from floater.study.analyses.flow import Curve, curves, flow_curves
 from floater.study.analyses.kinds import KINDS, Drawn, Options, draw, kinds
 from floater.study.analyses.pictures import panels, save
 from floater.study.analyses.probe import Probe, linear_probe, probe, probe_bars
@@ -17,7 +17,7 @@ from floater.study.analyses.vectors import all_vectors, heat_map, vectors
 
 __all__ = [
     "KINDS",
-    "Curves",
+    "Curve",
     "Detection",
     "Drawn",
     "Options",

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from floater.positions import Positions
 from floater.study.analyses.pictures import label_outer, matrix
-from floater.study.analyses.subject import Source, Subject, foreign, label, reader, subject
+from floater.study.analyses.subject import Source, Subject, evaluation, foreign, label, reader, subject
 from floater.tasks.text import DataError
 from floater.transformer.attention import Attention
 from floater.transformer.blocks import EncoderBlock
@@ -44,7 +44,8 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
         (heads, T, S) by block, scaled as the model scales them; NaN where a query may not attend.
 
     Raises:
-        DataError: if no block has such a part, or the model does not attend from all positions to all.
+        DataError: if no block has such a part, the model does not attend from all positions to all, or there
+            are fewer than two positions.
         PositionError: if the position model does not reach that far.
 
     Example:
@@ -61,12 +62,14 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
     }
     if stacks and of.model.config.attention == "linear":
         raise DataError(f"{of.name} has linear attention: it has no logits")
-    most = of.length(length, 64)
-    blocks = {name: _logits(stack, of.model, most) for name, stack in stacks.items()}
-    if len(blocks) == 1:
+    with evaluation(of.model):
+        blocks = {
+            name: _logits(stack, of.model, of.length(length, 64, name)) for name, stack in stacks.items()
+        } or _first(of, of.length(length, 64))
+    if len(stacks) == 1:
         blocks = dict(zip([""], blocks.values(), strict=True))
     found: dict[str, Tensor] = {}
-    for name, each in (blocks or _first(of, most)).items():
+    for name, each in blocks.items():
         before: Tensor | None = None
         for block, logits in enumerate(each, start=1):
             if _tells(logits) and (before is None or not torch.allclose(logits, before, equal_nan=True)):
@@ -96,7 +99,7 @@ def _first(of: Subject, length: int) -> dict[str, list[Tensor]]:
         raise DataError(f"{of.name} has no attention of all positions to all")
     (logits,) = seen.logits.float().cpu()
     masked = logits < torch.finfo(model.dtype).min / 2
-    return {"encoder" if stack is not model else "": [logits.masked_fill(masked, torch.nan)]}
+    return {"encoder" * model.config.is_encoder_decoder: [logits.masked_fill(masked, torch.nan)]}
 
 
 class _Softmax(TorchFunctionMode):

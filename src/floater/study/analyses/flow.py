@@ -13,7 +13,7 @@ from torch import Tensor
 from floater.flow import FlowEncoder
 from floater.study.analyses.pictures import COLOURS, tidy
 from floater.study.analyses.smoothness import mark_trained
-from floater.study.analyses.subject import Source, label, subject
+from floater.study.analyses.subject import LONGEST, Source, enter, evaluation, label, subject
 from floater.tasks.text import DataError
 
 if TYPE_CHECKING:
@@ -21,66 +21,75 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Curves:
-    """A flow, solved at many positions between the whole ones.
+class Curve:
+    """A flow from one starting vector, solved at many positions between the whole ones.
 
     Args:
         positions: (P,), from 0, in tokens.
+        values: (P, d).
         unit: time between two neighbouring tokens.
-        values: (P, d) by place: the block and the name of the starting vector.
     """
 
     positions: Tensor
+    values: Tensor
     unit: float
-    values: dict[str, Tensor]
 
 
 @torch.no_grad()
-def curves(source: Source, length: int | None = None, points: int = 600) -> Curves:
-    """Solve the flow of a model over its trained range and as far again.
+def curves(source: Source, length: int | None = None, points: int = 600) -> dict[str, Curve]:
+    """Solve the flows of a model over their trained range and as far again.
 
     Args:
         source: see `floater.study.analyses.subject.subject`.
         length: where to end, in tokens; by default twice the training length, at most 512.
         points: how many positions.
 
+    Returns:
+        A curve by place: the stack where there are several, the block and the name of the starting vector.
+
     Raises:
-        DataError: if the model has no flow.
+        DataError: if the model has no flow, or two at one place.
         FlowError: if the solve fails.
 
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterModel
         >>> model = FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, training_length=20))
         >>> found = curves(model, points=5)
-        >>> found.positions.tolist(), found.unit, list(found.values)[:2]
-        ([0.0, 10.0, 20.0, 30.0, 40.0], 0.1, ['block 1 query', 'block 1 key'])
+        >>> list(found)[:2], found["block 1 key"].positions.tolist(), found["block 1 key"].unit
+        (['block 1 query', 'block 1 key'], [0.0, 10.0, 20.0, 30.0, 40.0], 0.1)
     """
     of = subject(source)
     flows = {name: module for name, module in of.model.named_modules() if isinstance(module, FlowEncoder)}
     if not flows:
         raise DataError(f"{of.name} has no flow")
-    end = length or min(2 * (of.trained or 256), 512)
-    positions = torch.linspace(0, end, points, device=of.model.device)
     stacks = [_stack(name) for name in flows]
     several = len(set(stacks)) > 1
-    values = {}
-    for stack, flow in zip(stacks, flows.values(), strict=True):
-        solved = flow(positions[None])
-        for block in flow.blocks:
-            for name in flow.names:
-                place = label(stack if several else "", f"block {block + 1}", name)
-                values[place] = solved.at(block, name)[0].float().cpu()
-    first = next(iter(flows.values()))
-    return Curves(positions.cpu(), first.delta * first.time_scale, values)
+    found: dict[str, Curve] = {}
+    with evaluation(of.model):
+        for stack, flow in zip(stacks, flows.values(), strict=True):
+            end = length or min(2 * (of.trained_at(stack) or 256), LONGEST)
+            positions = torch.linspace(0, end, points, device=of.model.device)
+            solved = flow(positions[None])
+            for block in flow.blocks:
+                for name in flow.names:
+                    place = label(stack if several else "", f"block {block + 1}", name)
+                    values = solved.at(block, name)[0].float().cpu()
+                    enter(of.name, found, place, Curve(positions.cpu(), values, flow.delta * flow.time_scale))
+    return found
 
 
 def _stack(name: str) -> str:
-    """The stack that a flow belongs to, by the name of its module.
+    """The stack that a flow belongs to, by the name of its module; of a plugged model the site.
 
     Example:
         >>> _stack("encoder.position.flows.0"), _stack("decoder.memory.flows.1")
         ('encoder', 'memory')
+        >>> _stack("floater.encoders.decoder.768")
+        'decoder'
     """
+    _, plugged, site = name.rpartition(".encoders.")
+    if plugged:
+        return site.partition(".")[0]
     return name.partition(".flows")[0].removesuffix(".position").rpartition(".")[2]
 
 

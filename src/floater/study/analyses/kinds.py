@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from floater.encodings import PositionError
@@ -107,7 +108,7 @@ def _of_smoothness(of: Subject, options: Options) -> Drawn:
     found = smoothness(vectors)
     figure, (axes,) = panels(1)
     title = f"{of.name}: norm and smoothness\n{place}"
-    smoothness_lines(axes, found, trained=options.trained or of.trained, title=title)
+    smoothness_lines(axes, found, trained=options.trained or of.trained_at(place), title=title)
     said = (
         f"{len(vectors)} positions at {place}: norm {found.norm.mean():.3g} "
         f"({found.norm.min():.3g} to {found.norm.max():.3g}), step {found.step.mean():.3g}, "
@@ -135,18 +136,21 @@ def _of_attention(of: Subject, options: Options) -> Drawn:
 
 def _of_flow(of: Subject, options: Options) -> Drawn:
     found = curves(of, options.length)
-    place, values = chosen("flow", of.name, found.values, options.where)
-    trained = options.trained or of.trained
+    place, curve = chosen("flow", of.name, found, options.where)
+    positions, values = curve.positions, curve.values
+    trained = options.trained or of.trained_at(place)
     figure, (axes,) = panels(1, width=7.6)
     title = f"{of.name}: the flow\n{place}"
-    flow_curves(axes, found.positions, values, unit=found.unit, trained=trained, title=title)
-    end = float(found.positions[-1])
+    flow_curves(axes, positions, values, unit=curve.unit, trained=trained, title=title)
+    end = float(positions[-1])
     said = (
         f"{values.shape[1]} components at {place} from position 0 to {end:g} "
-        f"(time 0 to {end * found.unit:.3g}), trained to {trained}; "
+        f"(time 0 to {end * curve.unit:.3g})" + (f", trained to {trained}" if trained else "") + "; "
         f"norm {values[0].norm():.3g} at the start, {values[-1].norm():.3g} at the end"
     )
-    return Drawn(figure, title, said, {"positions": found.positions, **found.values})
+    # those of other stacks may end elsewhere
+    same = {name: other.values for name, other in found.items() if torch.equal(other.positions, positions)}
+    return Drawn(figure, title, said, {"positions": positions, **same})
 
 
 def _of_probe(of: Subject, options: Options) -> Drawn:

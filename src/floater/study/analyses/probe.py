@@ -109,8 +109,6 @@ def probe(
     """
     of = subject(source)
     width = of.length(length, LONGEST)
-    if width < 2:
-        raise DataError(f"length is {width}; a probe needs at least 2 positions")
     ids = drawn(of, width, rows, seed) if text is None else _of_text(of, text, width, rows)
     tested = max(1, int(HELD_OUT * len(ids)))
     layers = [run_tokens(of.model, part) for part in torch.split(ids, 32)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,13 +32,13 @@ LONGEST = 512  # positions that are shown unless more are asked for
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A model in evaluation mode, and what is known of it.
+    """A model, and what is known of it.
 
     Args:
         name: what a person calls it.
         model: of Hugging Face: the reference Transformer or any other.
         folder: where its tokenizer may be: a directory or the name of a checkpoint; None if it has none.
-        longest: tokens of the longest example that it was trained on, where its run says so.
+        longest: tokens of the longest example that it was trained on, where its run says so of a text.
     """
 
     name: str
@@ -53,9 +53,23 @@ class Subject:
         found = [self.longest, *(getattr(self.model.config, name, None) for name in names)]
         return next((length for length in found if isinstance(length, int) and length > 0), None)
 
-    def length(self, asked: int | None = None, most: int = LONGEST) -> int:
-        """How many positions to look at: as many as asked for, else the training length, at most `most`."""
-        return asked or min(self.trained or most, most)
+    def trained_at(self, place: str) -> int | None:
+        """Training length of the stack that a place is in: the levels of a model of documents differ."""
+        models, (stack, *_) = position_models(self.model), place.split(" ")
+        own = next((model.frame.max_length for name, model in models.items() if name in ("", stack)), None)
+        general = getattr(self.model.config, "training_length", None)
+        return self.trained if own in (None, general) else own
+
+    def length(self, asked: int | None = None, most: int = LONGEST, place: str = "") -> int:
+        """How many positions to look at: as many as asked for, else those trained on, at most `most`.
+
+        Raises:
+            DataError: if there are fewer than two, which tell nothing of a position.
+        """
+        length = min(self.trained_at(place) or most, most) if asked is None else asked
+        if length < 2:
+            raise DataError(f"length is {length}; there must be at least 2 positions")
+        return length
 
     def tokenizer(self) -> Any:
         """Its subword tokenizer.
@@ -72,11 +86,6 @@ class Subject:
         if not getattr(found, "is_fast", False):
             raise DataError(f"{self.name} has a tokenizer that does not tell which tokens are of one word")
         return found
-
-    @property
-    def causal(self) -> bool:
-        """Whether its tokens see earlier ones only."""
-        return bool(getattr(self.model.config, "is_decoder", False))
 
 
 Source = Subject | PreTrainedModel | str | Path
@@ -99,7 +108,7 @@ def subject(source: Source) -> Subject:
     if isinstance(source, Subject):
         return source
     if isinstance(source, PreTrainedModel):
-        return Subject(type(source).__name__, source.train(False))
+        return Subject(type(source).__name__, source)
     path = Path(source)
     if not path.is_dir() and (path.is_absolute() or (len(path.parts) != 1 and Path(path.parts[0]).exists())):
         raise DataError(f"{source} holds no trained model: there is no such directory")
@@ -122,10 +131,11 @@ def subject(source: Source) -> Subject:
         return Subject(name, _plugged(folder), str(folder), _longest(folder.parent / RESULT))
     kind = _own(str(next(iter(config.get("architectures") or []), None)))
     longest = _longest(folder.parent / RESULT)
-    if kind is not None:
-        model, _ = load_model(kind, source, "cpu", read=lambda folder: None)
-        return Subject(name, model, str(folder), longest)
-    return Subject(name, _hugging_face(str(folder)), str(folder), longest)
+    if kind is None:
+        return Subject(name, _hugging_face(str(folder)), str(folder), longest)
+    model, _ = load_model(kind, source, "cpu", read=lambda folder: None)
+    # other examples than texts are as long as their events, or the words of all their sentences
+    return Subject(name, model, str(folder), longest if model.main_input_name == "input_ids" else None)
 
 
 def _longest(result: Path) -> int | None:
@@ -175,7 +185,6 @@ def _plugged(folder: Path) -> PreTrainedModel:
     except (PlugError, OSError, ValueError) as error:
         raise DataError(f"{folder} holds a plugged model that cannot be loaded: {error}") from error
     assert isinstance(model, PreTrainedModel)
-    model.train(False)
     return model
 
 
@@ -205,6 +214,23 @@ def label(stack: str, *parts: str) -> str:
         ('block 1 query', 'encoder input')
     """
     return " ".join(part for part in (stack, *parts) if part)
+
+
+def enter(name: str, found: dict[str, Any], place: str, value: object) -> None:
+    """Note what was found at a place.
+
+    Args:
+        name: of the model, for the message.
+        found: by place; gets the value.
+        place: that nothing was found at before.
+        value: what is there.
+
+    Raises:
+        DataError: if something was found there.
+    """
+    if place in found:
+        raise DataError(f"{name} has two vectors at '{place}', which cannot be told from each other")
+    found[place] = value
 
 
 def check_known(name: str, tokenizer: Any, ids: Tensor) -> None:
@@ -248,14 +274,35 @@ def chosen(kind: str, name: str, found: dict[str, Any], where: str | None) -> tu
 
 
 def reader(model: PreTrainedModel) -> Any:
-    """What of a model reads its text: the encoder, or all of it where there is none.
+    """What of a model reads its text: the encoder, or all but the head where there is none.
 
     Raises:
         DataError: if it reads something else.
     """
     if model.main_input_name != "input_ids":
         raise DataError(f"a {type(model).__name__} reads {model.main_input_name}, not text")
-    return model.get_encoder() if model.config.is_encoder_decoder else model
+    return model.get_encoder() if model.config.is_encoder_decoder else model.base_model
+
+
+@contextmanager
+def evaluation(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, then for each module the mode that it was in.
+
+    Example:
+        >>> layer = nn.Dropout()
+        >>> with evaluation(layer):
+        ...     layer.training
+        False
+        >>> layer.training
+        True
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.train(False)
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 @contextmanager
@@ -300,21 +347,27 @@ def run_tokens(model: PreTrainedModel, ids: Tensor, mask: Tensor | None = None) 
     ids = ids.to(model.device)
     mask = torch.ones_like(ids) if mask is None else mask.to(model.device)
     inner = next((module for module in model.modules() if isinstance(module, Encoder)), None)
-    if inner is None:
+    with evaluation(model):
+        if inner is not None:
+            return _between_blocks(inner, lambda: stack(input_ids=ids, attention_mask=mask))
         with foreign(f"{type(model).__name__} cannot be run on {ids.shape[1]} tokens of text"):
-            out = stack(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-        return [states.cpu() for states in out.hidden_states]
+            out = stack(input_ids=ids, attention_mask=mask, output_hidden_states=True, return_dict=True)
+    return [states.cpu() for states in out.hidden_states]
+
+
+def _between_blocks(stack: Encoder, run: Callable[[], object]) -> list[Tensor]:
+    """What enters the first block of a stack and what each block gives while something runs."""
     seen: list[Tensor] = []
     hooks = [
-        inner.blocks[0].register_forward_pre_hook(
+        stack.blocks[0].register_forward_pre_hook(
             lambda block, given: None if seen else seen.append(given[0])  # shared layers are called again
         )
     ]
     hooks += [
-        block.register_forward_hook(lambda block, given, out: seen.append(out)) for block in inner.blocks
+        block.register_forward_hook(lambda block, given, out: seen.append(out)) for block in stack.blocks
     ]
     try:
-        stack(input_ids=ids, attention_mask=mask)
+        run()
     finally:
         for hook in hooks:
             hook.remove()
