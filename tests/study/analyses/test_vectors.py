@@ -12,6 +12,8 @@ from transformers import (
     BertModel,
     GPT2Config,
     GPT2Model,
+    M2M100Config,
+    M2M100Model,
     MarianConfig,
     MarianModel,
     OPTConfig,
@@ -19,10 +21,16 @@ from transformers import (
     PreTrainedModel,
     RobertaConfig,
     RobertaForMaskedLM,
+    RoFormerConfig,
+    RoFormerModel,
     T5Config,
     T5EncoderModel,
+    T5ForConditionalGeneration,
+    ViTConfig,
+    ViTModel,
 )
 
+import floater
 from floater.encodings import PositionError
 from floater.study.analyses import (
     all_vectors,
@@ -155,6 +163,79 @@ def test_tables_of_hugging_face_begin_at_position_0(kind: str) -> None:
     assert torch.equal(found[place], table.weight[first:].detach())
     assert vectors(model, length=5).shape == (5, 16)
     assert (list(found) == [place]) == (not model.config.is_encoder_decoder)
+
+
+def test_vectors_that_a_module_computes_are_those_that_it_gives() -> None:
+    """M2M100 and NLLB have no table; position 0 comes after the padding token's number."""
+    torch.manual_seed(0)
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    model = M2M100Model(M2M100Config(d_model=16, vocab_size=11, max_position_embeddings=24, **sizes, **heads))
+    found = all_vectors(model, 9)
+    assert list(found) == ["encoder.embed_positions", "decoder.embed_positions"]
+    angles = torch.arange(2.0, 11.0)[:, None] * torch.exp(-torch.arange(8) * math.log(10000) / 7)
+    expected = torch.cat([angles.sin(), angles.cos()], 1)
+    for rows in found.values():
+        assert torch.allclose(rows, expected, atol=1e-5)
+    assert len(vectors(model)) == 24
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_angles_of_rotations_are_no_vectors(heads: int) -> None:
+    sizes = SMALL | {"num_attention_heads": heads}
+    model = RoFormerModel(RoFormerConfig(**sizes, vocab_size=11, max_position_embeddings=24))
+    with pytest.raises(DataError, match="adds no vectors"):
+        vectors(model)
+
+
+def test_of_a_long_table_the_first_512_are_shown_unless_more_are_asked_for() -> None:
+    model = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=11, n_positions=600))
+    assert len(vectors(model)) == 512
+    assert len(vectors(model, length=590)) == 590
+    assert len(vectors(model, length=700)) == 600
+
+
+@pytest.mark.parametrize("baked", [False, True])
+def test_the_flow_of_a_plugged_model_comes_before_the_table_of_its_host(baked: bool) -> None:
+    torch.manual_seed(0)
+    model = RobertaForMaskedLM(RobertaConfig(**SMALL, vocab_size=11, max_position_embeddings=24)).eval()
+    floater.plug(model, start="small")
+    flows = model.floater.encoders["tokens"]["16"]
+    expected = flows(torch.arange(6)[None]).at(1, "key")[0].detach()
+    if baked:
+        floater.bake(model, 7)
+    found = all_vectors(model)
+    assert list(found) == [
+        *(f"block {block} {name}" for block in (1, 2) for name in ("query", "key", "value")),
+        "roberta.embeddings.position_embeddings",
+    ]
+    assert torch.allclose(found["block 2 key"][:6], expected, atol=1e-5)
+    assert len(found["block 2 key"]) == (7 if baked else 24)
+
+
+def test_a_plugged_model_without_a_table_shows_its_flow() -> None:
+    torch.manual_seed(0)
+    config = T5Config(d_model=16, d_kv=8, d_ff=8, num_layers=1, num_heads=2, vocab_size=11)
+    model = T5ForConditionalGeneration(config).eval()
+    floater.plug(model, start="small")
+    places = list(all_vectors(model, 5))
+    assert (places[0], len(places)) == ("encoder block 1 query", 9)
+    image = ViTModel(ViTConfig(**SMALL, image_size=8, patch_size=4)).eval()
+    floater.plug(image, start="small")
+    assert list(all_vectors(image, 5))[:2] == ["block 1 query", "block 1 key"]
+
+
+def test_a_flow_that_was_not_trained_yet_is_no_vector() -> None:
+    """It begins at zero everywhere."""
+    model = BertModel(BertConfig(**SMALL, vocab_size=11, max_position_embeddings=24)).eval()
+    floater.plug(model)
+    assert list(all_vectors(model, 5)) == ["embeddings.position_embeddings"]
+
+
+def test_one_position_tells_nothing() -> None:
+    for position in ("learned", "floater", "t5"):
+        with pytest.raises(DataError, match="length is 1; there must be at least 2 positions"):
+            vectors(made(position), length=1)
 
 
 def test_hugging_face_models_without_a_table_have_no_vectors() -> None:

@@ -22,7 +22,7 @@ from floater.study.analyses.reordering import detect, detection_bars
 from floater.study.analyses.similarity import similarity, similarity_map
 from floater.study.analyses.smoothness import smoothness, smoothness_lines
 from floater.study.analyses.subject import Source, Subject, chosen, run_tokens, subject
-from floater.study.analyses.vectors import all_vectors, heat_map
+from floater.study.analyses.vectors import heat_map, placed_vectors
 from floater.tasks.text import DataError
 
 if TYPE_CHECKING:
@@ -63,18 +63,8 @@ class Drawn:
     numbers: dict[str, Tensor]
 
 
-def _vectors(of: Subject, options: Options) -> tuple[str, Tensor]:
-    if options.length == 1:
-        raise DataError("length is 1; there must be at least 2 positions")
-    found = all_vectors(of, options.length)
-    if not found:
-        raise DataError(f"{of.name} adds no vectors of positions")
-    place, vectors = chosen("vectors", of.name, found, options.where)
-    return place, vectors
-
-
 def _of_vectors(of: Subject, options: Options) -> Drawn:
-    place, vectors = _vectors(of, options)
+    place, vectors = placed_vectors(of, options.where, options.length)
     figure, (axes,) = panels(1)
     title = f"{of.name}: position vectors\n{place}"
     heat_map(axes, vectors, title=title)
@@ -86,7 +76,7 @@ def _of_vectors(of: Subject, options: Options) -> Drawn:
 
 
 def _of_similarity(of: Subject, options: Options) -> Drawn:
-    place, vectors = _vectors(of, options)
+    place, vectors = placed_vectors(of, options.where, options.length)
     found = similarity(vectors)
     figure, (axes,) = panels(1, width=5.6, height=4.8)
     title = f"{of.name}: cosine similarity of positions\n{place}"
@@ -104,7 +94,7 @@ def _of_similarity(of: Subject, options: Options) -> Drawn:
 
 
 def _of_smoothness(of: Subject, options: Options) -> Drawn:
-    place, vectors = _vectors(of, options)
+    place, vectors = placed_vectors(of, options.where, options.length)
     found = smoothness(vectors)
     figure, (axes,) = panels(1)
     title = f"{of.name}: norm and smoothness\n{place}"
@@ -212,7 +202,7 @@ def _has_flow(of: Subject) -> None:
 
 
 def _has_vectors(of: Subject) -> None:
-    _vectors(of, Options(length=2))
+    placed_vectors(of, length=2)
 
 
 _PLACED = ("where", "length")

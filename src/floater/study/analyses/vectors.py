@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,8 +13,19 @@ from transformers import PreTrainedModel
 from floater.encodings import PositionModel
 from floater.encodings.model import Projection, Site
 from floater.positions import Positions
+from floater.pretrained.plug import flows_of, plugged
 from floater.study.analyses.pictures import matrix
-from floater.study.analyses.subject import Source, Subject, chosen, foreign, label, position_models, subject
+from floater.study.analyses.subject import (
+    Source,
+    Subject,
+    chosen,
+    enter,
+    evaluation,
+    foreign,
+    label,
+    position_models,
+    subject,
+)
 from floater.tasks.text import DataError
 
 if TYPE_CHECKING:
@@ -49,40 +61,88 @@ def vectors(source: Source, where: str | None = None, length: int | None = None)
         >>> vectors(model, length=3)[:, 0]  # sin(0), sin(1), sin(2)
         tensor([0.0000, 0.8415, 0.9093])
     """
+    return placed_vectors(source, where, length)[1]
+
+
+def placed_vectors(source: Source, where: str | None = None, length: int | None = None) -> tuple[str, Tensor]:
+    """As `vectors`, with the place where they were found."""
     of = subject(source)
     found = all_vectors(of, length)
     if not found:
         raise DataError(f"{of.name} adds no vectors of positions")
-    return cast(Tensor, chosen("vectors", of.name, found, where)[1])
+    return cast(tuple[str, Tensor], chosen("vectors", of.name, found, where))
 
 
 def all_vectors(source: Source, length: int | None = None) -> dict[str, Tensor]:
     """The vectors of positions by the place where a model adds them, learned ones first.
 
-    Found by what the model does, not by its name: a place is one where something is added that depends on the
-    position and not on the token. In the reference Transformer places are called "input", "block 2",
-    "block 1 query" and so on, with the name of the stack before them where there are several; in other models
-    they have the names of their modules. Tables whose first rows stand for no position, as RoBERTa's and
-    BART's, are given without those rows.
+    A place is one where something is added that depends on the position and not on the token. In the
+    reference Transformer, and where a flow was plugged into another model, places are called "input",
+    "block 2", "block 1 query" and so on, with the name of the stack before them where there are several.
+
+    In other models places have the names of their modules. Modules are looked for by the names that Hugging
+    Face gives those which turn positions into vectors; one counts if what it gives changes what enters the
+    first block. Tables whose first rows stand for no position, as RoBERTa's and BART's, are given without
+    those rows.
 
     Args:
         source: see `floater.study.analyses.subject.subject`.
         length: how many positions; by default the training length, at most 512.
 
     Returns:
-        (positions, d) by place.
+        (positions, d) by place. Fewer than asked for where a table of another library, or a flow that was
+        baked, ends before.
+
+    Raises:
+        DataError: if there are fewer than two positions, or a model of another library cannot be run.
+        PositionError: if the position model does not reach that far.
     """
     of = subject(source)
-    models = position_models(of.model)
-    if not models:
-        return _tables(of, length)
+    with evaluation(of.model):
+        found = _plugged(of, length)
+        if stacks := position_models(of.model):
+            own = _stacked(of, stacks, length)
+        else:
+            readable = of.model.main_input_name == "input_ids"
+            own = _tables(of, length) if readable or not found else {}
+    for place, vectors in own.items():
+        enter(of.name, found, place, vectors)
+    return found
+
+
+def _stacked(of: Subject, stacks: Mapping[str, PositionModel], length: int | None) -> dict[str, Tensor]:
+    """What the position models of the reference Transformer add, learned vectors first."""
     found = {
         label(stack, place): vectors
-        for stack, model in models.items()
-        for place, vectors in _added(model, of.length(length), of.model.device).items()
+        for stack, model in stacks.items()
+        for place, vectors in _added(model, of.length(length, place=stack), of.model.device).items()
     }
     learned_first = sorted(found.items(), key=lambda item: not item[1].requires_grad)
     return {place: vectors.detach().float().cpu() for place, vectors in learned_first}
+
+
+@torch.no_grad()
+def _plugged(of: Subject, length: int | None) -> dict[str, Tensor]:
+    """The vectors of a flow that was plugged into the model, baked or not, where they depend on positions."""
+    found: dict[str, Tensor] = {}
+    if plugged(of.model) is None:
+        return found
+    flows, most = flows_of(of.model), of.length(length)
+    positions = torch.arange(min(most, flows.length or most), device=of.model.device)[None]
+    for site, fields in flows.layout.items():
+        solved = flows(site, positions)
+        for field, (blocks, names) in fields.items():
+            for block, name in itertools.product(blocks, names):
+                rows = solved[field].at(block, name)[0].float().cpu()
+                if _depends(rows):
+                    place = label(site if len(flows.layout) > 1 else "", f"block {block + 1}", name)
+                    enter(of.name, found, place, rows)
+    return found
+
+
+def _depends(rows: Tensor) -> bool:
+    """Whether vectors (positions, d) differ from one another."""
+    return not torch.allclose(rows, rows[:1], atol=1e-7)
 
 
 def _added(model: PositionModel, length: int, device: torch.device) -> dict[str, Tensor]:
@@ -92,71 +152,110 @@ def _added(model: PositionModel, length: int, device: torch.device) -> dict[str,
     noise = torch.randn(zeros.shape, generator=torch.Generator().manual_seed(0)).to(device)
     found: dict[str, Tensor] = {}
 
-    def enter(place: str, change: Callable[[Tensor], Tensor]) -> None:
+    def look(place: str, change: Callable[[Tensor], Tensor]) -> None:
         added = change(zeros) - zeros
-        depends = added.shape == zeros.shape and not torch.allclose(added, added[:, :1], atol=1e-7)
+        depends = added.shape == zeros.shape and _depends(added[0])
         if depends and torch.allclose(added, change(noise) - noise, atol=1e-5):
             found[place] = added[0]
 
     before_blocks = model.frame.site != "memory"  # where only projections are read
     if before_blocks and model.overrides("embed"):
-        enter("input", lambda x: model.embed(x, state))
+        look("input", lambda x: model.embed(x, state))
     for layer in range(model.frame.layers):
         block = f"block {layer + 1}"
         if before_blocks and model.overrides("block"):
-            enter(block, lambda x, layer=layer: model.block(x, state, layer))  # type: ignore[misc]
+            look(block, lambda x, layer=layer: model.block(x, state, layer))  # type: ignore[misc]
         if before_blocks and model.overrides("inputs"):
             for i, name in enumerate(("query", "key", "value")):
-                enter(f"{block} {name}", lambda x, layer=layer, i=i: model.inputs(x, state, layer)[i])  # type: ignore[misc]
+                look(f"{block} {name}", lambda x, layer=layer, i=i: model.inputs(x, state, layer)[i])  # type: ignore[misc]
         for name in _PROJECTIONS[model.frame.site]:
             own = model.projection(name, state, layer)
             if own is not None:
-                enter(f"{block} {name}", lambda x, own=own: x + own)  # type: ignore[misc]
+                look(f"{block} {name}", lambda x, own=own: x + own)  # type: ignore[misc]
     return found
 
 
 def _tables(of: Subject, length: int | None) -> dict[str, Tensor]:
     """The position vectors of a Hugging Face model of another library, by the names of their modules."""
-    named = {
-        name: module
-        for name, module in of.model.named_modules()
-        if name.rpartition(".")[2] in NAMES and isinstance(module, nn.Embedding)
-    }
-    found = {}
-    for name, rows in _seen(of.model, named, tokens=2).items():
-        table = named[name].weight.detach()
+    found, most = {}, of.length(length)
+    for name, table in _modules(of).items():
+        if table is None:
+            table = _read(of.model, {name: of.model.get_submodule(name)}, most)[0][name]
+        if _depends(table[:most]):
+            found[name] = table[:most].float().cpu()
+    return found
+
+
+def _modules(of: Subject) -> dict[str, Tensor | None]:
+    """What adds vectors of positions in a model of another library, by the names of the modules.
+
+    Returns:
+        The table from the row of position 0 on; None where the vectors are computed.
+    """
+    named = {name: module for name, module in of.model.named_modules() if name.rpartition(".")[2] in NAMES}
+    seen, entered = _read(of.model, named, 2)
+    found: dict[str, Tensor | None] = {}
+    for name, rows in seen.items():
+        _, otherwise = _read(of.model, named, 2, doubled=name)
+        if all(map(torch.equal, entered, otherwise)):
+            continue  # it is not added: RoFormer's has the angles of its rotations
+        module = named[name]
+        if not isinstance(module, nn.Embedding):
+            found[name] = None
+            continue
+        table = module.weight.detach()
         # the model itself says which row is position 0's
         starts = (table[:-1] == rows[0]).all(1) & (table[1:] == rows[1]).all(1)
         if bool(starts.any()):
-            found[name] = table[int(starts.nonzero()[0, 0]) :][:length].float().cpu()
+            found[name] = table[int(starts.nonzero()[0, 0]) :]
     return found
 
 
 @torch.no_grad()
-def _seen(model: PreTrainedModel, modules: Mapping[str, nn.Module], tokens: int) -> dict[str, Tensor]:
-    """What modules give when the model reads a few tokens, (tokens, d)."""
+def _read(
+    model: PreTrainedModel, modules: Mapping[str, nn.Module], tokens: int, doubled: str | None = None
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """Let a model of another library read one token again and again.
+
+    Args:
+        model: of Hugging Face.
+        modules: some of its own by name.
+        tokens: how many.
+        doubled: which of the modules gives twice what it gives.
+
+    Returns:
+        What each of the modules gives, (tokens, d), and what enters the first block of each stack.
+    """
     seen: dict[str, Tensor] = {}
 
-    def keep(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def hook(module: nn.Module, given: Any, out: Tensor) -> None:
-            out = out[0] if isinstance(out, tuple) else out
-            seen[name] = out.reshape(-1, out.shape[-1])[:tokens]
+    def keep(name: str) -> Callable[[nn.Module, Any, Any], Any]:
+        def hook(module: nn.Module, given: Any, out: Any) -> Any:
+            first, *others = out if isinstance(out, tuple) else (out,)
+            seen[name] = first.reshape(-1, first.shape[-1])[:tokens]
+            if name != doubled:
+                return out
+            return (2 * first, *others) if others else 2 * first
 
         return hook
 
     hooks = [module.register_forward_hook(keep(name)) for name, module in modules.items()]
-    vocabulary = int(getattr(model.config.get_text_config(), "vocab_size", 0) or 0)
     pad = getattr(model.config, "pad_token_id", None)
-    ids = torch.tensor([[i for i in range(tokens + 1) if i != pad][:tokens]], device=model.device)
-    ids = ids.clamp(max=max(vocabulary - 1, 0))
+    ids = torch.full((1, tokens), int(pad == 0), device=model.device)
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
     try:
-        with foreign(f"{type(model).__name__} cannot be run on tokens"):
-            model(input_ids=ids, attention_mask=torch.ones_like(ids), **more)
+        with foreign(f"{type(model).__name__} cannot be run on {tokens} tokens"):
+            out = model.base_model(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                output_hidden_states=True,
+                return_dict=True,
+                **more,
+            )
+            states = [value for name, value in out.items() if name.endswith("hidden_states")]
     finally:
         for hook in hooks:
             hook.remove()
-    return seen
+    return seen, [several[0] for several in states if isinstance(several, tuple | list)]
 
 
 def heat_map(axes: Axes, vectors: Tensor, *, title: str = "") -> None:
