@@ -9,11 +9,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import BertConfig, BertModel
 
 from floater.positions import Positions
 from floater.study.analyses import (
+    Options,
     curves,
     detect,
+    draw,
     linear_probe,
     probe,
     subject,
@@ -82,6 +85,27 @@ def test_states_of_a_shared_block_are_those_of_its_steps() -> None:
             model.encoder.blocks[0](before, model.encoder.position, state, None), after
         )
     torch.testing.assert_close(second, model(ids).last_hidden_state)
+
+
+def test_sentences_beyond_the_models_positions_are_left_out(tmp_path: Path) -> None:
+    """One sentence has more tokens than there are positions; without a bound it stays."""
+    lines = [*LINES, *(f"{line} w{i}" for i, line in enumerate(LINES)), " ".join(["quizzical"] * 20)]
+    of = with_tokenizer(tmp_path, made("learned", vocab_size=300), LINES)
+    tokens = len(of.tokenizer()(lines[-1])["input_ids"])
+    assert tokens > 32 > max(len(ids) for ids in of.tokenizer()(lines[:-1])["input_ids"])
+    found = detect(of, lines, epochs=1)
+    assert (found.too_long, found.sentences + found.held_out) == (1, len(set(lines)) - 1)
+    said = draw(of, "reordering", Options(text=lines)).said
+    assert said.endswith("; left out as longer than the model's positions: 1")
+    unbounded = detect(Subject("mine", made("sinusoidal", vocab_size=300), str(tmp_path)), lines, epochs=1)
+    assert (unbounded.too_long, unbounded.sentences + unbounded.held_out) == (0, len(set(lines)))
+    config = BertConfig(**SMALL, vocab_size=300, max_position_embeddings=40)
+    assert detect(Subject("bert", BertModel(config), str(tmp_path)), lines, epochs=1).too_long == 1
+    few = Subject("mine", made("learned", vocab_size=300, training_length=4), str(tmp_path))
+    with pytest.raises(
+        DataError, match=r"0 of the \d+ lines have 6 to 49 words of no more than 4 tokens and"
+    ):
+        detect(few, lines)
 
 
 @torch.no_grad()

@@ -173,6 +173,8 @@ def _of_reordering(of: Subject, options: Options) -> Drawn:
         f"held out (chance {100 * found.chance:.1f} % of each); pointers trained on {found.sentences} "
         "others, the model frozen"
     )
+    if found.too_long:
+        said += f"; left out as longer than the model's positions: {found.too_long}"
     numbers = {"accuracy": Tensor([found.inserted, found.original, found.both])}
     return Drawn(figure, title, said, numbers)
 

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from floater.study.analyses.pictures import COLOURS, tidy
 from floater.study.analyses.subject import Source, Subject, check_known, run_tokens, subject
+from floater.study.analyses.vectors import reach
 from floater.tasks.text import DataError
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Detection:
         chance: share that would be found without looking, of each of the two.
         sentences: to train the pointers, and
         held_out: to test them.
+        too_long: sentences left out that have more tokens than the model has positions.
     """
 
     inserted: float
@@ -76,6 +78,7 @@ class Detection:
     chance: float
     sentences: int
     held_out: int
+    too_long: int = 0
 
 
 class Pointers(nn.Module):
@@ -125,23 +128,25 @@ def detect(
 
     Args:
         source: see `floater.study.analyses.subject.subject`; it needs a tokenizer.
-        text: lines, a sentence each; those that are too short, too long or repeated are left out.
+        text: lines, a sentence each; those that are too short, too long or repeated are left out, and so are
+            those with more tokens than the model has positions.
         sentences: how many are used at most.
         epochs: of training the pointers.
         seed: of the moves, the order and the pointers.
 
     Raises:
         DataError: if the model has no tokenizer, or too few sentences are left.
-        PositionError: if the position model does not reach as far as a sentence.
     """
     of = subject(source)
     random = np.random.default_rng(seed)
     tokenizer = of.tokenizer()
-    examples = _examples(tokenizer, text, sentences, random)
+    most = reach(of)
+    examples, too_long = _examples(tokenizer, text, sentences, most, random)
     if len(examples) < LEAST:
         raise DataError(
-            f"{len(examples)} of the {len(text)} lines have {SHORTEST} to {LONGEST} words and are no "
-            f"repetition; detection needs {LEAST} such sentences"
+            f"{len(examples)} of the {len(text)} lines have {SHORTEST} to {LONGEST} words"
+            + (f" of no more than {most} tokens" if too_long else "")
+            + f" and are no repetition; detection needs {LEAST} such sentences"
         )
     check_known(of.name, tokenizer, torch.tensor([token for ids, _, _ in examples for token in ids]))
     states = _states(of, [ids for ids, _, _ in examples], [firsts for _, firsts, _ in examples])
@@ -155,14 +160,18 @@ def detect(
     chance = float(np.mean([1 / (len(moved.order) - 1) for _, _, moved in examples[:cut]]))
     inserted, original = right.float().mean(0).tolist()
     both = float(right.all(1).float().mean())
-    return Detection(inserted, original, both, chance, len(examples) - cut, cut)
+    return Detection(inserted, original, both, chance, len(examples) - cut, cut, too_long)
 
 
 def _examples(
-    tokenizer: Any, text: Sequence[str], most: int, random: np.random.Generator
-) -> list[tuple[list[int], list[int], Moved]]:
-    """Token ids of sentences with a word moved, the first token of each word, and the move."""
+    tokenizer: Any, text: Sequence[str], sentences: int, most: int | None, random: np.random.Generator
+) -> tuple[list[tuple[list[int], list[int], Moved]], int]:
+    """Examples made of sentences, and how many of these have more than `most` tokens.
+
+    An example is the token ids of a sentence with a word moved, the first token of each word, and the move.
+    """
     found: list[tuple[list[int], list[int], Moved]] = []
+    too_long = 0
     # Where a word at the beginning has other tokens than within a line, these would tell that it was moved.
     once, *_, again = tokenizer("so so", add_special_tokens=False)["input_ids"] or [0, 0]
     space = "" if once == again else " "
@@ -175,15 +184,18 @@ def _examples(
                 words.setdefault(owner, []).append(token)
         if not SHORTEST <= len(words) <= LONGEST:
             continue
+        if most is not None and len(ids) > most:
+            too_long += 1
+            continue
         inside = [i for i, owner in enumerate(owners) if owner is not None]
         moved = move(len(words), random)
         spans = list(words.values())
         new = [spans[i] for i in moved.order]
         starts = np.cumsum([inside[0], *map(len, new)])[:-1].tolist()
         found.append(([*ids[: inside[0]], *chain.from_iterable(new), *ids[inside[-1] + 1 :]], starts, moved))
-        if len(found) == most:
+        if len(found) == sentences:
             break
-    return [found[i] for i in random.permutation(len(found))]
+    return [found[i] for i in random.permutation(len(found))], too_long
 
 
 def _states(of: Subject, ids: list[list[int]], firsts: list[list[int]]) -> list[Tensor]:

@@ -175,6 +175,18 @@ def _added(model: PositionModel, length: int, device: torch.device) -> dict[str,
     return found
 
 
+def reach(of: Subject) -> int | None:
+    """How many positions a model has; None if nothing tells where they end."""
+    with evaluation(of.model):
+        if stacks := position_models(of.model):
+            ends = [model.bound for model in stacks.values()]
+        else:
+            ends = [None if table is None else len(table) for table in _modules(of).values()]
+    if plugged(of.model) is not None:
+        ends.append(flows_of(of.model).length)
+    return min((end for end in ends if end is not None), default=None)
+
+
 def _tables(of: Subject, length: int | None) -> dict[str, Tensor]:
     """The position vectors of a Hugging Face model of another library, by the names of their modules."""
     found, most = {}, of.length(length)
