@@ -173,7 +173,7 @@ def _hugging_face(name: str) -> PreTrainedModel:
         others = sorted(keys["unexpected_keys"])
         raise DataError(
             f"{name} holds a model that cannot be loaded: {len(missing)} weights of a {type(model).__name__} "
-            f"are not there, such as {missing[0]}" + f"; {others[0]} is" * bool(others)
+            f"are not there, such as {missing[0]}" + f"; one that is has the name {others[0]}" * bool(others)
         )
     return model
 
