@@ -141,6 +141,9 @@ def test_all_rows_that_tie_are_best() -> None:
     )
     shown = {row[0].text: row[1].kind for row in tables.summary(found).rows}
     assert ["best" in kind for kind in shown.values()] == [False, True, True, False]
+    level = made([*rates], [1, 2], lambda row, seed: np.ones(400))
+    assert not any("best" in row[1].kind for row in tables.summary(level).rows)
+    assert any("all rows score the same, 100.0." in text for text in verdict.sentences(level))
 
 
 def test_one_seed_that_is_best_is_called_one() -> None:

@@ -215,9 +215,9 @@ class Results:
         return Value(scores, len(scored)) if scores else None
 
     def best(self, column: Column) -> list[Row]:
-        """The rows of the best mean; several where they tie, none where no score is better than another."""
+        """The rows of the best mean: several where some tie, none where all do or none is the better one."""
         means = {row.name: value.mean for row in self.grid.rows if (value := self.value(row, column))}
-        if not means or column.greater is None:
+        if not means or column.greater is None or len(set(means.values())) == 1 < len(means):
             return []
         top = (max if column.greater else min)(means.values())
         return [row for row in self.grid.rows if means.get(row.name) == top]

@@ -109,8 +109,9 @@ def _of_column(results: Results, column: Column) -> list[str]:
     if not known:
         return [f"{where}: no cell is finished."]
     best = [row.name for row in results.best(column)]
-    if len(best) == len(known) > 1:
-        return [f"{where}: all rows score the same, {digits(known[best[0]].mean, column)}."]
+    means = {value.mean for value in known.values()}
+    if len(means) == 1 < len(known):
+        return [f"{where}: all rows score the same, {digits(means.pop(), column)}."]
     text = f"{where}: {_best(best, known, column)}." if best else f"{where}."
     found = [c for c in results.comparisons if c.column == column]
     if results.baseline is None or results.baseline.name not in known or not found:
