@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,6 +140,25 @@ def warn_of_cuts(features: Features) -> None:
         warnings.warn(f"{features.cut:,} texts cut at {features.limit}", CutTexts, stacklevel=2)
 
 
+@contextlib.contextmanager
+def readable(what: str, limit: str) -> Iterator[None]:
+    """Say of a checkpoint that fails, in one of many ways, that what it reads is beyond its positions.
+
+    Args:
+        what: it reads, and of how many tokens.
+        limit: the setting that says how many these may be.
+
+    Raises:
+        DataError: instead of what the model raises.
+    """
+    try:
+        yield
+    except (FlowError, DataError):  # of this library
+        raise
+    except (IndexError, RuntimeError, ValueError) as error:
+        raise DataError(f"the model cannot read {what} ({first_line(error)}); lower {limit}") from error
+
+
 def predict(
     model: PreTrainedModel,
     features: Features,
@@ -166,15 +186,8 @@ def predict(
         for indices in sampler:
             rows = [{k: v for k, v in features[i].items() if k != LABEL} for i in indices]
             batch = collate(rows, tokenizer=tokenizer)
-            try:
+            with readable(f"an example of {batch['input_ids'].shape[-1]} tokens", "data.max_length"):
                 scores = logits(model(**{name: value.to(model.device) for name, value in batch.items()}))
-            except FlowError:
-                raise
-            except (IndexError, RuntimeError, ValueError) as error:
-                raise DataError(
-                    f"the model cannot read an example of {batch['input_ids'].shape[-1]} tokens "
-                    f"({first_line(error)}); lower data.max_length"
-                ) from error
             for i, row in zip(indices, scores.float().cpu().numpy(), strict=True):
                 found[i] = row[:, : lengths[i]] if row.ndim == 2 else row
     return found

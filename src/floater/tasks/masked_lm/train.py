@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
 from accelerate import PartialState
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
-from floater.flow import FlowError
 from floater.settings import load
 from floater.tasks.finetuning import Head, load_finished
 from floater.tasks.finetuning.checkpoint import load_tokenizer, start
+from floater.tasks.finetuning.features import readable
 from floater.tasks.finetuning.train import check_flow
 from floater.tasks.language_modeling.data import read_documents
 from floater.tasks.language_modeling.score import Score, masked_score
@@ -22,7 +22,7 @@ from floater.tasks.masked_lm.data import Blocks
 from floater.tasks.masked_lm.settings import MaskedLMSettings
 from floater.tasks.optimisation import check_schedule
 from floater.tasks.run import SETTINGS, Say, begin_run, evaluating, trained
-from floater.tasks.text import DataError, first_line
+from floater.tasks.text import DataError
 
 HEAD = Head(AutoModelForMaskedLM)
 
@@ -113,18 +113,8 @@ def _scorer(
     return score
 
 
-@contextlib.contextmanager
-def _readable(rows: Blocks) -> Iterator[None]:
-    """Say of a model that fails on rows that they are longer than its positions."""
-    try:
-        yield
-    except FlowError:
-        raise
-    except (IndexError, RuntimeError) as error:
-        raise DataError(
-            f"the model cannot read rows of {max(rows.lengths)} tokens ({first_line(error)}); "
-            "lower data.block"
-        ) from error
+def _readable(rows: Blocks) -> AbstractContextManager[None]:
+    return readable(f"rows of {max(rows.lengths)} tokens", "data.block")
 
 
 def _blocks(
