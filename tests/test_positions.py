@@ -223,3 +223,8 @@ def test_integer_stamps_of_nanoseconds_are_not_rounded():
     first = 1_700_000_000_000_000_001
     times = torch.tensor([[first, first + 100, first + 200]])
     assert Positions.events(times, gap=100.0).query.tolist() == [[0.0, 1.0, 2.0]]
+
+
+def test_everything_goes_to_a_device_wherever_the_queries_are():
+    mixed = replace(Positions.arange(3, device="meta"), language=torch.zeros(1, 3, dtype=torch.long))
+    assert mixed.to("meta").language.device.type == "meta"

@@ -202,6 +202,7 @@ def test_graphs_of_every_kind_are_the_same():
     named = nx.relabel_nodes(graph_of(4, edges), dict(enumerate("abcd")))
     for found in (
         graphs(pairs, labels=labels),
+        graphs([pairs.numpy()], labels=labels),
         graphs([pairs], labels=labels),
         graphs([[(u, v) for u, v, _ in edges]], labels=labels),
         graphs(named),
@@ -281,6 +282,9 @@ def test_distances_survive_half_precision():
         (lambda: Positions.graph([[(0, 1)]], labels=[]), r"labels of 0 graphs for 1 graphs"),
         (lambda: Positions.graph([[(0, 1)]], labels=[[1, 2]]), r"graph 0 has 1 edges and 2 labels"),
         (lambda: Positions.graph(torch.zeros(3, 2)), r"edge_index is \(3, 2\); it must be \(2, edges\)"),
+        (lambda: Positions.graph([np.zeros((3, 2), int)]), r"edge_index is \(3, 2\)"),
+        (lambda: Positions.graph([torch.tensor([[0.0], [1.5]])]), r"\[0.0, 1.5\] are not all integers"),
+        (lambda: Positions.tree([[-1, 0.5]]), r"\[-1, 0.5\] are not all integers"),
         (
             lambda: Positions.graph(graph_of(2, [(0, 1, "nsubj")])),
             r"the edge 0 -> 1 has the label 'nsubj'; labels are integers from 0",

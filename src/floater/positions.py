@@ -121,8 +121,6 @@ class Positions:
             >>> Positions.arange(3).to("meta").key.device.type
             'meta'
         """
-        if self.query.device == torch.device(device):
-            return self
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def repeat(self, times: int) -> Positions:

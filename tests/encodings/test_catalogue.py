@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from floater import PositionError, Positions, build, catalogue
-from floater.encodings import Frame, PositionModel, options
+from floater.encodings import Frame, PositionModel, options, register
 from floater.encodings.model import chosen_blocks
 
 SIZES = {"dim": 8, "heads": 2, "layers": 3, "max_length": 16}
@@ -130,11 +130,22 @@ def test_the_others_do_not(name, given):
         ({"heads": 3}, "dim 8 is not a multiple of heads 3"),
         ({"layers": 0}, "layers is 0; it must be at least 1"),
         ({"max_length": 0}, "max_length is 0"),
+        ({"site": "encoder"}, "site is 'encoder'; it must be one of 'self', 'decoder', 'memory'"),
     ],
 )
 def test_frames_that_cannot_be(change, message):
     with pytest.raises(PositionError, match=message):
         Frame(**(SIZES | change))
+
+
+def test_the_catalogue_takes_nothing_of_which_it_cannot_tell():
+    with pytest.raises(PositionError, match="Own has no card, which says what 'own' is"):
+
+        @register("own")
+        class Own(PositionModel):
+            pass
+
+    assert "own" not in catalogue()
 
 
 def test_blocks_are_sorted_and_distinct():

@@ -236,6 +236,20 @@ def test_single_precision_is_near_double(name, given, lifted):
 
 @EVERY
 @torch.no_grad()
+def test_the_plain_path_computes_what_the_kernel_does(name, given, lifted):
+    encoder, x, where_ = stack(name, given), embeddings(*MASK.shape), where(name, MASK)
+    real = where_.query.double() if "real" not in exceptions(name) else where_.query
+    timed = dataclasses.replace(where_, query=real, key=real)
+    for dtype, near in ((torch.float64, 1e-6), (torch.float32, 1e-4), (torch.bfloat16, 0.2)):
+        found = []
+        for kernel in ("sdpa", "eager"):
+            encoder.blocks[0].attention.config._attn_implementation = kernel  # all share it
+            found.append(encoder.to(dtype)(x.to(dtype), timed)[MASK.bool()])
+        torch.testing.assert_close(*found, rtol=0, atol=near)
+
+
+@EVERY
+@torch.no_grad()
 def test_autocast_rounds_no_angle_at_position_8000(name, given, lifted):
     torch.manual_seed(0)
     model = build(name, dim=16, heads=2, layers=2, max_length=512, vocabulary=11, **given).eval()

@@ -158,6 +158,13 @@ def test_gradient_checkpointing_leaves_the_gradients(case, norm_first):
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-4, atol=1e-6)
 
 
+def test_a_checkpoint_that_blocks_cannot_share_a_state_with_is_refused():
+    with pytest.raises(
+        ValueError, match="use_reentrant is True; blocks share what the position model prepared"
+    ):
+        made(FloaterForCausalLM).gradient_checkpointing_enable({"use_reentrant": True})
+
+
 def test_gradient_checkpointing_goes_without_a_cache():
     model = made(FloaterForCausalLM).train()
     ids = tokens(2, 5)

@@ -113,7 +113,7 @@ def attend(model: PositionModel, state: Any, layer: int, x: Tensor) -> Attended:
     q, k, v = (y.transpose(1, 2) for y in model.qkv(query, key, value, state, layer))
     logits = q @ k.transpose(-1, -2) * model.scale(q.shape[-1])
     bias = model.bias(q, k, state, layer)
-    logits = model.logits(logits if bias is None else logits + bias, q, k, state, layer)
+    logits = model.logits(logits if bias is None else logits + bias.to(logits.dtype), q, k, state, layer)
     allowed = model.mask(state, layer)
     if allowed is not None:
         logits = logits.masked_fill(~allowed, -torch.inf)

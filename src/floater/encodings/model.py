@@ -6,7 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from torch import Tensor, nn
 
@@ -36,7 +36,7 @@ class Frame:
         vocabulary: number of token ids, for models with parameters for each; None if that is not known.
 
     Raises:
-        PositionError: if a size is not positive, or heads do not divide dim.
+        PositionError: if a size is not positive, heads do not divide dim, or there is no such site.
 
     Example:
         >>> Frame(dim=512, heads=8, layers=6, max_length=256).site
@@ -56,6 +56,7 @@ class Frame:
                 raise PositionError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.dim % self.heads:
             raise PositionError(f"dim {self.dim} is not a multiple of heads {self.heads}")
+        one_of("site", self.site, get_args(Site))
 
 
 class PositionModel(nn.Module):
@@ -182,6 +183,9 @@ def register(name: str) -> Callable[[_Model], _Model]:
     Args:
         name: what `build` and `FloaterConfig.position` shall call it. A name that exists is taken over.
 
+    Raises:
+        PositionError: if the class has no card.
+
     Example:
         >>> none = catalogue()["none"]
         >>> register("none")(none) is none
@@ -189,6 +193,11 @@ def register(name: str) -> Callable[[_Model], _Model]:
     """
 
     def enter(model: _Model) -> _Model:
+        if not hasattr(model, "card"):
+            raise PositionError(
+                f"{model.__name__} has no card, which says what '{name}' is; give it the class attribute "
+                "card = Card(paper, link, point, equation)"
+            )
         _CATALOGUE[name] = model
         return model
 

@@ -115,7 +115,7 @@ def laplacian_vectors(neighbours: Tensor, valid: Tensor, count: int) -> Tensor:
 
     Degrees count from 1, so that a node without edges is an eigenvector of eigenvalue 1. The sign makes the
     component of greatest size positive, of equal ones the first. Equal eigenvalues leave their vectors open
-    to a rotation.
+    to a rotation; a graph's own does not depend on the others of the batch.
 
     Args:
         neighbours: (batch, N, N) bool, symmetric.
@@ -131,20 +131,20 @@ def laplacian_vectors(neighbours: Tensor, valid: Tensor, count: int) -> Tensor:
         >>> laplacian_vectors(pair.neighbours, pair.valid, 2).abs().round(decimals=4).tolist()
         [[[0.7071, 0.0], [0.7071, 0.0]]]
     """
-    adjacency = neighbours.double()
-    root = adjacency.sum(-1).clamp(min=1).rsqrt()
-    eye = torch.eye(adjacency.shape[-1], dtype=torch.float64, device=adjacency.device)
-    # eigenvalues lie in [0, 2]: padding gets 3, so that its vectors come last and are cut off
-    laplacian = eye * torch.where(valid, 1.0, 3.0)[:, None] - root[:, :, None] * adjacency * root[:, None, :]
-    vectors = torch.linalg.eigh(laplacian).eigenvectors[:, :, 1 : count + 1]
-    rank = torch.arange(1, 1 + vectors.shape[-1], device=valid.device)
-    vectors = vectors * (rank < valid.sum(-1)[:, None])[:, None, :] * valid[:, :, None]
-    if vectors.numel():
-        size = vectors.abs()
-        equal = size >= size.amax(1, keepdim=True) * (1 - 1e-6)  # but for rounding
-        greatest = vectors.gather(1, equal.long().argmax(1, keepdim=True))
-        vectors = torch.where(greatest < 0, -vectors, vectors)
-    return torch.nn.functional.pad(vectors, (0, count - vectors.shape[-1]))
+    found = torch.zeros(*valid.shape, count, dtype=torch.float64, device=valid.device)
+    for sample, present in enumerate(valid):
+        adjacency = neighbours[sample][present][:, present].double()
+        root = adjacency.sum(-1).clamp(min=1).rsqrt()
+        eye = torch.eye(len(adjacency), dtype=torch.float64, device=valid.device)
+        laplacian = eye - root[:, None] * adjacency * root
+        # at its own size: padding would turn the vectors of equal eigenvalues
+        vectors = torch.linalg.eigh(laplacian).eigenvectors[:, 1 : count + 1]
+        if vectors.numel():
+            size = vectors.abs()
+            equal = size >= size.amax(0) * (1 - 1e-6)  # but for rounding
+            greatest = vectors.gather(0, equal.long().argmax(0, keepdim=True))
+            found[sample, present, : vectors.shape[1]] = torch.where(greatest < 0, -vectors, vectors)
+    return found
 
 
 def wl_colours(neighbours: Tensor, valid: Tensor, rounds: int) -> Tensor:

@@ -199,7 +199,11 @@ def graphs(
 
 
 def _integers(row: Iterable[Any]) -> list[int]:
-    return [int(value) for value in (row.tolist() if isinstance(row, Tensor) else row)]
+    values = list(row.tolist() if isinstance(row, Tensor) else row)
+    try:
+        return [operator.index(value) for value in values]  # of NumPy, too
+    except TypeError:
+        raise ValueError(f"{values} are not all integers") from None
 
 
 def _aligned(name: str, given: Sequence[Any], rows: list[list[int]]) -> list[list[int]]:
@@ -255,12 +259,11 @@ def _triples(graph: Any) -> tuple[list[tuple[int, int, int]], int, bool]:
                     f"the edge {u} -> {v} has the label {label!r}; labels are integers from 0"
                 ) from None
         return found, len(index), not graph.is_directed()
-    if isinstance(graph, Tensor):
-        if graph.ndim != 2 or graph.shape[0] != 2:
+    if hasattr(graph, "shape"):
+        if len(graph.shape) != 2 or graph.shape[0] != 2:
             raise ValueError(f"edge_index is {tuple(graph.shape)}; it must be (2, edges)")
-        pairs: list[list[int]] = graph.T.tolist()
-    else:
-        pairs = [_integers(edge) for edge in graph]
+        graph = graph.T
+    pairs = [_integers(edge) for edge in (graph.tolist() if hasattr(graph, "tolist") else graph)]
     if wrong := [pair for pair in pairs if len(pair) not in (2, 3)]:
         raise ValueError(f"the edge {tuple(wrong[0])} is not (source, target) or (source, target, label)")
     found = [(pair[0], pair[1], pair[2] if len(pair) == 3 else 0) for pair in pairs]

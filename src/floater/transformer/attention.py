@@ -235,7 +235,7 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         logits = q @ k.transpose(-1, -2) * scale
         if bias is not None:
-            logits = logits + bias
+            logits = logits + bias.to(logits.dtype)
         logits = position.logits(logits, q, k, state, layer)
         if mask is not None:
             logits = logits.masked_fill(~mask, -torch.inf)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import Cache, PreTrainedModel
 
 from floater.encodings import PositionModel
@@ -133,6 +134,7 @@ class FloaterPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _no_split_modules = [EncoderBlock.__name__, DecoderBlock.__name__]  # noqa: RUF012
+    _keep_in_fp32_modules_strict = ["position.frequency"]  # noqa: RUF012 (see `floater.encodings.precise`)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -158,6 +160,20 @@ class FloaterPreTrainedModel(PreTrainedModel):
         # for code outside transformers its default passes over modules that hold parameters only in their
         # parts, as position models do
         super()._initialize_weights(module, is_custom_code=False)
+
+    def _set_gradient_checkpointing(
+        self,
+        enable: bool = True,
+        gradient_checkpointing_func: Callable[..., Any] = checkpoint,
+        every_n_layers: int = 1,
+    ) -> None:
+        # Such a checkpoint gives gradients to its own arguments alone, not to what they are made of.
+        if enable and getattr(gradient_checkpointing_func, "keywords", {}).get("use_reentrant"):
+            raise ValueError(
+                "use_reentrant is True; blocks share what the position model prepared, which needs False, "
+                "the default"
+            )
+        super()._set_gradient_checkpointing(enable, gradient_checkpointing_func, every_n_layers)
 
     def ponder_loss(self, costs: list[Tensor]) -> Tensor | None:
         """The weighted sum of what halting cost in stacks of blocks; None without halting."""

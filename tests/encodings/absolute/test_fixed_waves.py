@@ -164,3 +164,39 @@ def test_an_odd_dim_is_refused(name):
 def test_mvpe_needs_a_factor():
     with pytest.raises(PositionError, match="k is 0; it must not be 0"):
         build("mvpe", **SIZES, k=0)
+
+
+@pytest.mark.parametrize("name", ["complex", "complex_attention"])
+def test_a_cast_rounds_no_frequency(name, tmp_path):
+    config = FloaterConfig(
+        vocab_size=11,
+        hidden_size=8,
+        intermediate_size=8,
+        num_attention_heads=2,
+        num_hidden_layers=1,
+        position=name,
+    )
+    model = FloaterModel(config)
+    frequency = model.encoder.position.frequency.detach().clone()
+    model.save_pretrained(tmp_path)
+    for cast in (
+        model.bfloat16(),
+        model.half(),
+        FloaterModel.from_pretrained(tmp_path, dtype=torch.bfloat16),
+    ):
+        assert cast.embedding.weight.dtype != torch.float32
+        assert torch.equal(cast.encoder.position.frequency, frequency)
+        assert bool(cast(torch.arange(5)[None]).last_hidden_state.isfinite().all())
+    assert model.double().encoder.position.frequency.dtype == torch.float64
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert build(name, **(SIZES | {"dim": 8})).frequency.dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_modulus_that_half_precision_holds_is_computed_in_it():
+    model = build("complex_attention", dim=2, heads=1, layers=1, max_length=16)
+    q = torch.tensor([[[[20.0, 0.0]]]]).half()
+    found = model.logits(q @ q.mT * model.scale(2), q, q, None, 0)
+    torch.testing.assert_close(found.item(), 400 * 2**-0.5, rtol=1e-3, atol=0)

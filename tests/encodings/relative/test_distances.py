@@ -1,10 +1,13 @@
 """Products with a vector per distance, skewed and gathered, against loops."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from relative_cases import HEADS, PLACES, WIDTH, queries_and_keys
+from relative_cases import HEADS, PLACES, WIDTH, logits, made, queries_and_keys
 
 from floater import PositionError, Positions
+from floater.encodings.relative.deberta import log_distance
 from floater.encodings.relative.distances import Distances, consecutive, pairs, whole_numbers
 
 EVERY = pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
@@ -104,6 +107,48 @@ def test_far_positions_count_up_as_near_ones_do():
 def test_what_a_table_does_not_hold_is_refused(act, message):
     with pytest.raises(PositionError, match=message):
         act()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("shaw", {}),
+        ("t5", {}),
+        ("deberta", {"absolute": False}),
+        ("deberta", {"absolute": False, "buckets": "log"}),
+        ("transformer_xl", {}),
+    ],
+)
+def test_stamps_in_seconds_need_no_memory_for_each_second(name, options):
+    model = made(name, **options)
+    near, far = (torch.tensor([[0, 3, last]]) for last in (1000, 40_000_000))
+    (q, k), found = queries_and_keys(Positions(near, near)), []
+    for at in (near, far):
+        positions = Positions.times(at)
+        assert len(Distances.of(positions, name).values) <= 9
+        found.append(logits(model, positions, q, k))
+    assert torch.equal(found[0], found[1]) == (name != "transformer_xl")  # both are far, to tables
+
+
+@pytest.mark.parametrize("span", [4, 5, 9, 16])
+@pytest.mark.parametrize(("buckets", "ends"), [("clip", (None,)), ("log", (None, 12, 40))])
+def test_deberta_reaches_as_far_as_its_table(span, buckets, ends):
+    for end in ends:
+        model = made("deberta", span=span, buckets=buckets, max_distance=end, absolute=False)
+        (q, k), found = queries_and_keys(Positions.arange(2)), []
+        for at in (model.reach, model.reach + 1, 3 * model.reach):
+            positions = Positions.times(torch.tensor([[0, at]]))
+            every = Distances(torch.arange(-at, at + 1), positions.delta + at, (2, 2))
+            state = model.prepare(positions)
+            values = (
+                every.values if buckets == "clip" else log_distance(every.values, span, model.max_distance)
+            )
+            ahead, back = ((x + span).clamp(0, 2 * span - 1) for x in (-values, values))
+            wanted = model.bias(q, k, replace(state, distances=every, ahead=ahead, back=back), 0)
+            found.append(model.bias(q, k, state, 0))
+            torch.testing.assert_close(found[-1], wanted)
+        assert torch.equal(found[0], found[1])
+        assert torch.equal(found[0], found[2])
 
 
 def test_rows_that_stand_far_apart_have_the_distances_of_one():

@@ -141,3 +141,20 @@ def test_what_cannot_be_is_refused(name, given, message):
 def test_filtered_noise_counts_tokens():
     with pytest.raises(PositionError, match="steps of a convolution count tokens"):
         build("spe_conv", **SIZES).prepare(Positions.times(torch.tensor([[0.5]])))
+
+
+def test_what_is_drawn_in_evaluation_does_not_depend_on_the_default_type():
+    built = build("spe_sine", **SIZES).eval()
+    before = built.prepare(Positions.arange(3)).query
+    torch.set_default_dtype(torch.float64)
+    try:
+        torch.testing.assert_close(built.prepare(Positions.arange(3)).query, before)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_cast_rounds_no_frequency():
+    torch.manual_seed(0)
+    built, far = build("spe_sine", **SIZES).eval(), Positions(*2 * [torch.tensor([[2000]])])
+    before = built.prepare(far).query
+    torch.testing.assert_close(built.bfloat16().prepare(far).query, before, rtol=0.02, atol=0.02)

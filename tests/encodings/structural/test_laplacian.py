@@ -72,3 +72,11 @@ def test_a_loop_lets_a_node_see_itself():
     model = build("laplacian", **SIZES)
     mask = model.mask(model.prepare(Positions.graph([[(0, 0), (0, 1)]])), 0)
     assert mask.tolist() == [[[[True, True], [True, False]]]]
+
+
+def test_a_graph_with_equal_eigenvalues_does_not_depend_on_the_others_of_its_batch():
+    model = build("laplacian", **SIZES, vectors=4, projection=False).eval()
+    star, path = [(0, leaf) for leaf in range(1, 6)], [(node, node + 1) for node in range(30)]
+    alone = model.prepare(Positions.graph([star])).vectors
+    found = model.prepare(Positions.graph([star, path])).vectors[:1, :6]
+    torch.testing.assert_close(found, alone, rtol=0, atol=0)

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, PositionModel, one_of, register
+from floater.encodings.model import Frame, PositionError, one_of, register
+from floater.encodings.precise import Precise, at_least_float32
 from floater.flow.stepping import wide_dtype
 from floater.positions import Positions
 
@@ -15,7 +16,7 @@ _LINK = "https://arxiv.org/abs/1912.12333"
 
 
 @register("complex")
-class Complex(PositionModel):
+class Complex(Precise):
     """Words are complex vectors r exp(i (w t + theta)) whose phases turn with the position t.
 
     Section 2.2 of the paper; Dufter et al. 2022, equation 8. Component k is the pair (2k, 2k + 1) of the
@@ -78,7 +79,7 @@ class Complex(PositionModel):
             raise PositionError(f"periods={periods!r} needs the number of words: build(..., vocabulary=)")
         else:
             shape = (frame.vocabulary, pairs if periods == "both" else 1)
-        self.frequency = nn.Parameter(torch.empty(shape))
+        self.frequency = nn.Parameter(torch.empty(shape, dtype=at_least_float32()))
         self.reset_parameters()
 
     @torch.no_grad()
@@ -156,6 +157,7 @@ class ComplexAttention(Complex):
     ) -> Tensor:
         turned = torch.stack((-k[..., 1::2], k[..., ::2]), dim=-1).flatten(-2)
         imaginary = q @ turned.transpose(-1, -2) * self.scale(q.shape[-1])
-        square = logits.square() + imaginary.square()
+        wide = at_least_float32(logits.dtype)  # squares of float16 end at 255
+        square = logits.to(wide).square() + imaginary.to(wide).square()
         # a modulus has no gradient at zero
-        return square.clamp(min=torch.finfo(square.dtype).tiny).sqrt()
+        return square.clamp(min=torch.finfo(wide).tiny).sqrt().to(logits.dtype)

@@ -6,14 +6,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionModel, register
+from floater.encodings.model import Frame, register
+from floater.encodings.relative.bias import PositionBias
+from floater.encodings.relative.distances import pairs, whole_numbers
 from floater.positions import Positions
 
 
 @register("dufter_absolute")
-class DufterAbsolute(PositionModel):
+class DufterAbsolute(PositionBias):
     """A learned number for each pair of positions, added to the logits.
 
     Dufter et al. 2022, section 3.2 (the middle of figure 2) and section 4.1.2, are the specification: biases
@@ -55,12 +56,9 @@ class DufterAbsolute(PositionModel):
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, std=0.02)
 
-    def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
-        query, key = (
-            counted(places, "pairs of absolute positions", self.bound)
-            for places in (positions.query, positions.key)
-        )
-        return query[:, :, None], key[:, None, :]
+    def prepare(self, positions: Positions) -> Positions:
+        whole_numbers(positions, "dufter_absolute", self.bound)
+        return positions
 
-    def bias(self, q: Tensor, k: Tensor, state: tuple[Tensor, Tensor], layer: int) -> Tensor:
-        return self.table[layer][:, *state].transpose(0, 1)
+    def correlation(self, state: Positions, layer: int) -> Tensor:
+        return pairs(self.table[layer], state)

@@ -144,6 +144,15 @@ class Deberta(PositionModel):
         self.reset_parameters()
 
     @property
+    def reach(self) -> int:
+        """Distances from here on have the table's last rows."""
+        if self.buckets == "clip":
+            return self.span
+        middle = self.span // 2
+        ratio = (self.max_distance - 1) / middle
+        return math.ceil(middle * math.pow(ratio, (self.span - middle) / (middle - 1)))
+
+    @property
     def bound(self) -> int | None:
         """Positions of the absolute decoder, if there is one."""
         return None if self.absolute is None else self.frame.max_length
@@ -165,7 +174,7 @@ class Deberta(PositionModel):
         if self.absolute is not None:
             whole_numbers(positions, "deberta", self.frame.max_length)
             absolute = self.absolute(positions.query)
-        distances = Distances.of(positions, "deberta")
+        distances = Distances.of(positions, "deberta", reach=self.reach)
         values = distances.values
         if self.buckets == "log":
             values = log_distance(values, self.span, self.max_distance)

@@ -82,7 +82,7 @@ class Distances:
     skewed view of it; else it is gathered. Neither makes a tensor (batch, heads, T, S, head_dim).
 
     Args:
-        values: (N,) distances, each one more than the one before; among them all that occur.
+        values: (N,) distances in rising order; among them all that occur, those past `reach` as that one.
         index: (batch or 1, T, S), which of them each pair has; None for the skewed view, then N = T + S.
         shape: T and S.
 
@@ -100,13 +100,16 @@ class Distances:
     shape: tuple[int, int]
 
     @classmethod
-    def of(cls, positions: Positions, name: str, limit: int | None = None) -> Distances:
+    def of(
+        cls, positions: Positions, name: str, limit: int | None = None, *, reach: int | None = None
+    ) -> Distances:
         """The distances of a batch.
 
         Args:
             positions: whole numbers.
             name: of the position model, for messages.
             limit: distances must be smaller, on both sides; None if any will do.
+            reach: farther distances, on both sides, are as this one to the model; None if none are.
 
         Raises:
             PositionError: if a position is real or a distance too far.
@@ -126,9 +129,17 @@ class Distances:
             raise PositionError(
                 f"'{name}' ends at a distance of {limit - 1}; {max(-low, high)} was asked for"
             )
-        count = sum(shape) if skewed else high - low + 1
-        values = torch.arange(low, low + count, device=key.device)
-        return cls(values, None if skewed else positions.delta - low, shape)
+        if skewed:
+            return cls(torch.arange(low, low + sum(shape), device=key.device), None, shape)
+        delta = positions.delta
+        if reach is not None:
+            low, high = max(low, -reach), min(high, reach)
+            delta = delta.clamp(-reach, reach)
+        if high - low < sum(shape):
+            return cls(torch.arange(low, high + 1, device=key.device), delta - low, shape)
+        # Stamps may lie further apart than memory reaches: of those, only what occurs.
+        values, index = torch.unique(delta, return_inverse=True)
+        return cls(values, index, shape)
 
     def rows(self, table: Tensor, reach: int, dim: int = 0) -> Tensor:
         """The entries of a table of 2 reach + 1 distances, -reach first; farther ones get the last.

@@ -83,7 +83,7 @@ class Shaw(ShawTables):
         self.tables(2 * clip + 1, values=values)
 
     def prepare(self, positions: Positions) -> Distances:
-        return Distances.of(positions, "shaw")
+        return Distances.of(positions, "shaw", reach=self.clip)
 
     def bias(self, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor | None:
         return self.scale(q.shape[-1]) * state.queries(q, state.rows(self.keys[layer], self.clip))

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.precise import Precise, at_least_float32
 from floater.flow.stepping import wide_dtype
 from floater.positions import Positions
 
@@ -71,7 +72,8 @@ class StochasticPositions(PositionModel):
         if self.training:
             return torch.randn(*shape, device=like.device, dtype=like.dtype)
         generator = torch.Generator().manual_seed(self.seed + chunk)
-        return torch.randn(*shape, generator=generator).to(like)
+        # whatever the default of the program that evaluates: another type would draw other numbers
+        return torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu").to(like)
 
     def processes(self, positions: Positions) -> tuple[Tensor, Tensor]:
         """Q and K at the positions of the queries: (batch or 1, T, heads, head_dim, realizations)."""
@@ -104,7 +106,7 @@ class StochasticPositions(PositionModel):
 
 
 @register("spe_sine")
-class SineSPE(StochasticPositions):
+class SineSPE(Precise, StochasticPositions):
     """SPE of sums of waves: P_d(t - s) = sum_k gain_k^2 cos(2 pi f_k (t - s) + offset_k) / 2K, learned.
 
     Section 2.2 of the paper; Dufter et al. 2022, section 4.1.2. Frequencies are sigmoid(.) / 2 and start low,
@@ -158,7 +160,9 @@ class SineSPE(StochasticPositions):
         if sines < 1:
             raise PositionError(f"sines is {sines}; it must be at least 1")
         shape = frame.heads, frame.dim // frame.heads, sines
-        self.frequency, self.offset, self.gain = (nn.Parameter(torch.empty(shape)) for _ in range(3))
+        self.frequency, self.offset, self.gain = (
+            nn.Parameter(torch.empty(shape, dtype=at_least_float32())) for _ in range(3)
+        )
         self.reset_parameters()
 
     @torch.no_grad()

@@ -122,7 +122,7 @@ class T5(PositionBias):
     def prepare(self, positions: Positions) -> Tensor:
         if positions.query.is_floating_point():
             return self._scalars(positions.delta).movedim(-1, 1).contiguous()
-        distances = Distances.of(positions, "t5")
+        distances = Distances.of(positions, "t5", reach=self.max_distance)
         return distances.plane(self._scalars(distances.values).T)
 
     def _scalars(self, distances: Tensor) -> Tensor:

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.relative.bias import PositionBias
 from floater.encodings.structural.structured import Structured
 from floater.positions import Positions
 
 
 @register("graformer")
-class Graformer(Structured):
+class Graformer(Structured, PositionBias):
     """A learned scalar a head for the length and the direction of the shortest path between two nodes.
 
     Equation 31 of the survey: with the query t and the key s, r = d(t, s) where d(t, s) <= d(s, t), else
@@ -95,5 +96,5 @@ class Graformer(Structured):
         scalars: Tensor = self.scalars(number)
         return scalars.permute(0, 3, 1, 2).contiguous()  # as attention reads it, head by head
 
-    def bias(self, q: Tensor, k: Tensor, state: Tensor, layer: int) -> Tensor:
+    def correlation(self, state: Tensor, layer: int) -> Tensor:
         return state  # one bias for all blocks

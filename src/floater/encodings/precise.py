@@ -1,0 +1,47 @@
+"""Position models that keep their precision when the rest of a model is cast to a narrower type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from floater.encodings.model import PositionModel
+
+
+class Precise(PositionModel):
+    """A position model whose parameters stay float32 or wider: positions multiply them.
+
+    A frequency that bfloat16 rounds in the third digit has another phase from the hundredth token on.
+
+    Args:
+        frame: the stack of blocks it serves.
+
+    Example:
+        >>> from floater import build
+        >>> model = build("complex", dim=8, heads=2, layers=1, max_length=16)
+        >>> model.bfloat16().frequency.dtype, model.double().frequency.dtype
+        (torch.float32, torch.float64)
+    """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Precise:
+        def keep(tensor: Tensor) -> Tensor:
+            changed = fn(tensor)
+            dtype = at_least_float32(changed.dtype)
+            return changed if changed.dtype == dtype else tensor.to(changed.device, dtype)
+
+        return super()._apply(keep, recurse)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def at_least_float32(dtype: torch.dtype | None = None) -> torch.dtype:
+    """The type itself, or float32 if it is narrower.
+
+    Args:
+        dtype: None means the default one.
+
+    Example:
+        >>> at_least_float32(torch.float16), at_least_float32(torch.float64)
+        (torch.float32, torch.float64)
+    """
+    return torch.promote_types(torch.get_default_dtype() if dtype is None else dtype, torch.float32)
