@@ -196,7 +196,20 @@ def write(model, other):
             mine.copy_(theirs)
 
 
-@pytest.mark.parametrize("change", [load, load_field, write])
+def replace_data(model, other):
+    torch.nn.utils.vector_to_parameters(
+        torch.nn.utils.parameters_to_vector(other.parameters()), model.parameters()
+    )
+
+
+def step(model, other):
+    """A fused kernel, which counts no write, takes the parameters to the others' in one step."""
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        mine.grad = (mine - theirs).detach()
+    torch.optim.SGD(model.parameters(), lr=1.0, fused=True).step()
+
+
+@pytest.mark.parametrize("change", [load, load_field, write, replace_data, step])
 @pytest.mark.parametrize("keep", ["bake", "freeze"])
 def test_changed_parameters_empty_the_store(change, keep):
     model, other, at = encoder(), encoder(seed=5), torch.arange(4)[None]
@@ -223,6 +236,27 @@ def test_the_store_is_not_saved_but_survives_a_copy():
     at = torch.arange(8)[None]
     # The copy solves anew, to another end and so in other windows.
     torch.testing.assert_close(copy.deepcopy(model)(at).at(0, "q"), model(at).at(0, "q"), rtol=0, atol=1e-6)
+
+
+def test_what_leaves_a_baked_block_is_not_taken_for_what_was_solved_in_it():
+    model, other, at = encoder().eval(), encoder(seed=5).eval(), torch.arange(4)[None]
+    model.stored(at)
+    write(model, other)
+    with model.baked():
+        model(at)
+    torch.testing.assert_close(
+        model.stored(at).at(0, "q"), other(at).at(0, "q").detach(), rtol=1e-5, atol=1e-5, check_stride=False
+    )
+
+
+def test_a_copy_that_is_written_to_once_solves_anew():
+    model, other, at = encoder(), encoder(seed=5), torch.arange(4)[None]
+    model.eval().bake(4)
+    twin = copy.deepcopy(model)
+    write(twin, other)
+    torch.testing.assert_close(
+        twin(at).at(0, "q"), other(at).at(0, "q").detach(), rtol=1e-5, atol=1e-5, check_stride=False
+    )
 
 
 def test_vectors_stored_in_inference_mode_serve_autograd_later():

@@ -6,6 +6,7 @@ import copy
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,42 @@ def test_a_frozen_flow_gets_no_gradient_and_gives_none_away(name: str) -> None:
     expected = gradients(model, given)
     model.floater.requires_grad_(False)
     same(gradients(model, given), {k: v for k, v in expected.items() if not k.startswith("floater.")})
+
+
+@pytest.mark.parametrize("baked", [False, True])
+def test_evaluation_sees_the_step_of_a_fused_optimizer(baked: bool) -> None:
+    """Such a step, the Trainer's default, leaves the counters of writes to parameters as they were."""
+    model, given = plugged("bert").eval(), zoo.inputs("bert")
+    if baked:
+        floater.bake(model, 16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
+    for _ in range(2):
+        with torch.no_grad():
+            found = model(**given).logits
+        wanted = model(**given).logits
+        torch.testing.assert_close(found, wanted.detach(), rtol=1e-4, atol=1e-4)
+        wanted.square().mean().backward()
+        optimizer.step()
+    assert not torch.allclose(model(**given).logits, wanted, atol=0.01)
+
+
+@pytest.mark.parametrize("baked", [False, True])
+def test_threads_run_one_model_side_by_side(baked: bool) -> None:
+    model = plugged("bert").eval()
+    if baked:
+        floater.bake(model, 16)
+    right, left = zoo.inputs("bert"), zoo.inputs("bert")
+    left["attention_mask"] = left["attention_mask"].flip(1)
+
+    @torch.no_grad()
+    def logits(given: dict[str, Tensor]) -> Tensor:
+        return model(**given).logits
+
+    batches = [right, left] * 60
+    wanted = [logits(right), logits(left)] * 60
+    with ThreadPoolExecutor(4) as pool:
+        for found, expected in zip(pool.map(logits, batches), wanted, strict=True):
+            torch.testing.assert_close(found, expected)
 
 
 def test_lora_on_top() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from floater.flow.changes import stamp
 from floater.flow.collocation import dense
 from floater.flow.errors import FlowError, SpanTooLong
 from floater.flow.field import ScaledField
@@ -110,7 +111,7 @@ class FlowEncoder(nn.Module):
         self.log_time_scale = nn.Parameter(torch.empty(())) if learn_time_scale else None
         self._store: Store | None = None
         self._curve: Dense | None = None
-        self._known: list[tuple[nn.Parameter, int]] = []
+        self._known: list[tuple[nn.Parameter, tuple[int, int]]] = []
         self._calls = 0
         self._baked = self._frozen = False
         self.reset_parameters()
@@ -234,13 +235,13 @@ class FlowEncoder(nn.Module):
         if self._baked or self._frozen:
             yield self
             return
-        kept = self._store, self._curve
+        kept = self._store, self._curve, self._known  # what is kept may be outdated by then
         self._forget()
         self._baked = True
         try:
             yield self
         finally:
-            (self._store, self._curve), self._baked = kept, False
+            (self._store, self._curve, self._known), self._baked = kept, False
 
     def refresh(self) -> None:
         """Forget what training steps leave behind: vectors to reuse, the plan of a solve.
@@ -269,8 +270,8 @@ class FlowEncoder(nn.Module):
         """Forget what was stored if the parameters have changed."""
         versions = self._versions()
         if len(self._known) != len(versions) or any(
-            one is not other or counted != count
-            for (one, counted), (other, count) in zip(self._known, versions, strict=True)
+            one is not other or before != now
+            for (one, before), (other, now) in zip(self._known, versions, strict=True)
         ):
             self._forget()
             self._known = versions
@@ -405,9 +406,13 @@ class FlowEncoder(nn.Module):
         """Whether no parameter is trained, and each tells when it is written to."""
         return not any(p.requires_grad or p.is_inference() for p in self._all_parameters())
 
-    def _versions(self) -> list[tuple[nn.Parameter, int]]:
+    def _versions(self) -> list[tuple[nn.Parameter, tuple[int, int]]]:
         """What changes whenever a parameter is replaced or written to."""
-        return [(p, 0 if p.is_inference() else p._version) for p in self._all_parameters()]
+        return [(p, stamp(p)) for p in self._all_parameters()]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has parameters of its own, whose writes are counted from the start.
+        return self.__dict__ | {"_store": None, "_curve": None, "_known": []}
 
     def _apply(self, fn: Any, recurse: bool = True) -> FlowEncoder:
         self._forget()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,15 @@ class Pass:
     calls: dict[int, int] = field(default_factory=dict)
 
 
+class _Own(threading.local):
+    """The forward pass that a thread is in; threads may run one model side by side."""
+
+    current: Pass | None = None
+
+    def __reduce__(self) -> tuple[type[_Own], tuple[()]]:
+        return _Own, ()  # a copy of a model is in no forward pass
+
+
 class Body:
     """The part of a model that takes a text's tokens: a stack of blocks with one set of positions.
 
@@ -47,7 +57,7 @@ class Body:
         self.root, self.path, self.family = root, path, family
         self.site, self.memory = site, memory
         self.injections: list[Injection] = []
-        self.current: Pass | None = None
+        self._own = _Own()
         module = root.get_submodule(path)
         self.signature = inspect.signature(type(module).forward)
         parameters = self.signature.parameters
@@ -58,6 +68,15 @@ class Body:
             )
         self.padding = None if family.padding is None else family.padding(module)
         self.windowed = getattr(getattr(module, "config", None), "sliding_window", None) is not None
+
+    @property
+    def current(self) -> Pass | None:
+        """The forward pass of this thread."""
+        return self._own.current
+
+    @current.setter
+    def current(self, current: Pass | None) -> None:
+        self._own.current = current
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

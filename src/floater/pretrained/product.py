@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
+from floater.flow.changes import stamp
 from floater.pretrained.body import Injection
 from floater.pretrained.flows import Row
 from floater.transformer.attention import added_product
@@ -24,6 +26,9 @@ class Baked:
     def __init__(self, injection: Injection) -> None:
         self.injection = injection
         self._sums: dict[Hashable, tuple[Hashable, Tensor]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_sums": {}}  # a copy has tensors of its own
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
         """x W + b + b(t).
@@ -50,7 +55,7 @@ class Baked:
         # tensors of inference mode do not tell when they change
         if changing or torch.compiler.is_compiling() or any(part.is_inference() for part in parts):
             return self._summed(rows, weight, bias)
-        state = (weight.dtype, weight.device, *((part.data_ptr(), part._version) for part in parts))
+        state = (weight.dtype, weight.device, *map(stamp, parts))
         use = tuple(rows)
         if use not in self._sums or self._sums[use][0] != state:
             with torch.inference_mode(False), torch.no_grad():
