@@ -276,6 +276,10 @@ def test_output_that_cannot_be_written_is_named_before_the_work(fails: Says, tra
     source = ["--source", "corpus/test.en"]
     assert fails("translate", "run", *source, "--output", "none/out.de") == "none: no such directory"
     assert fails("translate", "run", *source, "--output", "corpus") == "corpus: Is a directory"
+    assert (
+        fails("translate", "run", *source, "--output", "/proc/none")
+        == "/proc/none: No such file or directory"
+    )
     scored = ["--reference", "corpus/test.de", "--output", "none/out.de"]
     assert fails("evaluate", "run", *source, *scored) == "none: no such directory"
 

@@ -24,6 +24,7 @@ from floater.flow import (
     small_,
     solve,
 )
+from floater.flow.plan import plan_windows
 from floater.flow.solver import GRADIENTS, check_options
 from floater.flow.stepping import ADAPTIVE_METHODS, FIXED_STEP_METHODS
 
@@ -209,6 +210,28 @@ def test_the_gradient_in_a_time_is_the_velocity_there():
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("method", "gradient"),
+    [
+        ("collocation", "discrete"),
+        ("collocation", "recomputed"),
+        ("rk4", "discrete"),
+        ("rk4", "adjoint"),
+        ("dopri5", "discrete"),
+        ("dopri5", "adjoint"),
+    ],
+)
+@pytest.mark.parametrize("at", [[0.0, 0.5, 1.0], [0.0], [0.25, 1.0]])
+def test_a_wanted_time_moves_its_own_vector_alone(method, gradient, at):
+    field, start = field_and_start()
+    times = torch.tensor(at, dtype=torch.float64, requires_grad=True)
+    p = solve(field, start, times, method=method, gradient=gradient, rtol=1e-9, atol=1e-9)
+    for i, t in enumerate(times):
+        (found,) = torch.autograd.grad(p[i].sum(), times, retain_graph=True)
+        wanted = torch.zeros_like(found).index_fill(0, torch.tensor(i), field(t, p[i]).sum().item())
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("gradient", ["discrete", "adjoint"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_solved_in_float32(dtype, gradient):
@@ -333,7 +356,19 @@ def test_divergence_of_the_adjoint(gradient, method):
         p.sum().backward()
 
 
-@pytest.mark.parametrize("method", ["collocation", "dopri5"])
+def test_what_single_precision_cannot_plan_is_planned_in_double(monkeypatch):
+    def plan(y, begin, end, *tolerances):
+        if y.dtype == torch.float32:
+            raise FlowDiverged(end, "10000 windows were not enough")
+        return plan_windows(y, begin, end, *tolerances)
+
+    field = SinusoidField(4)
+    wanted = solve(field, field.start()[None], torch.tensor([2.0]))
+    monkeypatch.setattr("floater.flow.collocation.plan_windows", plan)
+    torch.testing.assert_close(solve(field, field.start()[None], torch.tensor([2.0])), wanted)
+
+
+@pytest.mark.parametrize("method", ["collocation", "dopri5", "rk4"])
 def test_a_solve_cannot_hang(method, monkeypatch):
     monkeypatch.setattr("floater.flow.stepping.MAX_STEPS", 20)
     field = SinusoidField(4, delta=1e-3)

@@ -71,6 +71,18 @@ def test_a_whole_model_beside_its_flow_comes_back_whole(tmp_path: Path) -> None:
     assert torch.equal(zoo.output(again, **given), zoo.output(model, **given))
 
 
+def test_a_model_that_shares_its_configuration_is_not_plugged(tmp_path: Path) -> None:
+    model = zoo.build("bert")
+    other = type(model)(model.config)
+    floater.plug(model)
+    assert model.config.floater is not None
+    assert model.bert.config is model.config
+    assert getattr(other.config, "floater", None) is None
+    other.save_pretrained(tmp_path)
+    with pytest.raises(PlugError):
+        floater.load(tmp_path)
+
+
 def test_a_refused_flow_leaves_the_model_as_it_was(tmp_path: Path) -> None:
     model = trained("bert")
     floater.bake(model, 8)

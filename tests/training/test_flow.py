@@ -108,6 +108,7 @@ def test_the_update_is_with_the_mean_gradient(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"save_steps": 3}, "save_steps is 3; it must be a multiple of update_every = 2"),
+        ({"save_strategy": "epoch"}, "save_strategy is .*EPOCH, which may save between updates of the flow"),
         (
             {"optimizer": lambda model, _: torch.optim.SGD(model.parameters(), 0.1)},
             "no group with a true 'flow'",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import (
     BartConfig,
@@ -247,9 +248,15 @@ def test_keeps_the_best_checkpoint_and_says_where_it_is(
 
 
 def test_a_causal_model_of_the_library_needs_a_loss_of_its_own(tmp_path: Path) -> None:
-    model = FloaterForCausalLM(FloaterConfig.preset("tiny", vocab_size=16))
-    with pytest.raises(ValueError, match="labels of FloaterForCausalLM are not aligned"):
-        FloaterTrainer(model=model, args=TrainingArguments(str(tmp_path), use_cpu=True), train_dataset=[{}])
+    class Own(FloaterForCausalLM):
+        pass
+
+    config = FloaterConfig.preset("tiny", vocab_size=16)
+    args = TrainingArguments(str(tmp_path), use_cpu=True)
+    adapters = LoraConfig(target_modules=["query"], task_type="CAUSAL_LM")
+    for model in (FloaterForCausalLM(config), Own(config), get_peft_model(Own(config), adapters)):
+        with pytest.raises(ValueError, match=f"labels of {type(model).__name__} are not aligned"):
+            FloaterTrainer(model=model, args=args, train_dataset=[{}])
 
 
 def test_trains_a_library_model_with_label_smoothing(tmp_path: Path) -> None:

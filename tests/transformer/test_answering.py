@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoModelForMultipleChoice, AutoModelForQuestionAnswering
 
+from floater import Positions
 from floater.transformer import FloaterConfig, FloaterForMultipleChoice, FloaterForQuestionAnswering
 
 CONFIG = FloaterConfig.preset("tiny", vocab_size=50, num_hidden_layers=1, dropout=0.0)
@@ -36,6 +37,8 @@ def test_a_choice_is_scored_by_itself() -> None:
     assert out.logits.shape == (3, 2)
     assert torch.allclose(out.logits[0, 0], model(IDS[None, :1, :3]).logits[0, 0], atol=1e-5)
     assert torch.allclose(out.loss, F.cross_entropy(out.logits, torch.tensor([0, 1, 1])))
+    placed = model(ids, positions=Positions.from_mask(mask.flip(-1).flatten(0, 1))).logits
+    assert torch.allclose(placed, model(ids, mask.flip(-1)).logits, atol=1e-5)
     embeds = model.model.embedding(ids)
     assert torch.allclose(model(inputs_embeds=embeds, attention_mask=mask).logits, out.logits, atol=1e-5)
 

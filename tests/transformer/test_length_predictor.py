@@ -36,6 +36,18 @@ def test_lengths_and_loss_are_those_of_a_loop_over_texts():
     torch.testing.assert_close(found, torch.stack(losses).mean())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_half_precision_counts_every_token(dtype):
+    model = predictor().to(dtype)
+    model.offset.weight.zero_()
+    model.offset.bias.copy_(torch.arange(2 * REACH + 1) == REACH)  # as long as the source
+    for length in (200, 257, 301, 2049):
+        source = torch.zeros(2, length, 8, dtype=dtype)
+        for valid in (None, torch.ones(1, length, dtype=torch.bool)):
+            assert model(source, valid).tolist() == [length, length]
+
+
 def test_it_learns_lengths_that_the_source_tells():
     torch.manual_seed(0)
     model = predictor()
@@ -113,6 +125,9 @@ def test_generation_counts_down_from_the_predicted_length(beams):
     assert torch.equal(free.sequences, told.sequences)
     torch.testing.assert_close(free.scores, told.scores)
     assert not torch.allclose(free.scores[0], other.scores[0], atol=1e-3)
+    every = model.generate(ids, attention_mask=MASK, target_length=predicted[:1], **settings)
+    same = model.generate(ids, attention_mask=MASK, target_length=predicted[:1].expand(3), **settings)
+    assert torch.equal(every.sequences, same.sequences)
     one = model.generate(ids[2:, :2], **settings)  # alone and without padding
     torch.testing.assert_close(one.scores[0], free.scores[0][2 * beams :])
 

@@ -45,6 +45,7 @@ def test_the_loss_is_a_mean_over_labels_that_are_not_left_out(cls):
     out = model(**batch)
     expected, count = by_hand(cls, out.logits, batch["labels"])
     torch.testing.assert_close(out.loss, expected)
+    torch.testing.assert_close(made(type("Own", (cls,), {}))(**batch).loss, expected)  # whatever its name
     over_more = model(**batch, num_items_in_batch=torch.tensor(3 * count)).loss
     torch.testing.assert_close(over_more, expected / 3)
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from floater.cli.arguments import parser
+from floater.cli.arguments import parse
 from floater.encodings import PositionError
 from floater.flow import FlowError, SpanTooLong
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.showwarning = _one_line
         code = 0
         try:
-            parsed = parser().parse_args(arguments)
+            parsed = parse(arguments)
             code = parsed.command(parsed) or 0
             sys.stdout.flush()
         except BrokenPipeError:  # the reader has gone: nothing is left to say, at the exit of Python neither

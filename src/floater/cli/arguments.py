@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from floater.cli import commands
 from floater.listing import FORMATS
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments of a command line; settings may stand before and after options.
+
+    Example:
+        >>> parse(["study", "my.yaml", "--report", "seeds=[1]"]).overrides
+        ['seeds=[1]']
+    """
+    whole = parser()
+    found, more = whole.parse_known_args(arguments)
+    if wrong := [argument for argument in more if argument.startswith("-") or "overrides" not in found]:
+        whole.error(f"unrecognized arguments: {' '.join(wrong)}")
+    if more:
+        found.overrides = [*found.overrides, *more]
+    return found
 
 
 def parser() -> argparse.ArgumentParser:

@@ -157,6 +157,11 @@ def _writable(path: str | None) -> None:
         raise FileNotFoundError(errno.ENOENT, "no such directory", str(Path(path).parent))
     if path and Path(path).is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if path and not Path(path).exists():
+        Path(path).touch()
+        Path(path).unlink()
+    elif path and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
 
 def _write(lines: Sequence[str], path: str | None) -> None:

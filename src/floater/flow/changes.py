@@ -11,7 +11,7 @@ from torch.autograd.graph import increment_version
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-_watched: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
+_watched: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
 
 
 def stamp(tensor: Tensor) -> tuple[int, int]:
@@ -45,4 +45,4 @@ def _watch_optimizers() -> None:
 
 def _count(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     every = (p for group in optimizer.param_groups for p in group["params"])
-    increment_version([p for p in every if p.grad is not None and _watched.get(id(p)) is p])
+    increment_version([p for p in every if p.grad is not None and id(p) in _watched])

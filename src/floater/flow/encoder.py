@@ -36,7 +36,8 @@ class FlowEncoder(nn.Module):
     Real positions (a floating dtype), such as the times of events, are solved once as a curve where the
     method is collocation and its gradient not recomputed. The vectors of a block and name are read from it
     when they are asked for: thousands of different positions cost no more solving than the span that they
-    cover. Gradients flow to the field, the starting vectors, a learned time scale and the positions.
+    cover. Gradients flow to the field, the starting vectors, a learned time scale and the positions; without
+    such a curve, to positions only of one rising row.
 
     In training mode, a flow whose parameters all have `requires_grad` off is solved once and stored, as after
     `freeze`.
@@ -138,7 +139,8 @@ class FlowEncoder(nn.Module):
             The vectors of all blocks and names.
 
         Raises:
-            ValueError: if the positions are not two-dimensional, or one is negative or not finite.
+            ValueError: if the positions are not two-dimensional, one is negative or not finite, or they have
+                no gradient.
             RuntimeError: in training mode, with gradients on, after `bake`.
             FlowError: if the solve fails.
             SpanTooLong: if it fails for real positions, past their beginning.
@@ -299,7 +301,7 @@ class FlowEncoder(nn.Module):
             curve = self._curve if held else None
             if curve is None or curve.end < end:
                 with torch.set_grad_enabled(torch.is_grad_enabled() and not held):
-                    curve = self._solve_curve(end, float(positions.max()), ahead=held)
+                    curve = self._solve_curve(end, float(positions.detach().max()), ahead=held)
                 if keep:
                     settle()
                 if held or keep:
@@ -336,6 +338,11 @@ class FlowEncoder(nn.Module):
     def _solved(self, positions: Tensor) -> tuple[FlowVectors, Tensor, Tensor]:
         """Solve at the distinct positions; also returns these and the values (U, rows, dim)."""
         wanted, index = distinct(positions)
+        if positions.requires_grad and isinstance(index, Tensor):
+            raise ValueError(
+                "positions that repeat or do not rise in one row have gradients with a smooth field, "
+                "method='collocation' and gradient='discrete' only"
+            )
         values = self._solve(wanted)
         # One unbind: a backward pass through a selection per row would be quadratic in the rows.
         return self._vectors(values.unbind(1), index), wanted, values

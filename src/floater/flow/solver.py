@@ -91,18 +91,22 @@ def solve(
     dynamics = Dynamics(field, start)
     wide = wide_dtype(start.device)
     state, begins = start.to(wide), float(known[0]) == begin
-    if begins and len(known) == 1:
-        return state.unsqueeze(0).to(dynamics.out_dtype)
-    if method == COLLOCATION and gradient == "discrete":
+    if method == COLLOCATION and gradient == "discrete" and float(known[-1]) > begin:
         return dense(field, start, float(known[-1]), begin=begin, rtol=rtol, atol=atol).at(times)
     times = times.to(start.device, wide)
+    first = state.unsqueeze(0)
+    if begins and times.requires_grad:  # there it moves with the velocity, by nothing yet
+        first = first + (times[0] - begin) * dynamics.velocity(times[0], state).detach()
+    first = first.to(dynamics.out_dtype)
+    if begins and len(known) == 1:
+        return first
     if method == COLLOCATION:
         return recomputed_solve(field, start, times, begin=begin, rtol=rtol, atol=atol)
-    grid = times if begins else torch.cat((times.new_full((1,), begin), times))
+    grid = torch.cat((times.new_full((1,), begin), times[1:] if begins else times))
     run = discrete_solve if gradient == "discrete" else adjoint_solve
     solution = run(dynamics, state, grid, method, rtol, atol, step)
     _check_finite(solution, grid)
-    return solution if begins else solution[1:]
+    return torch.cat((first, solution[1:])) if begins and times.requires_grad else solution[int(not begins) :]
 
 
 def check_options(

@@ -175,13 +175,20 @@ def _options(method: str, times: Tensor, step: float) -> dict[str, Any]:
 def subdivide(times: Tensor, step: float) -> Tensor:
     """The times, and between each two of them equal steps no longer than `step`.
 
+    Raises:
+        FlowDiverged: if there are more steps than a solve may take.
+
     Example:
         >>> subdivide(torch.tensor([0.0, 0.5, 2.0]), 1.0)
         tensor([0.0000, 0.5000, 1.2500, 2.0000])
     """
     gap = times.diff()
     # The tolerance keeps 0.1 / 0.02 at five steps when the quotient rounds up.
-    counts = (gap.detach().abs() / step - 1e-6).ceil().clamp(min=1).long()
+    counts = (gap.detach().abs() / step - 1e-6).ceil().clamp(min=1)
+    if float(counts.sum()) > MAX_STEPS:
+        late = int((counts.cumsum(0) <= MAX_STEPS).sum())
+        raise FlowDiverged(float(times[late]), f"{MAX_STEPS} steps were not enough")
+    counts = counts.long()
     first = (counts.cumsum(0) - counts).repeat_interleave(counts)
     part = torch.arange(len(first), device=times.device) - first
     left, gap, counts = (x.repeat_interleave(counts) for x in (times[:-1], gap, counts))

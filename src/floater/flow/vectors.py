@@ -97,7 +97,7 @@ def distinct(positions: Tensor) -> tuple[Tensor, Tensor | slice]:
     exact = positions.to(wide_dtype(positions.device))
     if len(exact) == 1 and bool((exact.diff() > 0).all()):
         return exact[0], slice(None)
-    wanted, index = torch.unique(exact, return_inverse=True)
+    wanted, index = torch.unique(exact.detach(), return_inverse=True)
     return wanted, index
 
 

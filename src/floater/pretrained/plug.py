@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -296,11 +297,15 @@ def _device(model: nn.Module) -> Any:
 
 
 def _record(model: nn.Module, options: dict[str, Any] | None) -> None:
-    """Note in the model's configuration how it is plugged."""
+    """Note in the model's configuration how it is plugged; in its own copy, as others may share this one."""
     config = getattr(model, "config", None)
     if config is None:
         return
+    own = copy.copy(config)
+    for module in model.modules():
+        if module.__dict__.get("config") is config:
+            module.config = own
     if options is None:
-        config.__dict__.pop("floater", None)
+        own.__dict__.pop("floater", None)
     else:
-        config.floater = options
+        own.floater = options

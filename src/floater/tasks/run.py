@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from accelerate import PartialState
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from tqdm.auto import tqdm
@@ -139,13 +140,14 @@ def load_model(
         raise DataError(f"{run} holds no trained model; a finished run has {Path(run) / MODEL}/config.json")
     vocabulary = read(folder)
     try:
-        type_ = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+        told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        type_ = told.get("model_type") if isinstance(told, dict) else None
         config: type[FloaterConfig] = getattr(kind, "config_class", FloaterConfig)
         if type_ != config.model_type:
             raise DataError(f"{folder} holds a model of type {type_!r}, not {config.model_type!r}")
         model = kind(config.from_pretrained(folder))
         fill(model, average([folder]), str(folder))
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+    except (OSError, SafetensorError, StrictDataclassError, json.JSONDecodeError) as error:
         raise DataError(f"{folder} holds no model that can be loaded: {error}") from error
     return ready(model, device), vocabulary
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, cast
+from zipfile import is_zipfile
 
 import torch
+from safetensors import SafetensorError
 from torch.utils.tensorboard import SummaryWriter
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations.integration_utils import TensorBoardCallback
@@ -123,12 +127,18 @@ class TaskTrainer(FloaterTrainer):
         if checkpoint is None:
             self.train()
             return
-        state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
         say(f"going on from {checkpoint}")
-        if self.patience.ends(state.log_history):
-            self.state = state
-        else:
-            self.train(resume_from_checkpoint=str(checkpoint))
+        for file in checkpoint.glob("*.pt*"):  # of a broken one PyTorch says what it says of much else
+            if not is_zipfile(file):
+                raise _damaged(checkpoint, f"{file.name} is cut")
+        try:
+            state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+            if self.patience.ends(state.log_history):
+                self.state = state
+            else:
+                self.train(resume_from_checkpoint=str(checkpoint))
+        except (SafetensorError, json.JSONDecodeError, UnpicklingError) as error:
+            raise _damaged(checkpoint, error) from error
 
     def finish(
         self,
@@ -242,3 +252,7 @@ class Patience(TrainerCallback):
         found = [entry[self.metric] for entry in log if self.metric in entry]
         best = (max if self.greater else min)(found, default=0.0)
         return bool(found) and 0 < self.patience < len(found) - found.index(best)
+
+
+def _damaged(checkpoint: Path, why: object) -> DataError:
+    return DataError(f"{checkpoint} is damaged ({why}); remove it to go on from the checkpoint before it")

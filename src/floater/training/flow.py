@@ -115,6 +115,11 @@ class FlowSchedule(TrainerCallback):
             raise ValueError(
                 f"fp16 skips updates, so update_every must be 1, not {self.update_every}; bf16 does not"
             )
+        if args.save_strategy not in ("no", "steps"):
+            raise ValueError(
+                f"save_strategy is {args.save_strategy}, which may save between updates of the flow; with "
+                f"update_every {self.update_every} it must be 'steps' or 'no'"
+            )
         if args.save_strategy == "steps":
             check_save_steps(int(state.save_steps), self.update_every)
         if state.global_step % self.update_every and state.global_step < state.max_steps:

@@ -92,7 +92,7 @@ class FloaterTrainer(Trainer):
         self._since: float | None = None
         self._seconds = 0.0
         _check_arguments(self.args)
-        if own_loss and _is_causal(cast(nn.Module, self.model)):
+        if own_loss and _is_causal(self.model):
             raise ValueError(
                 f"labels of {type(self.model).__name__} are not aligned with logits; give compute_loss_func"
             )
@@ -254,11 +254,12 @@ class FloaterTrainer(Trainer):
             keep_last(run, limit, always=[] if best is None else [Path(best)])
 
 
-def _is_causal(model: nn.Module) -> bool:
+def _is_causal(model: Any) -> bool:
     """Whether a model predicts next tokens: one of Hugging Face, or one that was registered with it."""
     names = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
     names |= {kind.__name__ for kind in MODEL_FOR_CAUSAL_LM_MAPPING._extra_content.values()}
-    return type(model).__name__ in names
+    within = model.get_base_model() if hasattr(model, "get_base_model") else model  # of PEFT
+    return any(kind.__name__ in names for kind in type(within).__mro__)
 
 
 def _tokens(batch: Mapping[str, Any]) -> Tensor | int:

@@ -13,6 +13,7 @@ from transformers import AutoModelForMultipleChoice, AutoModelForQuestionAnsweri
 from transformers.modeling_outputs import MultipleChoiceModelOutput, QuestionAnsweringModelOutput
 from transformers.utils.generic import can_return_tuple
 
+from floater.positions import Positions
 from floater.transformer.base import FloaterPreTrainedModel, bidirectional, first_tokens
 from floater.transformer.config import FloaterConfig
 from floater.transformer.models import FloaterModel
@@ -101,6 +102,7 @@ class FloaterForMultipleChoice(FloaterPreTrainedModel):
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
+        positions: Positions | None = None,
         **kwargs: Any,
     ) -> MultipleChoiceModelOutput:
         """Logits (batch, choices) of texts (batch, choices, T), and with labels (batch,) the mean loss.
@@ -112,8 +114,9 @@ class FloaterForMultipleChoice(FloaterPreTrainedModel):
         if given is None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         rows = [None if x is None else x.flatten(0, 1) for x in (input_ids, attention_mask, inputs_embeds)]
-        hidden, mask = self.model.hidden(*rows, **kwargs), rows[1]
-        logits = self.classifier(self.dropout(first_tokens(hidden, mask))).view(given.shape[:2])
+        hidden = self.model.hidden(*rows, positions=positions, **kwargs)
+        first = first_tokens(hidden, rows[1], positions)
+        logits = self.classifier(self.dropout(first)).view(given.shape[:2])
         loss = None if labels is None else F.cross_entropy(logits, labels)
         return MultipleChoiceModelOutput(loss=loss, logits=logits)
 

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import Cache, PreTrainedModel
 
 from floater.encodings import PositionModel
+from floater.positions import Positions
 from floater.transformer.blocks import DecoderBlock, EncoderBlock
 from floater.transformer.config import FloaterConfig
 from floater.transformer.halting import Halting
@@ -24,13 +25,19 @@ from floater.transformer.halting import Halting
 _HARMLESS = {"cache_position", "logits_to_keep", "num_items_in_batch", "use_cache"}
 
 
-def first_tokens(hidden: Tensor, valid: Tensor | None) -> Tensor:
+def first_tokens(hidden: Tensor, mask: Tensor | None, positions: Positions | None = None) -> Tensor:
     """(batch, T, dim) at the first token of each row that is no padding: (batch, dim).
+
+    Args:
+        hidden: (batch, T, dim).
+        mask: (batch, T), 0 at padding, or None.
+        positions: of the tokens; they say what is padding, if they know.
 
     Example:
         >>> first_tokens(torch.arange(3.0).view(1, 3, 1), torch.tensor([[0, 1, 1]]))
         tensor([[1.]])
     """
+    valid = mask if positions is None or positions.key_valid is None else positions.key_valid
     first = 0 if valid is None else valid.long().argmax(1)
     return hidden[torch.arange(len(hidden), device=hidden.device), first]
 

@@ -37,7 +37,10 @@ class FloaterGenerationMixin(GenerationMixin):
         # of its inputs transformers repeats the tensors for each hypothesis, not those inside a value
         if (positions := model_kwargs.get("positions")) is not None:
             model_kwargs["positions"] = positions.repeat(expand_size)
-        expanded: tuple[Any, dict[str, Any]] = super()._expand_inputs_for_generation(  # type: ignore[misc]
+        length = model_kwargs.get("target_length")
+        ids, expanded = super()._expand_inputs_for_generation(  # type: ignore[misc]
             expand_size, is_encoder_decoder, input_ids, **model_kwargs
         )
-        return expanded
+        if length is not None and len(length) == 1:
+            expanded["target_length"] = length  # that of all texts
+        return ids, expanded

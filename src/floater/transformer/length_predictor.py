@@ -54,7 +54,8 @@ class LengthPredictor(nn.Module):
         return F.cross_entropy(logits.float(), offset + REACH)
 
     def _logits(self, source: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        mask = source.new_ones(1, source.shape[1]) if valid is None else valid.to(source.dtype)
-        length = mask.sum(1, keepdim=True)
-        mean = (source * mask[..., None]).sum(1) / length.clamp(min=1)
-        return self.offset(mean), length.squeeze(1).long().expand(len(source))
+        if valid is None:
+            valid = source.new_ones(1, source.shape[1], dtype=torch.bool)
+        length = valid.sum(1)  # half precision does not count to 257
+        mean = (source * valid[..., None]).sum(1) / length.clamp(min=1)[:, None]
+        return self.offset(mean.to(source.dtype)), length.expand(len(source))

@@ -155,6 +155,7 @@ class FloaterForMaskedLM(FloaterPreTrainedModel):
 
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__(bidirectional(config))
+        self.loss_type = "ForMaskedLM"  # else Hugging Face reads it off the name of a subclass
         self.model = FloaterModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
         self.post_init()
@@ -205,6 +206,7 @@ class FloaterForSequenceClassification(FloaterPreTrainedModel):
 
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__(bidirectional(config))
+        self.loss_type = "ForSequenceClassification"
         self.model = FloaterModel(config)
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 0))
@@ -225,8 +227,8 @@ class FloaterForSequenceClassification(FloaterPreTrainedModel):
         The other arguments are those of `FloaterModel.forward`.
         """
         found = self.model.encode(input_ids, attention_mask, inputs_embeds, positions=positions, **kwargs)
-        valid = attention_mask if positions is None or positions.key_valid is None else positions.key_valid
-        logits = self.classifier(self.dropout(first_tokens(found.last_hidden_state, valid)))
+        first = first_tokens(found.last_hidden_state, attention_mask, positions)
+        logits = self.classifier(self.dropout(first))
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
@@ -253,6 +255,7 @@ class FloaterForTokenClassification(FloaterPreTrainedModel):
 
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__(bidirectional(config))
+        self.loss_type = "ForTokenClassification"
         self.model = FloaterModel(config)
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 0))
@@ -300,6 +303,7 @@ class FloaterForCausalLM(FloaterPreTrainedModel, FloaterGenerationMixin):
     def __init__(self, config: FloaterConfig) -> None:
         config = changed(config, is_decoder=True)
         super().__init__(config)
+        self.loss_type = "ForCausalLM"
         self.model = FloaterModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()

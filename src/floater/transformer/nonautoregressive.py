@@ -80,7 +80,6 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         super().__init__(config)
         if isinstance(self.encoder.position, PositionLearning) and self.encoder.position.permutes:
             raise PositionError("plain is False: the order of the source would be predicted, never learned")
-        self.loss_type = "ForConditionalGeneration"  # Hugging Face reads it off the class names it knows
 
     def training_inputs(self, labels: Tensor) -> dict[str, Tensor]:
         return {"target_ids": labels}

@@ -76,6 +76,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
     def __init__(self, config: FloaterConfig) -> None:
         config = changed(config, is_encoder_decoder=True)
         super().__init__(config)
+        self.loss_type = "ForConditionalGeneration"
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config, causal=self.autoregressive)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from floater.settings import load
 from floater.tasks.bpe import train_bpe
 from floater.tasks.run import begin_run, fill, find_run
 from floater.tasks.text import DataError, Pairs
-from floater.tasks.translation import Decoding, TranslationSettings, load_run
+from floater.tasks.translation import Decoding, TranslationSettings, load_run, train
 from floater.tasks.translation.run import run_decoding, run_settings, vocabulary
+from floater.training import last_checkpoint
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration
 
 from .conftest import Files
@@ -105,9 +107,25 @@ def test_what_is_no_run_is_refused(tmp_path: Path, trained: Path) -> None:
     (broken / "model.safetensors").unlink()
     with pytest.raises(DataError, match="has no weights"):
         load_run(broken)
-    (broken / "config.json").write_text("{")
-    with pytest.raises(DataError, match="holds no model that can be loaded"):
+    for content in ("{", '{"model_type": "floater", "hidden_size": "wide"}'):
+        (broken / "config.json").write_text(content)
+        with pytest.raises(DataError, match="holds no model that can be loaded"):
+            load_run(broken)
+    (broken / "config.json").write_text("[]")
+    with pytest.raises(DataError, match="holds a model of type None, not 'floater'"):
         load_run(broken)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "trainer_state.json", "optimizer.pt"])
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, trained: Path, name: str) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    shutil.rmtree(run / "model")
+    last = last_checkpoint(run)
+    (last / name).write_bytes((last / name).read_bytes()[:7])
+    with pytest.raises(
+        DataError, match=f"{last} is damaged .*; remove it to go on from the checkpoint before it"
+    ):
+        train(replace(run_settings(run), run=str(run)))
 
 
 @pytest.mark.parametrize(
