@@ -32,7 +32,7 @@ class Task(Protocol):
 
     It may have three functions for studies: `check(settings)` and `check_test(settings, **test)` refuse what
     would fail before anything is trained, and `measure(run, **test)` scores a run's final model example by
-    example (`floater.tasks.measurement`); with it goes `LENGTHS`, what the examples' lengths count.
+    example (`floater.tasks.measurement`); with it goes `lengths(settings)`, what the examples' lengths count.
 
     Attributes:
         Settings: the dataclass of its configuration.

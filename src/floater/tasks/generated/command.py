@@ -9,10 +9,9 @@ from floater.tasks.generated.train import check, check_test, measure, train
 from floater.tasks.generated.train import evaluate as scored
 from floater.tasks.text import DataError
 
-__all__ = ["LENGTHS", "OPTIONS", "Settings", "check", "check_test", "evaluate", "measure", "train"]
+__all__ = ["OPTIONS", "Settings", "check", "check_test", "evaluate", "lengths", "measure", "train"]
 
 OPTIONS = {"source": False, "bins": False}
-LENGTHS = "symbols, digits of the longer number, or tokens of an expression"
 
 
 def evaluate(run: str, source: str | None, *, bins: Sequence[int] = ()) -> tuple[str, None]:
@@ -22,3 +21,8 @@ def evaluate(run: str, source: str | None, *, bins: Sequence[int] = ()) -> tuple
             f"{run} is a run of task 'generated', which draws its own questions; it takes no --source"
         )
     return str(scored(run, tuple(bins))), None
+
+
+def lengths(settings: Settings) -> str:
+    """What the lengths of examples count."""
+    return settings.data.unit

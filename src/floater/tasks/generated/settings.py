@@ -42,6 +42,17 @@ class Data:
     max_args: int = 10
     seed: int = 0
 
+    @property
+    def unit(self) -> str:
+        """What a length counts.
+
+        Example:
+            >>> Data("addition").unit
+            'digits of the longer number'
+        """
+        others = {"addition": "digits of the longer number", "listops": "tokens of the expression"}
+        return others.get(self.problem, "symbols")
+
     def __post_init__(self) -> None:
         least = {"symbols": 2, "max_depth": 2, "max_args": 2, "seed": 0}
         check_numbers(self, positive=("train", "valid", "test", "longest"), **least)

@@ -6,10 +6,9 @@ from floater.tasks.language_modeling.settings import LanguageModelingSettings as
 from floater.tasks.language_modeling.train import check, check_test, measure, train
 from floater.tasks.language_modeling.train import evaluate as scored
 
-__all__ = ["LENGTHS", "OPTIONS", "Settings", "check", "check_test", "evaluate", "measure", "train"]
+__all__ = ["OPTIONS", "Settings", "check", "check_test", "evaluate", "lengths", "measure", "train"]
 
 OPTIONS = {"window": False, "stride": False, "memory": False}
-LENGTHS = "predicted tokens of a row"
 
 
 def evaluate(
@@ -22,3 +21,8 @@ def evaluate(
 ) -> tuple[str, None]:
     """Perplexity for people; see `floater.tasks.language_modeling.evaluate`."""
     return str(scored(run, source, window=window, stride=stride, memory=memory)), None
+
+
+def lengths(settings: Settings) -> str:
+    """What the lengths of examples count."""
+    return "predicted tokens of a row"

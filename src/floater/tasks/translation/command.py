@@ -9,10 +9,9 @@ from floater.tasks.translation.score import measure
 from floater.tasks.translation.settings import TranslationSettings as Settings
 from floater.tasks.translation.train import check, check_test, train
 
-__all__ = ["LENGTHS", "OPTIONS", "Settings", "check", "check_test", "evaluate", "measure", "train"]
+__all__ = ["OPTIONS", "Settings", "check", "check_test", "evaluate", "lengths", "measure", "train"]
 
 OPTIONS = {"reference": True, "output": False, "language": False, "bins": False}
-LENGTHS = "words and punctuation marks of the source"
 
 
 def evaluate(
@@ -26,3 +25,8 @@ def evaluate(
         scores = "-" if part.bleu is None else f"BLEU {part.bleu:.2f}  chrF {part.chrf:.2f}"
         lines.append(f"{bounds:<22} {part.count:>6} lines  {scores}")
     return "\n".join(lines), result.hypotheses
+
+
+def lengths(settings: Settings) -> str:
+    """What the lengths of examples count."""
+    return "words and punctuation marks of the source"
