@@ -153,14 +153,17 @@ def demo(arguments: argparse.Namespace) -> None:
 
 def _writable(path: str | None) -> None:
     """Refuse an output file that could not be written, before the work is done."""
-    if path and not Path(path).parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "no such directory", str(Path(path).parent))
-    if path and Path(path).is_dir():
+    if not path:
+        return
+    place = Path(path)
+    if not place.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "no such directory", str(place.parent))
+    if place.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if path and not Path(path).exists():
-        Path(path).touch()
-        Path(path).unlink()
-    elif path and not os.access(path, os.W_OK):
+    if not place.exists():
+        place.touch()
+        place.unlink()
+    elif not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
 

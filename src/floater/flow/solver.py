@@ -106,7 +106,7 @@ def solve(
     run = discrete_solve if gradient == "discrete" else adjoint_solve
     solution = run(dynamics, state, grid, method, rtol, atol, step)
     _check_finite(solution, grid)
-    return torch.cat((first, solution[1:])) if begins and times.requires_grad else solution[int(not begins) :]
+    return torch.cat((first, solution[1:])) if begins else solution[1:]
 
 
 def check_options(

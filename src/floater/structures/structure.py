@@ -262,8 +262,8 @@ def _triples(graph: Any) -> tuple[list[tuple[int, int, int]], int, bool]:
     if hasattr(graph, "shape"):
         if len(graph.shape) != 2 or graph.shape[0] != 2:
             raise ValueError(f"edge_index is {tuple(graph.shape)}; it must be (2, edges)")
-        graph = graph.T
-    pairs = [_integers(edge) for edge in (graph.tolist() if hasattr(graph, "tolist") else graph)]
+        graph = graph.T.tolist()
+    pairs = [_integers(edge) for edge in graph]
     if wrong := [pair for pair in pairs if len(pair) not in (2, 3)]:
         raise ValueError(f"the edge {tuple(wrong[0])} is not (source, target) or (source, target, label)")
     found = [(pair[0], pair[1], pair[2] if len(pair) == 3 else 0) for pair in pairs]

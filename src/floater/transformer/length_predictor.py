@@ -58,4 +58,4 @@ class LengthPredictor(nn.Module):
             valid = source.new_ones(1, source.shape[1], dtype=torch.bool)
         length = valid.sum(1)  # half precision does not count to 257
         mean = (source * valid[..., None]).sum(1) / length.clamp(min=1)[:, None]
-        return self.offset(mean.to(source.dtype)), length.expand(len(source))
+        return self.offset(mean), length.expand(len(source))

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, PositionError, PositionModel, one_of, register
+from floater.encodings.precise import at_least_float32
 from floater.encodings.relative.waves import Waves, frequencies
 from floater.positions import Positions
 
@@ -62,7 +63,7 @@ class Rotary(PositionModel):
     def qkv(
         self, q: Tensor, k: Tensor, v: Tensor, state: tuple[Tensor, Tensor], layer: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        dtype = torch.promote_types(q.dtype, torch.float32)
+        dtype = at_least_float32(q.dtype)
         sin, cos = (part.to(dtype) for part in state)
         return self.rotate(q, sin, cos), self.rotate(k, sin, cos), v
 
