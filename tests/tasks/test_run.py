@@ -1,12 +1,15 @@
 """What all tasks do around a model that is measured."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 from floater.encodings import PositionError
 from floater.flow import FlowEncoder, ZeroField
-from floater.tasks.run import evaluating
+from floater.tasks.generated.settings import Data, GeneratedSettings
+from floater.tasks.run import evaluating, trained
 
 
 @pytest.mark.parametrize("baked", [False, True])
@@ -24,3 +27,16 @@ def test_a_model_that_refuses_an_example_goes_on_in_the_mode_it_was_in(baked: bo
         measure()
     assert model[0].training
     assert flow(torch.tensor([[0, 1]])).at(0, "q").requires_grad
+
+
+def test_a_training_flushes_denormals_and_no_longer(tmp_path: Path) -> None:
+    if not torch.set_flush_denormal(False):
+        pytest.skip("this CPU cannot flush denormals")
+    least = torch.tensor(1, dtype=torch.int32).view(torch.float32)
+
+    def work(settings: GeneratedSettings, run: Path, *_: object) -> Path:
+        assert not (least * 1).view(torch.int32)
+        return run
+
+    trained(GeneratedSettings(run=str(tmp_path / "run"), data=Data(problem="copy")), work)
+    assert (least * 1).view(torch.int32)

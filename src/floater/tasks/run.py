@@ -24,7 +24,7 @@ from floater.flow import FlowEncoder
 from floater.settings import dump, load, peek
 from floater.tasks.bpe import load_bpe
 from floater.tasks.text import DataError
-from floater.training import average
+from floater.training import average, flush_denormals
 from floater.transformer import FloaterConfig
 from floater.transformer.base import FloaterPreTrainedModel
 
@@ -75,7 +75,8 @@ def trained(settings: _Settings, work: Callable[[_Settings, Path, PartialState, 
     if (run / MODEL).is_dir():
         say(f"{run} is finished; its model is in {run / MODEL}")
         return run
-    return work(settings, run, state, say)
+    with flush_denormals():
+        return work(settings, run, state, say)
 
 
 def find_run(settings: Settings) -> Path:

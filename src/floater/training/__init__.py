@@ -3,6 +3,7 @@
 from floater.training.averaging import average
 from floater.training.batches import BatchSampler, ExampleBatchSampler, StreamSampler, TokenBatchSampler
 from floater.training.checkpoints import checkpoints, last_checkpoint
+from floater.training.denormals import flush_denormals
 from floater.training.flow import FlowSchedule, check_save_steps, parameter_groups
 from floater.training.loss import smoothed_cross_entropy, smoothed_loss
 from floater.training.optimizer import adam
@@ -21,6 +22,7 @@ __all__ = [
     "check_save_steps",
     "checkpoints",
     "constant",
+    "flush_denormals",
     "inverse_sqrt",
     "last_checkpoint",
     "linear",

@@ -34,7 +34,7 @@ class ALiBi(PositionBias):
 
     The paper is causal; here the bias is the same on both sides, -slope |s - t|. The slopes are those of the
     released code where heads is no power of two. Positions may be real. On a CPU the weights of far keys are
-    denormal numbers, slow to work with; `torch.set_flush_denormal(True)` makes them zero.
+    denormal numbers, slow to work with; `floater.training.flush_denormals` makes them zero.
 
     Args:
         frame: the stack of blocks it serves.
