@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from floater.settings import make
-from floater.study import figures, tables, verdict
+from floater.study import figures, report, tables, verdict
 from floater.study.grid import Cell, Grid, Row
 from floater.study.results import Outcome, Results
 from floater.study.settings import StudySettings
@@ -108,6 +108,22 @@ def test_losses_by_position_reach_as_far_as_the_longest_seed() -> None:
         outcome.measured["lengths"] = replace(outcome.measured["lengths"], **numbers)
     (line,) = figures.loss_by_position(found, "lengths").axes[0].lines
     assert list(line.get_ydata()) == [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "drawn"), [([], False), ([400], False), ([400, 0], False), ([400, 9], True)]
+)
+def test_losses_of_answers_of_one_token_are_no_line(tokens: list[int], drawn: bool) -> None:
+    found = made(["none"], [1], lambda row, seed: np.ones(400))
+    for outcome in found.outcomes:
+        numbers = {
+            "position_nats": np.array(tokens, dtype=float),
+            "position_tokens": np.array(tokens, dtype=int),
+        }
+        outcome.measured["lengths"] = replace(outcome.measured["lengths"], **numbers)
+    titles = [picture.title for picture in report._lengths(found)]
+    assert titles[0] == "Exact match (%) by length"
+    assert ("Loss per token by its position" in titles) == drawn
 
 
 def test_of_many_rows_the_baseline_and_the_best_are_drawn() -> None:

@@ -9,6 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from floater.encodings import PositionError, catalogue
 from floater.flow import FlowError
 from floater.settings import dump
@@ -108,7 +110,8 @@ def _lengths(results: Results) -> Iterator[Picture]:
                 title += f", less that of {results.baseline.name}"
                 said = "Differences of the means over the seeds."
                 yield _picture(title, figure, f"difference-{test}", said, results, test)
-        if any(o.measured[test].position_tokens.sum() for o in results.outcomes if test in o.measured):
+        measured = [outcome.measured[test] for outcome in results.outcomes if test in outcome.measured]
+        if any(np.count_nonzero(found.position_tokens) > 1 for found in measured):
             figure = figures.loss_by_position(results, test)
             caption = "All seeds together, over ranges of positions that widen with the position."
             title = "Loss per token by its position"
