@@ -79,7 +79,10 @@ def parser() -> argparse.ArgumentParser:
         help="tokens, or predicted events, that the model sees at once (default: the run's)",
     )
     language_modeling.add_argument(
-        "--stride", metavar="N", type=int, help="tokens that the window moves by (default: half of it)"
+        "--stride",
+        metavar="N",
+        type=int,
+        help="tokens that the window moves by (default: the run's, or half of a window that is given)",
     )
     language_modeling.add_argument(
         "--memory", metavar="N", type=int, help="tokens that the blocks remember (default: the run's)"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, TrainingArguments
@@ -56,7 +57,7 @@ def schedule(training: Optimisation, optimizer: Optimizer, batches: int) -> Lamb
 
 
 def check_schedule(training: Optimisation, lengths: Sequence[int]) -> None:
-    """Refuse a warm-up that the training is too short for, before anything is written.
+    """Refuse a warm-up that the training, of all processes, is too short for, before anything is written.
 
     Args:
         training: the settings.
@@ -65,7 +66,7 @@ def check_schedule(training: Optimisation, lengths: Sequence[int]) -> None:
     Raises:
         DataError: as `warmup_steps`.
     """
-    warmup_steps(training, len(batches(training, lengths)))
+    warmup_steps(training, len(batches(training, lengths, PartialState().num_processes)))
 
 
 def warmup_steps(training: Optimisation, batches: int) -> tuple[int, int]:

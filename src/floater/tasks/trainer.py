@@ -111,10 +111,7 @@ class TaskTrainer(FloaterTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log values, and with them the minutes of the run, those of earlier processes included, and MiB."""
         if not math.isfinite(logs.get("loss", 0.0)):
-            raise DataError(
-                f"the training diverged: its loss is {logs['loss']} at step {self.state.global_step}; lower "
-                "training.lr, or raise training.warmup"
-            )
+            raise _diverged(f"its loss is {logs['loss']} at step {self.state.global_step}")
         if self._minutes_before is None:
             self._minutes_before = next((x["minutes"] for x in reversed(self.state.log_history)), 0.0)
         logs["minutes"] = round(self._minutes_before + (time.perf_counter() - self._began) / 60, 3)
@@ -122,7 +119,11 @@ class TaskTrainer(FloaterTrainer):
         super().log(logs, start_time)
 
     def train_on(self, run: Path, say: Callable[[str], None]) -> None:
-        """Train from the run's last checkpoint or from the start, unless the patience ended there."""
+        """Train from the run's last checkpoint or from the start, unless the patience ended there.
+
+        Raises:
+            DataError: if the checkpoint is damaged, or of another number of processes.
+        """
         checkpoint = last_checkpoint(run)
         if checkpoint is None:
             self.train()
@@ -131,6 +132,12 @@ class TaskTrainer(FloaterTrainer):
         for file in checkpoint.glob("*.pt*"):  # of a broken one PyTorch says what it says of much else
             if not is_zipfile(file):
                 raise _damaged(checkpoint, f"{file.name} is cut")
+        before, now = len([*checkpoint.glob("rng_state*.pth")]), self.args.world_size  # a file each
+        if before not in (0, now):
+            raise DataError(
+                f"{checkpoint} is of {before} process{'es' * (before > 1)}, and {now} would read other "
+                f"batches; start it with {before}"
+            )
         try:
             state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
             if self.patience.ends(state.log_history):
@@ -157,12 +164,17 @@ class TaskTrainer(FloaterTrainer):
 
         Returns:
             The run directory.
+
+        Raises:
+            DataError: as `train_on` and `chosen`, or if the final model has weights that are not finite.
         """
         run = Path(str(self.args.output_dir))
         model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
         self.train_on(run, say)
         chosen = self.chosen(run, average_of)
         fill(model, average(chosen), str(run))
+        if not all(parameter.isfinite().all() for parameter in model.parameters()):
+            raise _diverged("its weights are not finite")
         result = self.result(chosen) | measure(model)
         if self.args.process_index == 0:
             write_json(run / RESULT, result)
@@ -252,6 +264,12 @@ class Patience(TrainerCallback):
         found = [entry[self.metric] for entry in log if self.metric in entry]
         best = (max if self.greater else min)(found, default=0.0)
         return bool(found) and 0 < self.patience < len(found) - found.index(best)
+
+
+def _diverged(what: str) -> DataError:
+    return DataError(
+        f"the training diverged: {what}; lower training.lr or raise training.warmup, in another run directory"
+    )
 
 
 def _damaged(checkpoint: Path, why: object) -> DataError:

@@ -1,6 +1,7 @@
 """Training on a generated task: scores that count right, runs that go on, and what is refused."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,22 @@ def test_the_command_line_trains_tests_and_says_what_is_wrong(
         assert message in capsys.readouterr().err
     assert main(["train", str(config), "task=generate"]) == 2
     assert "did you mean 'generated'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{", None])
+def test_a_damaged_vocabulary_is_named(
+    tmp_path: Path, expressions: Path, text: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(expressions, run)
+    tokenizer = run / "model" / "tokenizer.json"
+    tokenizer.unlink() if text is None else tokenizer.write_text(text, encoding="utf-8")
+    assert main(["evaluate", str(run)]) == 2
+    assert f"{run / 'model'}: no tokenizer can be read" in capsys.readouterr().err
+
+
+def test_a_warm_up_may_be_a_share_of_the_steps(tmp_path: Path) -> None:
+    assert settings(tmp_path, "run", training={"warmup": 0.1}).training.warmup == 0.1
 
 
 def test_every_setting_is_explained() -> None:

@@ -19,6 +19,8 @@ from floater.tasks.language_modeling import LanguageModelingSettings, evaluate, 
 from floater.tasks.language_modeling.data import Streams, stream_batch
 from floater.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.training import StreamSampler
+from floater.transformer import FloaterConfig, FloaterForCausalLM
+from floater.transformer.memory import Memory
 
 from .small import settings, write_config, write_texts
 
@@ -76,6 +78,22 @@ def test_labels_are_padded_where_rows_are_shorter() -> None:
     batch = stream_batch([streams[0], streams[1]], pad=0)
     assert batch["attention_mask"].sum(1).tolist() == [8, 6]
     assert batch["labels"][1].tolist() == [13, 14, 15, 16, 17, -100, -100, -100]
+
+
+@pytest.mark.parametrize("position", ["transformer_xl", "t5", "alibi"])
+def test_a_process_whose_streams_are_a_row_shorter_goes_on(position: str) -> None:
+    streams = Streams([[np.arange(5, 25)]], 10, 2, begin=1)
+    assert streams.lengths == [10, 0, 10, 1]
+    config = FloaterConfig.preset("tiny", vocab_size=32, position=position)
+    model, memory = FloaterForCausalLM(config), Memory(5)
+    for row in StreamSampler(streams.lengths, streams.streams, world_size=2, rank=0):
+        batch = stream_batch([streams[i] for i in row], pad=0)
+        labels = batch.pop("labels")
+        logits = model(**batch, memory=memory).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+        loss.backward()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    assert loss == 0.0
 
 
 def test_a_step_reads_what_came_before_and_its_loss_is_that_of_one_pass(

@@ -128,6 +128,7 @@ def test_a_hopeless_model_has_an_infinite_perplexity():
     from floater.tasks.language_modeling import Score
 
     assert Score(nats=1e6, tokens=10, seconds=0.0).metrics["perplexity"] == math.inf
+    assert math.isnan(Score(nats=math.nan, tokens=10, seconds=0.0).perplexity)
 
 
 @pytest.mark.parametrize("position", ["transformer_xl", "shortformer", "rotary", "none"])

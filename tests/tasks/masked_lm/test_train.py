@@ -1,6 +1,9 @@
 """The flow of a plugged checkpoint learns alone, and goes on from there in another task."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +99,28 @@ def test_what_a_person_gets_wrong(folder: Path, bert: Path, capsys: pytest.Captu
     assert "cannot be read" in said("data.valid=none.txt")
     (folder / "unknown.txt").write_text("☃ ☃ ☃\n", encoding="utf-8")
     assert "has no token to predict" in said(f"data.valid={folder / 'unknown.txt'}")
+    (folder / "nothing.txt").write_text("\u200b\n", encoding="utf-8")
+    assert "makes no token of the text" in said(f"data.valid={folder / 'nothing.txt'}")
+
+
+def test_two_processes_score_what_one_scores(folder: Path, bert: Path) -> None:
+    config = write_config(folder, bert, "two", training=FEW)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [sys.executable, *launcher, "-m", "floater", "train", str(config)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("loss before training") == 1
+    train(load(MaskedLMSettings, write_config(folder, bert, "one", training=FEW)))
+    one, two = (json.loads((folder / name / "result.json").read_text()) for name in ("one", "two"))
+    assert two["loss_before"] == pytest.approx(
+        one["loss_before"], abs=1.01e-4
+    )  # sums in another order, rounded
 
 
 def test_every_setting_is_explained() -> None:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -65,3 +66,19 @@ def test_a_killed_run_ends_as_a_whole_one(tmp_path: Path, files: Files, parts: d
     for name in ("model", "checkpoint-12"):
         weights = (tmp_path / ended / name / "model.safetensors" for ended in ("whole", "killed"))
         assert equal(*map(load_file, weights))
+
+
+def test_a_run_does_not_go_on_with_other_processes(
+    tmp_path: Path, files: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path, files, training={"max_steps": 4})
+    assert main(["train", str(config)]) == 0
+    shutil.rmtree(tmp_path / "run" / "model")
+    (checkpoint,) = checkpoints(tmp_path / "run")
+    state = checkpoint / "rng_state.pth"
+    shutil.copy(state, checkpoint / "rng_state_1.pth")
+    state.rename(checkpoint / "rng_state_0.pth")  # as two processes leave them
+    capsys.readouterr()
+    assert main(["train", str(config)]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.endswith("is of 2 processes, and 1 would read other batches; start it with 2")

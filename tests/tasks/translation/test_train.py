@@ -167,11 +167,15 @@ def test_a_run_that_was_moved_after_its_last_checkpoint_is_finished(
     assert equal(weights(again), wanted)
 
 
-def test_a_training_that_diverges_says_so(tmp_path: Path, files: Files) -> None:
-    wild = {"model": {"position": "sinusoidal"}, "training": {"lr": 1e30}}
-    with pytest.raises(DataError, match=r"diverged: its loss is nan at step \d+; lower training.lr"):
-        train(settings(tmp_path, files, "run", **wild))
-    assert not (tmp_path / "run" / "model").exists()
+@pytest.mark.parametrize(
+    ("log_every", "what"), [(1, r"its loss is nan at step \d+"), (50, "its weights are not finite")]
+)
+def test_a_training_that_diverges_says_so(tmp_path: Path, files: Files, log_every: int, what: str) -> None:
+    wild = {"model": {"position": "sinusoidal"}, "training": {"lr": 1e30, "log_every": log_every}}
+    for _ in range(2):  # it does not end otherwise when it is started again
+        with pytest.raises(DataError, match=f"diverged: {what}; lower training.lr"):
+            train(settings(tmp_path, files, "run", **wild))
+        assert not (tmp_path / "run" / "model").exists()
 
 
 @pytest.mark.filterwarnings("ignore::floater.tasks.translation.CutTranslation")

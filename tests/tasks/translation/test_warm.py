@@ -95,6 +95,10 @@ def test_models_that_do_not_continue_each_other_are_refused(stage1: Path, traine
         other = FloaterConfig(**(config(stage1, "floater").to_dict() | {name: value}))
         with pytest.raises(DataError, match=f"stage 1 has {name} .*, not {value!r}"):
             warm_started(other, plain, "stage 1")
+    untied = config(stage1, "sinusoidal").to_dict() | {"tie_word_embeddings": False}
+    two = warm_started(FloaterConfig(**untied), plain, "stage 1")
+    with pytest.raises(DataError, match="stage 1 has tie_word_embeddings False"):
+        warm_started(config(stage1, "floater"), two, "stage 1")
     wide = FloaterConfig(**(config(stage1, "floater").to_dict() | {"intermediate_size": 65}))
     with pytest.raises(
         DataError, match=r"does not fit: encoder.blocks.0.feed_forward.inner.weight is \(64, 32\)"

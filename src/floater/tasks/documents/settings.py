@@ -86,7 +86,7 @@ class Training(Optimisation):
     """
 
     lr: float = 1e-3
-    warmup: int = 100
+    warmup: int | float = 100
     max_tokens: int = 8192
     epochs: int = 5
     average: int = 0

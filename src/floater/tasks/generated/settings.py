@@ -132,7 +132,7 @@ class Training(Optimisation):
     """Optimisation; the best validation is that of the most exact matches."""
 
     lr: float = 1e-3
-    warmup: int = 200
+    warmup: int | float = 200
     max_tokens: int = 4096
     average: int = 0
 

@@ -19,6 +19,7 @@ from floater.tasks.generated.settings import Data, GeneratedSettings
 from floater.tasks.measurement import Measurement
 from floater.tasks.optimisation import check_schedule
 from floater.tasks.run import SETTINGS, Say, begin_run, load_model, trained
+from floater.tasks.text import DataError, first_line
 from floater.tasks.trainer import TaskTrainer
 from floater.transformer import FloaterConfig, FloaterForCausalLM, FloaterForSequenceClassification
 
@@ -113,10 +114,16 @@ def load_run(
         SettingsError: if it has no settings that can be read.
     """
     settings = load(GeneratedSettings, Path(run) / SETTINGS)
-    found: tuple[Solver, Any] = load_model(
-        _kind(settings.data), run, device, PreTrainedTokenizerFast.from_pretrained
-    )
+    found: tuple[Solver, Any] = load_model(_kind(settings.data), run, device, _load_symbols)
     return *found, settings
+
+
+def _load_symbols(folder: Path) -> PreTrainedTokenizerFast:
+    try:
+        found: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder}: no tokenizer can be read ({first_line(error)})") from error
+    return found
 
 
 def evaluate(run: str | Path, edges: tuple[int, ...] = ()) -> Score:

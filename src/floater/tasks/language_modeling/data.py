@@ -196,7 +196,8 @@ def stream_batch(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
         >>> stream_batch([row, {name: values[:1] for name, values in row.items()}], pad=0)["labels"].tolist()
         [[2, 9], [2, -100]]
     """
-    longest = max(len(example["input_ids"]) for example in examples)
+    # a process whose streams are a row shorter than another's has a last batch of no token
+    longest = max(1, *(len(example["input_ids"]) for example in examples))
     fill = {"input_ids": pad, "labels": IGNORED, "document_ids": -1}
     batch = {name: torch.full((len(examples), longest), value) for name, value in fill.items()}
     batch["attention_mask"] = torch.zeros(len(examples), longest, dtype=torch.long)

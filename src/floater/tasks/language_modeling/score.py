@@ -66,7 +66,7 @@ class Score:
             >>> Score(nats=20.0, tokens=10, seconds=1.0).perplexity
             7.38905609893065
         """
-        return math.exp(self.loss) if self.loss < 700 else math.inf
+        return math.inf if self.loss > 700 else math.exp(self.loss)
 
     @property
     def metrics(self) -> dict[str, float]:

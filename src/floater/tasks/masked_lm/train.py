@@ -56,12 +56,13 @@ def _train(settings: MaskedLMSettings, run: Path, state: PartialState, say: Say)
         set_seed(settings.training.seed)
         model = start(settings.model, settings.plug, HEAD, tokenizer, say)
         check_flow(model, settings.training)
-        score = _scorer(settings, tokenizer, valid)
-        before = score(model).loss
-        with _readable(rows), evaluating(model):
-            model(torch.from_numpy(max(rows.rows, key=len)).long()[None])
-        say(f"loss before training {before:.4f} nats a token")
         check_schedule(settings.training, rows.lengths)
+    score = _scorer(settings, tokenizer, valid)
+    before = score(model).loss
+    with _readable(rows), evaluating(model):
+        model(torch.from_numpy(max(rows.rows, key=len)).long()[None])
+    say(f"loss before training {before:.4f} nats a token")
+    with state.main_process_first():
         begin_run(run, settings, tokenizer)
     trainer = LanguageModelTrainer(
         settings=settings,
@@ -122,4 +123,7 @@ def _blocks(
 ) -> Blocks:
     if tokenizer.mask_token_id is None:
         raise DataError(f"{settings.model.path}: the tokenizer has no token to mask with")
-    return Blocks(tokenizer, texts, settings.data.block)
+    rows = Blocks(tokenizer, texts, settings.data.block)
+    if not rows:
+        raise DataError(f"{settings.model.path}: the tokenizer makes no token of the text")
+    return rows

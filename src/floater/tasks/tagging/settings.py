@@ -68,7 +68,7 @@ class Training(Optimisation):
     """
 
     lr: float = 2e-3
-    warmup: int = 200
+    warmup: int | float = 200
     max_tokens: int = 1000
     epochs: int = 10
     average: int = 0

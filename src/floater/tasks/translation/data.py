@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from floater.tasks import cldr
 from floater.tasks.bpe import encode
-from floater.tasks.text import DataError, Pairs, read_pairs
+from floater.tasks.text import DataError, Pairs, first_line, read_pairs
 from floater.tasks.translation.settings import Data
 from floater.transformer.outputs import IGNORED
 
@@ -94,7 +94,7 @@ def hub_pairs(dataset: str, config: str | None, split: str, source: str, target:
     try:
         rows = list(datasets.load_dataset(dataset, config, split=split)["translation"])
     except Exception as error:  # the hub's many ways to fail are one thing to the reader: no data
-        raise DataError(f"{name} cannot be loaded: {error or type(error).__name__}") from error
+        raise DataError(f"{name} cannot be loaded: {first_line(error)}") from error
     for language in (source, target):
         if rows and language not in rows[0]:
             raise DataError(f"{name} has no language '{language}'; there are: {', '.join(rows[0])}")

@@ -28,7 +28,7 @@ class Data:
         builtin: training pairs of the built-in corpus (0 for none), instead of files.
         builtin_seed: seed of the built-in corpus.
         max_tokens: longer training pairs (in BPE tokens) are left out, and counted.
-        vocabulary: a run directory or tokenizer.json to load; by default one is trained.
+        vocabulary: a run directory or tokenizer.json to load; by default the warm start's, or a new one.
         vocabulary_size: joint BPE tokens to train; at least 259, the bytes and the special tokens.
     """
 
@@ -131,6 +131,8 @@ class TranslationSettings:
 
     def __post_init__(self) -> None:
         check_flow(self.model, self.training)
+        if self.training.warm_start is not None and self.data.vocabulary is not None:
+            raise ValueError("give data.vocabulary or training.warm_start, which brings its own, not both")
         if not catalogue()[self.model.position].autoregressive:
             for name, beam in (
                 ("decoding.beam", self.decoding.beam),

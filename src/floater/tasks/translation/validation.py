@@ -49,7 +49,7 @@ class Validation:
             >>> Validation(loss=1.0, bleu=12.345, translations=[], cut=0).metrics
             {'loss': 1.0, 'perplexity': 2.718, 'bleu': 12.35}
         """
-        perplexity = math.exp(self.loss) if self.loss < 700 else math.inf
+        perplexity = math.inf if self.loss > 700 else math.exp(self.loss)
         return {
             "loss": round(self.loss, 4),
             "perplexity": round(perplexity, 3),

@@ -47,7 +47,7 @@ def warm_started(
         The new model; with a zero flow it computes what `trained` computes, bit for bit.
 
     Raises:
-        DataError: if the position models do not continue each other, or the sizes differ.
+        DataError: if the position models do not continue each other, or the weights do not fit.
 
     Example:
         >>> plain = FloaterConfig.preset("tiny", vocab_size=8, position="sinusoidal")
@@ -59,16 +59,18 @@ def warm_started(
     """
     before = trained.config
     assert isinstance(before, FloaterConfig)
-    _check_positions(config, before, origin)
+    _check(config, before, origin)
     model = encoder_decoder(config)
     fill(model, trained.state_dict(), origin, may_lack=is_position)
     return model
 
 
-def _check_positions(new: FloaterConfig, old: FloaterConfig, origin: str) -> None:
+def _check(new: FloaterConfig, old: FloaterConfig, origin: str) -> None:
     for name in _COMPUTES:
         if getattr(new, name) != getattr(old, name):
             raise DataError(f"{origin} has {name} {getattr(old, name)!r}, not {getattr(new, name)!r}")
+    if new.tie_word_embeddings and not old.tie_word_embeddings:
+        raise DataError(f"{origin} has tie_word_embeddings False: two tables, of which True keeps one")
     here, there = _meaning(new), _meaning(old)
     if new.position == "floater" and here["injection"] == "qkv" and old.position == "sinusoidal":
         if there["blocks"] != "input":
