@@ -11,20 +11,25 @@ from floater.study import demo, run
 from .small import SIZES, Inline
 
 
+@pytest.mark.parametrize("fails", [False, True])
 def test_the_demo_is_a_study_by_length(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     small = functools.partial(demo.settings, train=30, test=1, steps=2)
 
     def smaller(folder: Path) -> object:
         settings = small(folder)
         settings.settings["model"]["changes"] |= SIZES
+        if fails:
+            settings.settings["training"]["max_tokens"] = 1
         return settings
 
     monkeypatch.setattr(demo, "settings", smaller)
     monkeypatch.setattr(run, "launcher", lambda *_: Inline())
     monkeypatch.setattr("floater.tasks.translation.decode.MARGIN", 3)
-    assert main(["demo", "--run", str(tmp_path)]) == 0
+    assert main(["demo", "--run", str(tmp_path)]) == (1 if fails else 0)
+    if fails:
+        return
     lines = capsys.readouterr().out.splitlines()
     head = next(line for line in lines if line.startswith("| model "))
     for part in ("BLEU < 80", "BLEU 80–99", "BLEU 100–119", "BLEU 120–139", "BLEU ≥ 140", "minutes"):

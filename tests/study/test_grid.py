@@ -9,6 +9,7 @@ from floater.settings import SettingsError, load
 from floater.study.grid import grid
 from floater.study.short_to_long import TEST
 from floater.tasks.translation import TranslationSettings
+from floater.transformer import FloaterConfig, FloaterModel
 
 from .small import settings
 
@@ -96,6 +97,10 @@ def test_each_cell_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
         ({"models": {"floater": {}}, "blocks": ["first"]}, "cell floater-first-1: model: blocks is 'first'"),
         ({"baseline": "sinusoid"}, "baseline 'sinusoid' is no row; there are: none, sinusoidal"),
         ({"checkpoints": {"mine": "/no/such/model"}}, "checkpoint mine: .*no such directory"),
+        (
+            {"task": "events", "bins": [5], "short_to_long": {}},
+            "'events' has no scores example by example; leave out tests and bins",
+        ),
         ({"pictures": ["vector"]}, "pictures has 'vector'"),
         ({"task": "translate", "short_to_long": {}}, "unknown task 'translate'"),
         (
@@ -175,6 +180,14 @@ def test_an_impossible_cell_is_named_before_anything_runs(
         grid(settings(tmp_path, **changes), "here")
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "cells").exists()
+
+
+def test_a_checkpoint_may_not_hide_a_row(tmp_path: Path) -> None:
+    config = FloaterConfig.preset("tiny", vocab_size=9)
+    FloaterModel(config).save_pretrained(tmp_path / "mine")
+    asked = settings(tmp_path / "study", checkpoints={"none": str(tmp_path / "mine")})
+    with pytest.raises(SettingsError, match="checkpoint none has the name of a row"):
+        grid(asked, "here")
 
 
 def test_a_test_set_that_cannot_be_scored_is_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ from scipy.stats import ttest_rel
 from floater.settings import make
 from floater.study import figures, report, tables, verdict
 from floater.study.grid import Cell, Grid, Row
-from floater.study.results import Outcome, Results
+from floater.study.results import Column, Outcome, Results
 from floater.study.settings import StudySettings
 from floater.tasks.measurement import Array, Measurement
 
@@ -55,6 +56,56 @@ def test_all_or_nothing_is_beyond_chance_however_many_rows_there_are() -> None:
     found = made(rows, [1], lambda row, seed: np.full(400, row != "none"))
     assert {found.verdict(comparison) for comparison in found.comparisons} == {"better"}
     assert "paired bootstrap, 5,520 samples" in verdict.sentences(found)[-1]  # 92 comparisons at 0.05
+
+
+def test_one_example_is_no_discovery() -> None:
+    lengths = np.append(np.full(399, 5), 100)
+    right = {"none": np.full(400, False), "a": np.arange(400) == 399}
+    found = made(["none", "a"], [1, 2], lambda row, seed: right[row], lengths=lambda row: lengths)
+    last = Column("lengths", "exact", 50)
+    assert found.count(last) == 1
+    assert {found.verdict(c) for c in found.comparisons if c.column == last} == {"not told apart"}
+    assert any("exact match (%) ≥ 50 (1 example): a scores" in text for text in verdict.sentences(found))
+
+
+def test_seeds_that_tie_are_no_measure_of_chance() -> None:
+    found = made(["none", "a"], [1, 2], lambda row, seed: np.zeros(400))
+    scores = {"none": 99.5, "a": 99.75}
+    outcomes = [
+        replace(o, measured={}, result={"best_valid_exact": scores[name], "exact": scores[name]})
+        for o in found.outcomes
+        for name in [o.cell.row.name]
+    ]
+    alone = replace(found, outcomes=outcomes, grid=replace(found.grid, tests={}))
+    assert [(c.column.test, alone.verdict(c)) for c in alone.comparisons] == [("validation", "not tested")]
+
+
+def test_rows_of_other_examples_are_tested_by_the_seeds_alone_and_it_is_said() -> None:
+    draw = np.random.default_rng(0)
+    of = {"none": LENGTHS, "a": LENGTHS, "b": np.repeat([5, 20, 40, 100], 150)}
+    found = made(
+        [*of], [1, 2, 3], lambda row, seed: draw.random(len(of[row])) < 0.5, lengths=lambda row: of[row]
+    )
+    assert "By the seeds alone, as their examples are not those of the others: b." in verdict.method(found)
+    lines = [line.split(",") for line in tables.scores_csv(found).splitlines()]
+    counts = {line[0]: line[6] for line in lines if line[4:6] == ["0", "10"]}
+    assert counts == {"none": "100", "a": "100", "b": "150"}
+
+
+def test_a_bin_that_no_model_can_be_scored_in_is_not_called_unfinished() -> None:
+    found = made(["none", "a"], [1], lambda row, seed: np.where(LENGTHS == 100, math.nan, 1.0))
+    assert "exact match (%) ≥ 50 (100 examples): no cell has a score there." in verdict.sentences(found)
+
+
+def test_lines_differ_by_more_than_their_colour() -> None:
+    rows = ["none", *(f"row{i}" for i in range(11))]
+    found = made(rows, [1], lambda row, seed: np.ones(400))
+    log = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
+    logged = replace(found, outcomes=[replace(o, log=log) for o in found.outcomes])
+    lines = figures.learning(logged, "loss", "training loss").axes[0].lines
+    looks = [(line.get_color(), line.get_linestyle()) for line in lines]
+    assert len({*looks}) == len(looks) == 12
+    assert all(one[1] != other[1] for one, other in itertools.pairwise(looks))
 
 
 def test_a_row_with_one_seed_of_three_is_not_tested() -> None:

@@ -24,6 +24,22 @@ from .small import settings
         ({"tests": {"lengths": {}}}, "'lengths' is the test set of short_to_long"),
         ({"tests": {"validation": {}}}, "'validation' is what runs say themselves"),
         ({"short_to_long": {"builtin": 9, "cut": 15}}, "short_to_long: the built-in corpus is cut at 80"),
+        ({"short_to_long": {"builtin": 9, "valid": 0.5}}, "leave out valid"),
+        ({"short_to_long": {"builtin": 9, "unique": False}}, "leave out unique"),
+        (
+            {"short_to_long": {"builtin": 9, "test_source": ["a"], "test_target": ["b"]}},
+            "test_source needs source or dataset",
+        ),
+        ({"short_to_long": {"test_source": ["a"], "test_target": ["b"]}}, "test_source needs source or"),
+        ({"short_to_long": {"dataset_config": "de-en"}}, "dataset_config needs dataset"),
+        (
+            {"short_to_long": {"source": ["a"], "target": ["b"], "builtin_test": 9}},
+            "builtin_test needs builtin",
+        ),
+        (
+            {"short_to_long": {"source": ["a"], "target": ["b"], "skip": {"a": -1}}},
+            "skip of a is -1; it must be at least 0",
+        ),
         ({"short_to_long": {"source": ["a"]}}, "source and target must have as many files"),
         ({"short_to_long": {"source": ["a"], "target": ["b"], "skip": {"c": 1}}}, "skip names c"),
         ({"short_to_long": {"source": ["a"], "target": ["b"], "token": "("}}, "no regular expression"),

@@ -57,15 +57,20 @@ def test_several_seeds_count_by_their_mean() -> None:
     assert resampled(score, seeds, 50) == pytest.approx(np.mean(alone, axis=0))
 
 
-def test_chance_alone_is_seldom_called_a_difference() -> None:
+@pytest.mark.parametrize("examples", [1, 2, 3, 5, 80])
+def test_chance_alone_is_seldom_called_a_difference(examples: int) -> None:
     """Two systems that are right equally often: at level 0.05, about one in twenty is called different."""
     called = 0
     for seed in range(200):
         random = np.random.default_rng(seed)
-        both = [np.stack([random.random(80) < 0.6, np.ones(80)], axis=1).astype(float) for _ in range(2)]
+        both = [
+            np.stack([random.random(examples) < 0.6, np.ones(examples)], axis=1).astype(float)
+            for _ in range(2)
+        ]
         score = METRICS["accuracy"].score
         ours, theirs = (resampled(score, [part], 200) for part in both)
-        called += paired_p(ours, theirs, score(both[0].sum(0)) - score(both[1].sum(0))) < 0.05
+        difference = score(both[0].sum(0)) - score(both[1].sum(0))
+        called += paired_p(ours, theirs, difference, examples) < 0.05
     assert called <= 21  # the 99.9th percentile of 200 tests at the level
 
 
@@ -79,13 +84,13 @@ def test_of_many_examples_it_is_the_paired_z_test(better: float) -> None:
     drawn = [resampled(score, [part], 4000) for part in both]
     apart = ours.astype(float) - theirs
     z = apart.mean() / (apart.std() / np.sqrt(2000))
-    found = paired_p(*drawn, score(both[0].sum(0)) - score(both[1].sum(0)))
+    found = paired_p(*drawn, score(both[0].sum(0)) - score(both[1].sum(0)), 2000)
     assert found == pytest.approx(2 * norm.sf(abs(z)), abs=0.03)  # the spread of 4000 samples, and of counts
 
 
 def test_no_difference_is_no_discovery() -> None:
     same = np.array([1.0, 2.0])
-    assert paired_p(same, same, 0.0) == 1.0
+    assert paired_p(same, same, 0.0, 100) == 1.0
 
 
 @given(

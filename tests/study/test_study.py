@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,9 @@ import yaml
 from floater.cli import main
 from floater.settings import SettingsError, dump
 from floater.study import launch, local_launcher, run
+from floater.study.cell import _cost as cost
 from floater.study.cell import is_finished, read, software
+from floater.study.digests import changed, digests
 from floater.study.grid import grid
 from floater.study.launch import run_cells
 from floater.study.local_launcher import LocalLauncher
@@ -30,6 +33,8 @@ from floater.tasks.language_modeling.train import measure
 from floater.tasks.measurement import Measurement
 from floater.tasks.text import DataError
 from floater.tasks.translation import evaluate
+from floater.tasks.translation.command import measure as translation_measure
+from floater.transformer import FloaterConfig, FloaterForCausalLM
 
 from .small import Inline, settings
 
@@ -154,6 +159,8 @@ def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.Monk
     )
     assert outcome.measured.keys() == {"other"}, "one test set that fails does not hide the others"
     assert outcome.measured["other"].score("loss") == good.outcomes[0].measured["other"].score("loss")
+    text.unlink()
+    assert run.study(asked, train=False, say=lambda text: None).outcomes[0].status == "finished"
     text.write_text("a b c\n" * 40, encoding="utf-8")
     changed = r"cell none-1: data\.train has changed since its training began; delete .*none-1, or"
     with pytest.raises(SettingsError, match=changed):
@@ -161,6 +168,60 @@ def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "study" / "cells" / "none-1" / "cost.json").unlink()  # it was stopped, and would go on
     with pytest.raises(SettingsError, match=changed):
         run.study(asked, say=lambda text: None)
+
+
+def test_directories_that_changed_are_noticed(tmp_path: Path) -> None:
+    folder = tmp_path / "reviews" / "good"
+    folder.mkdir(parents=True)
+    (folder / "1.txt").write_text("a", encoding="utf-8")
+    given = {"train": str(tmp_path / "reviews"), "window": 5}
+    kept = digests(given)
+    assert kept.keys() == {"train"}
+    assert changed(kept, given) is None
+    (folder / "1.txt").write_text("b", encoding="utf-8")
+    assert changed(kept, given) == "train"
+    (folder / "1.txt").write_text("a", encoding="utf-8")
+    assert changed(kept, given) is None
+    folder.rename(folder.with_name("bad"))  # the label is the name
+    assert changed(kept, given) == "train"
+
+
+def test_a_cell_goes_on_from_one_that_is_trained_and_fails_a_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "launcher", lambda *_: Inline())
+    small = {
+        "models": {"sinusoidal": {}, "floater": {"start": "sinusoidal"}},
+        "seeds": [1],
+        "short_to_long": {"builtin": 20, "builtin_test": 1},
+    }
+    run.study(settings(tmp_path / "study", **small), say=lambda text: None)
+    for name in ("t.en", "t.de"):
+        (tmp_path / name).write_text("a b\n" * 3, encoding="utf-8")
+
+    @functools.wraps(translation_measure)
+    def fails(run: Path, *args: Any, **kwargs: Any) -> Measurement:
+        return translation_measure(run, *args, **kwargs) if "floater" in str(run) else 1 // 0
+
+    monkeypatch.setattr("floater.tasks.translation.command.measure", fails)
+    test = {"source": str(tmp_path / "t.en"), "reference": str(tmp_path / "t.de")}
+    found = run.study(settings(tmp_path / "study", tests={"t": test}, **small), say=lambda text: None)
+    assert [(o.status, sorted(o.measured)) for o in found.outcomes] == [
+        ("failed", ["lengths"]),
+        ("finished", ["lengths", "t"]),
+    ]
+
+
+@pytest.mark.parametrize(("periods", "counted"), [("component", 64), ("word", 500), ("both", 64 * 500)])
+def test_position_parameters_are_those_of_the_model(tmp_path: Path, periods: str, counted: int) -> None:
+    """As of those that have some for each word of the vocabulary."""
+    options = {"periods": periods}
+    config = FloaterConfig.preset("tiny", vocab_size=500, position="complex", position_options=options)
+    model = FloaterForCausalLM(config)
+    model.save_pretrained(tmp_path / "model")
+    found = cost(tmp_path)
+    assert found["position_parameters"] == counted
+    assert found["parameters"] == sum(p.numel() for p in model.parameters())
 
 
 def test_a_cell_that_ends_without_a_word_is_a_failed_one(

@@ -8,9 +8,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from floater.encodings import Frame, catalogue
 from floater.listing import entry, table
+
+if TYPE_CHECKING:
+    from floater.study.results import Results
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -139,16 +143,22 @@ def study(arguments: argparse.Namespace) -> int:
 
     _quiet_transformers()
     results = from_config(arguments.config, arguments.overrides, train=not arguments.report)
-    return int(any(outcome.status == "failed" for outcome in results.outcomes))
+    return _failed(results)
 
 
-def demo(arguments: argparse.Namespace) -> None:
+def demo(arguments: argparse.Namespace) -> int:
     from floater.study.demo import demo
 
     _quiet_transformers()
     folder = Path(arguments.run)
-    demo(folder)
+    results = demo(folder)
     print((folder / "table.md").read_text(encoding="utf-8"))
+    return _failed(results)
+
+
+def _failed(results: Results) -> int:
+    """The exit code of a study."""
+    return int(any(outcome.status == "failed" for outcome in results.outcomes))
 
 
 def _writable(path: str | None) -> None:

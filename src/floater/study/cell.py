@@ -76,7 +76,7 @@ def run_cell(folder: Path, name: str) -> None:
         write_json(kept, digests(files_read(settings)))
     run = task.train(settings)
     if not (run / COST).is_file():
-        write_json(run / COST, _cost(settings, run))
+        write_json(run / COST, _cost(run))
     for test, given in plan["tests"].items():
         if not is_measured(run, test, given):
             began = time.perf_counter()
@@ -140,19 +140,20 @@ def _write(run: Path, test: str, given: Mapping[str, Any], found: Measurement, s
     write_json(folder / f"{test}.json", said)
 
 
-def _cost(settings: Any, run: Path) -> dict[str, Any]:
+def _cost(run: Path) -> dict[str, Any]:
     """What the training took, and on what: for the report."""
     import torch
     from safetensors import safe_open
 
+    from floater.study.analyses.subject import position_models, subject
+
     with safe_open(run / MODEL / "model.safetensors", framework="pt") as weights:
         shapes = [weights.get_slice(key).get_shape() for key in weights.keys()]  # noqa: SIM118
-    sites = ("self", "decoder", "memory") if settings.model.encoder_decoder else ("self",)
-    models = [settings.model.position_model(site) for site in sites]
+    positions = {p for model in position_models(subject(run).model).values() for p in model.parameters()}
     on_gpu = torch.cuda.is_available()
     return {
         "parameters": int(sum(np.prod(shape, dtype=np.int64) for shape in shapes)),
-        "position_parameters": sum(p.numel() for model in models for p in model.parameters()),
+        "position_parameters": sum(parameter.numel() for parameter in positions),
         "memory_mib": max((entry.get("memory_mib", 0) for entry in entries(run)), default=0),
         "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),

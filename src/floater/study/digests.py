@@ -10,16 +10,17 @@ from typing import Any
 
 
 def digests(given: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The SHA-256 of every file that options name.
+    """The SHA-256 of every file or directory that options name.
 
     Args:
-        given: options by name; a value that is the path of a file, or a list of such, is read.
+        given: options by name; a value that is the path of a file, or a list of such, is read. Of a directory
+            it is that of the names and contents of all files in it.
 
     Example:
         >>> digests({"window": 5, "source": "there is no such file"})
         {}
     """
-    found = {name: [_digest(path, *_state(path)) for path in _files(value)] for name, value in given.items()}
+    found = {name: [_digest(path, _state(path)) for path in _paths(value)] for name, value in given.items()}
     return {name: several for name, several in found.items() if several}
 
 
@@ -29,18 +30,27 @@ def changed(kept: Mapping[str, list[str]], given: Mapping[str, Any]) -> str | No
     return next((name for name in kept if name in given and now.get(name) != kept[name]), None)
 
 
-def _files(value: Any) -> Iterator[str]:
+def _paths(value: Any) -> Iterator[Path]:
     for path in value if isinstance(value, list) else [value]:
-        if isinstance(path, str | Path) and Path(path).is_file():
-            yield str(path)
+        if isinstance(path, str | Path) and Path(path).exists():
+            yield Path(path)
 
 
-def _state(path: str) -> tuple[int, int]:
-    found = Path(path).stat()
-    return found.st_size, found.st_mtime_ns
+def _state(path: Path) -> tuple[tuple[str, int, int], ...]:
+    """Name, size and time of a file, or of all in a directory."""
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    stats = [(file.relative_to(path).as_posix(), file.stat()) for file in files]
+    return tuple((name, found.st_size, found.st_mtime_ns) for name, found in stats)
 
 
 @lru_cache(maxsize=1024)
-def _digest(path: str, size: int, written: int) -> str:
-    with Path(path).open("rb") as file:
+def _digest(path: Path, state: tuple[tuple[str, int, int], ...]) -> str:
+    if path.is_file():
+        return _file_digest(path)
+    lines = "".join(f"{_file_digest(path / name)} {name}\n" for name, _, _ in state)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

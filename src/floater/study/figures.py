@@ -242,7 +242,7 @@ def _look(rows: Sequence[Row], index: int, marks: bool = True) -> dict[str, Any]
     mark = {"marker": _MARKS[(model + line) % len(_MARKS)], "markersize": 4} if marks else {}
     return {
         "color": _SERIES[model % len(_SERIES)],
-        "linestyle": _LINES[line % len(_LINES)],
+        "linestyle": _LINES[(model + line) % len(_LINES)],  # colour alone is not for every eye
         "linewidth": 1.5,
         **mark,
     }

@@ -16,7 +16,8 @@ from floater.study.analyses import KINDS, subject
 from floater.study.digests import changed
 from floater.study.settings import StudySettings, repeated
 from floater.tasks import registry
-from floater.tasks.run import MODEL, find_run, write_json, write_whole
+from floater.tasks.bpe import TOKENIZER_FILE
+from floater.tasks.run import MODEL, VOCABULARY, find_run, inside, write_json, write_whole
 from floater.tasks.text import DataError
 
 CELLS, PLAN, COST = "cells", "plan.json", "cost.json"
@@ -127,12 +128,13 @@ class Grid:
         write_json(self.folder / PLAN, {"tests": self.tests, "threads": threads})
 
 
-def grid(settings: StudySettings, origin: str) -> Grid:
+def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
     """The cells of a study, each found possible; nothing is written but data that `short_to_long` cuts.
 
     Args:
         settings: of the study.
         origin: where they come from, for messages.
+        train: whether cells are to run; else those with a model are taken as they are, without their data.
 
     Raises:
         SettingsError: if a cell is impossible, which it names, or the task cannot score a test set.
@@ -160,6 +162,8 @@ def grid(settings: StudySettings, origin: str) -> Grid:
         raise SettingsError(
             f"{origin}: baseline {settings.baseline!r} is no row; there are: {', '.join(names)}"
         )
+    if both := sorted(settings.checkpoints.keys() & {*names}):
+        raise SettingsError(f"{origin}: checkpoint {both[0]} has the name of a row; choose another")
     tests = _tests(settings, task, origin)
     if settings.short_to_long.given:
         data = _mapping(common.get("data"), f"{origin}: settings.data")
@@ -174,7 +178,7 @@ def grid(settings: StudySettings, origin: str) -> Grid:
         for row in rows
         for seed in row.seeds[turn : turn + 1]
     ]
-    _check(task, cells, tests, origin)
+    _check(task, cells, tests, origin, train)
     return Grid(folder, rows, cells, tests)
 
 
@@ -247,10 +251,10 @@ def _has_positions(task: registry.Task) -> bool:
 def _tests(settings: StudySettings, task: registry.Task, origin: str) -> dict[str, dict[str, Any]]:
     """The test sets, with the bins for a task that draws its own; refused is what would fail every cell."""
     measure, tests = getattr(task, "measure", None), dict(settings.tests)
-    if settings.tests and measure is None:
+    if (settings.tests or settings.bins) and measure is None:
         raise SettingsError(
-            f"{origin}: the task {settings.task!r} has no scores example by example; leave out tests, and "
-            "the rows are compared on what validates them"
+            f"{origin}: the task {settings.task!r} has no scores example by example; leave out tests and "
+            "bins, and the rows are compared on what validates them"
         )
     for name, given in tests.items():
         options = _options(measure)  # type: ignore[arg-type]
@@ -277,10 +281,11 @@ def _check_files(given: Any, where: str) -> None:
 
 
 def _check(
-    task: registry.Task, cells: list[Cell], tests: Mapping[str, Mapping[str, Any]], origin: str
+    task: registry.Task, cells: list[Cell], tests: Mapping[str, Mapping[str, Any]], origin: str, train: bool
 ) -> None:
     """Refuse what can be refused before a cell runs."""
     before = set[str]()
+    there = set() if train else {cell.name for cell in cells if (cell.run / MODEL).is_dir()}
     names, order = {cell.name for cell in cells}, list(dict.fromkeys(cell.row.name for cell in cells))
     rows: dict[str, Row] = {}
     for cell in cells:
@@ -295,11 +300,11 @@ def _check(
             )
         try:
             find_run(cell.settings)
-            if first and hasattr(task, "check"):
+            if first and cell.name not in there and hasattr(task, "check"):
                 task.check(cell.settings)
         except (DataError, SettingsError, PositionError) as error:
             raise SettingsError(f"{where}: {error}") from None
-        if first and hasattr(task, "check_test"):
+        if first and cell.name not in there and hasattr(task, "check_test"):
             for test, given in tests.items():
                 try:
                     task.check_test(cell.settings, **given)
@@ -307,6 +312,8 @@ def _check(
                     raise SettingsError(f"{where}: test {test}: {error}") from None
         before.add(cell.name)
     for cell in cells:
+        if cell.name in there:
+            continue
         where = f"{origin}: cell {cell.name}"
         for key in sorted(vars(cell.settings.data).keys() & _DATA):
             _check_files(getattr(cell.settings.data, key), f"{where}: data.{key}")
@@ -322,6 +329,9 @@ def _check(
 def files_read(settings: Any) -> dict[str, Any]:
     """What a training reads, by the name of the setting; of a warm start the weights."""
     found = {f"data.{name}": value for name, value in vars(settings.data).items()}
+    if vocabulary := found.get("data.vocabulary"):  # of a run that may go on, what is read alone
+        folder = inside(Path(vocabulary), VOCABULARY, MODEL)
+        found["data.vocabulary"] = str(folder / TOKENIZER_FILE if folder.is_dir() else folder)
     if start := getattr(settings.training, "warm_start", None):
         found["training.warm_start"] = str(Path(start) / MODEL / "model.safetensors")
     return found

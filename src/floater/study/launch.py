@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from floater.study.cell import is_finished
+from floater.study.cell import is_finished, is_trained
 from floater.study.grid import Cell, Grid
 from floater.study.local_launcher import Launcher, LocalLauncher, Started
 from floater.study.progress import fraction
@@ -33,14 +33,14 @@ def run_cells(grid: Grid, launcher: Launcher, say: Say, done: Callable[[], None]
     waiting = [cell for cell in grid.cells if cell.name not in finished]
     if finished:
         say(f"{len(finished)} of {len(grid.cells)} cells are finished")
-    ended = dict.fromkeys(finished, 0)
+    ended, runs = dict.fromkeys(finished, 0), {cell.name: cell.run for cell in grid.cells}
     running: dict[str, tuple[Cell, Started]] = {}
     bar = _bar(grid.cells, waiting)
     try:
         while waiting or running:
             for cell in _ready(waiting, ended)[: max(0, launcher.slots - len(running))]:
                 waiting.remove(cell)
-                if cell.after is not None and ended[cell.after]:
+                if cell.after is not None and not is_trained(runs[cell.after]):
                     write_whole(cell.error, f"starts from {cell.after}, which failed")
                     ended[cell.name] = 1
                     say(f"{cell.name}: failed: {last_error(cell)}")

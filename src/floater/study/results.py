@@ -106,6 +106,11 @@ class Outcome:
         found = [entry["tokens_per_second"] for entry in self.log if "tokens_per_second" in entry]
         return float(np.median(found)) if found else None
 
+    def count(self, column: Column) -> int | None:
+        """How many examples it has in a column; None where that is not known."""
+        found = self.measured.get(column.test)
+        return None if found is None else int(column.chosen(found.lengths).sum())
+
     def score(self, column: Column) -> float | None:
         """None where the cell has none, as for a bin without an example."""
         if column.test == VALIDATION:
@@ -225,10 +230,7 @@ class Results:
 
     def count(self, column: Column) -> int | None:
         """How many examples a column is of; None where that is not known."""
-        for outcome in self.outcomes:
-            if column.test in outcome.measured:
-                return int(column.chosen(outcome.measured[column.test].lengths).sum())
-        return None
+        return next((n for o in self.outcomes if (n := o.count(column)) is not None), None)
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
@@ -249,8 +251,11 @@ class Results:
                 if drawn is not None and self._paired(row, column):
                     own = self._resampled(row, column)
                     assert own is not None
-                    sentences = paired_p(own, drawn, difference)
-                found.append((row.name, column, Chance(difference, sentences, self._seeds_p(row, column))))
+                    sentences = paired_p(own, drawn, difference, self.count(column) or 0)
+                seeds = self._seeds_p(row, column)
+                if sentences is None and seeds == 0.0:  # seeds that tie give no measure of chance
+                    seeds = None
+                found.append((row.name, column, Chance(difference, sentences, seeds)))
         # One seed where others have several says nothing of the seeds, and that is half of the question.
         alone = all(len(row.seeds) == 1 for row in self.grid.rows)
         tested = {

@@ -47,7 +47,7 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True,
     except (FileExistsError, NotADirectoryError):
         raise DataError(f"{folder} is a file; a study needs a directory") from None
     with _alone(folder) if train else nullcontext():
-        cells = grid(settings, origin)
+        cells = grid(settings, origin, train=train)
         if train:
             where = launcher(settings.launcher, settings.budget, folder) if cells.cells else None
             write_whole(folder / SETTINGS, f"# floater study {folder / SETTINGS}\n" + dump(settings))

@@ -66,16 +66,33 @@ class ShortToLong:
         for side, other in (("source", "target"), ("test_source", "test_target")):
             if len(getattr(self, side)) != len(getattr(self, other)):
                 raise ValueError(f"{side} and {other} must have as many files")
-        if self.builtin and (self.cut, self.token) != (PAPER_BINS[0], cldr.TOKEN):
+        for needed, given, names in (
+            ("source or dataset", self.source or self.dataset, ("test_source", "test_target", "skip")),
+            ("dataset", self.dataset, ("dataset_config",)),
+            ("builtin", self.builtin, ("builtin_test", "builtin_mean")),
+        ):
+            if not given and (idle := self._changed(names)):
+                raise ValueError(f"{idle} needs {needed}")
+        if self.builtin and (idle := self._changed(("cut", "token", "valid", "seed", "unique"))):
             raise ValueError(
-                f"the built-in corpus is cut at {PAPER_BINS[0]} tokens of its own: leave out cut and token"
+                f"the built-in corpus is cut at {PAPER_BINS[0]} tokens of its own, with a validation of its "
+                f"own: leave out {idle}"
             )
+        for name, lines in self.skip.items():
+            if lines < 0:
+                raise ValueError(f"skip of {name} is {lines}; it must be at least 0")
         try:
             re.compile(self.token)
         except re.error as error:
             raise ValueError(f"token {self.token!r} is no regular expression: {error}") from None
         if unknown := self.skip.keys() - {*self.source, *self.target, *self.test_source, *self.test_target}:
             raise ValueError(f"skip names {min(unknown)}, which is none of the files")
+
+    def _changed(self, names: Sequence[str]) -> str | None:
+        """The first of these settings that is not its default."""
+        # of a dataclass, plain defaults are the attributes of the class; the others are empty here
+        now, plain = ({name: getattr(of, name, None) or None for name in names} for of in (self, type(self)))
+        return next((name for name in names if now[name] != plain[name]), None)
 
     @property
     def given(self) -> bool:

@@ -73,26 +73,29 @@ def resampled(
     return means
 
 
-def paired_p(ours: Array, theirs: Array, difference: float) -> float:
+def paired_p(ours: Array, theirs: Array, difference: float, examples: int) -> float:
     """Two-sided p of the paired bootstrap: how often chance makes a difference as large, to either side.
 
     Source: Koehn 2004, "Statistical significance tests for machine translation evaluation", with the
     resampled differences moved to a mean of zero (Riezler and Maxwell 2005, "On some pitfalls in automatic
     evaluation and significance testing for MT"). sacrebleu moves their absolute values instead, which makes
-    its p about half as large.
+    its p about half as large. Of few examples all samples are alike, and none differs from what was found:
+    p is at least that of all n examples falling to one side by chance, 2^(1 - n).
 
     Args:
         ours: resampled scores of a row, from `resampled`.
         theirs: those of the other.
         difference: of the scores on the test set itself.
+        examples: of that, n.
 
     Example:
-        >>> paired_p(np.array([2.0, 3.0, 4.0]), np.array([1.0, 1.0, 1.0]), 2.0)
-        0.25
+        >>> scores = np.array([2.0, 3.0, 4.0]), np.array([1.0, 1.0, 1.0])
+        >>> paired_p(*scores, difference=2.0, examples=100), paired_p(*scores, difference=2.0, examples=2)
+        (0.25, 0.5)
     """
     drawn = ours - theirs
     beyond = int(np.sum(np.abs(drawn - drawn.mean()) >= abs(difference)))
-    return (beyond + 1) / (len(drawn) + 1)
+    return max((beyond + 1) / (len(drawn) + 1), 2.0 ** (1 - examples))
 
 
 def welch_p(ours: Sequence[float], theirs: Sequence[float]) -> float | None:

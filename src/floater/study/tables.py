@@ -167,7 +167,7 @@ def scores_csv(results: Results) -> str:
         if not outcome.counts:
             continue
         for column in results.columns(None):
-            place = [column.test, column.metric, column.low, column.high, results.count(column)]
+            place = [column.test, column.metric, column.low, column.high, outcome.count(column)]
             lines.append([outcome.cell.row.name, outcome.cell.seed, *place, outcome.score(column)])
     return as_csv(lines)
 

@@ -44,6 +44,10 @@ def method(results: Results) -> str:
         f"the larger p is below {results.settings.level:g} after Holm's correction for {count} "
         f"comparison{'s' * (count > 1)}."
     )
+    unpaired = {c.row for c in tested if c.chance.sentences is None}
+    if unpaired and len(unpaired) < len({c.row for c in tested}):
+        names = [row.name for row in results.grid.rows if row.name in unpaired]
+        text += f" By the seeds alone, as their examples are not those of the others: {_listed(names)}."
     if not seeds:
         text += " There is one seed of each: what is called better or worse may still be due to the seed."
     if len(tested) < len(results.comparisons):
@@ -101,13 +105,14 @@ def _overall(results: Results) -> list[str]:
 
 def _of_column(results: Results, column: Column) -> list[str]:
     count = results.count(column)
-    where = column.label + (f" ({count:,} examples)" if count else "")
+    where = column.label + (f" ({count:,} example{'s' * (count > 1)})" if count else "")
     if count == 0:
         return [f"{column.label}: the test set has no example there."]
     values = {row.name: results.value(row, column) for row in results.grid.rows}
     known: dict[str, Value] = {name: value for name, value in values.items() if value is not None}
     if not known:
-        return [f"{where}: no cell is finished."]
+        done = any(outcome.counts for outcome in results.outcomes)
+        return [f"{where}: no cell {'has a score there' if done else 'is finished'}."]
     best = [row.name for row in results.best(column)]
     means = {value.mean for value in known.values()}
     if len(means) == 1 < len(known):

@@ -9,7 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import BertConfig, BertModel
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from floater.positions import Positions
 from floater.study.analyses import (
@@ -85,6 +87,13 @@ def test_states_of_a_shared_block_are_those_of_its_steps() -> None:
             model.encoder.blocks[0](before, model.encoder.position, state, None), after
         )
     torch.testing.assert_close(second, model(ids).last_hidden_state)
+
+
+def test_a_tokenizer_that_takes_a_line_for_a_word_finds_no_sentence(tmp_path: Path) -> None:
+    whole = Tokenizer(WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    PreTrainedTokenizerFast(tokenizer_object=whole).save_pretrained(tmp_path)
+    with pytest.raises(DataError, match=r"0 of the \d+ lines have 6 to 49 words"):
+        detect(Subject("mine", made("sinusoidal"), str(tmp_path)), LINES)
 
 
 def test_sentences_beyond_the_models_positions_are_left_out(tmp_path: Path) -> None:

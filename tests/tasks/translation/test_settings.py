@@ -105,11 +105,6 @@ def test_a_bad_setting_is_named_in_one_line(base: Path, override: str, message: 
     assert "\n" not in str(error.value)
 
 
-def test_a_warm_start_brings_its_own_vocabulary(base: Path) -> None:
-    with pytest.raises(SettingsError, match=r"data.vocabulary or training.warm_start, .* not both"):
-        load(TranslationSettings, base, ["training.warm_start=a", "data.vocabulary=b"])
-
-
 @pytest.mark.parametrize(
     ("update", "save", "valid"),
     [(1, "epoch", True), (1, 7, True), (2, "epoch", False), (3, 4, False), (3, 6, True)],

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from floater.tasks.bpe import train_bpe
 from floater.tasks.text import DataError
-from floater.tasks.translation import load_run, train
+from floater.tasks.translation import TranslationSettings, load_run, train
 from floater.tasks.translation.data import TokenPairs, collate
+from floater.tasks.translation.run import vocabulary
 from floater.tasks.translation.validation import token_loss
 from floater.tasks.translation.warm import warm_started
 from floater.training import TokenBatchSampler, smoothed_cross_entropy
@@ -104,3 +106,16 @@ def test_models_that_do_not_continue_each_other_are_refused(stage1: Path, traine
         DataError, match=r"does not fit: encoder.blocks.0.feed_forward.inner.weight is \(64, 32\)"
     ):
         warm_started(wide, plain, "stage 1")
+
+
+def test_a_warm_start_has_its_own_vocabulary(tmp_path: Path, stage1: Path, files: Files) -> None:
+    def asked(vocabulary: Path) -> TranslationSettings:
+        parts = {"data": {"vocabulary": str(vocabulary)}, "training": {"warm_start": str(stage1)}}
+        return settings(tmp_path, files, "stage2", **parts)
+
+    own = load_run(stage1, "cpu")[1].get_vocab()
+    found = vocabulary(asked(stage1), tmp_path / "stage2", pairs(files["train"]))
+    assert found.get_vocab() == own
+    train_bpe(["another text"], 280).save_pretrained(tmp_path / "other")
+    with pytest.raises(DataError, match=r"data.vocabulary, .*other, is not that of training.warm_start"):
+        vocabulary(asked(tmp_path / "other"), tmp_path / "stage2", pairs(files["train"]))

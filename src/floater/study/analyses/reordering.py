@@ -173,8 +173,8 @@ def _examples(
     found: list[tuple[list[int], list[int], Moved]] = []
     too_long = 0
     # Where a word at the beginning has other tokens than within a line, these would tell that it was moved.
-    once, *_, again = tokenizer("so so", add_special_tokens=False)["input_ids"] or [0, 0]
-    space = "" if once == again else " "
+    twice = tokenizer("so so", add_special_tokens=False)["input_ids"]
+    space = "" if twice[:1] == twice[-1:] else " "
     for line in dict.fromkeys(line.strip() for line in text):
         encoded = tokenizer(space + line)
         ids, owners = encoded["input_ids"], encoded.word_ids()

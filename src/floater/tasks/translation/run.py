@@ -10,21 +10,27 @@ from transformers import PreTrainedTokenizerFast
 from floater.settings import load
 from floater.tasks.bpe import load_bpe, train_bpe
 from floater.tasks.run import MODEL, SETTINGS, VOCABULARY, inside, load_model
-from floater.tasks.text import Pairs
+from floater.tasks.text import DataError, Pairs
 from floater.tasks.translation.settings import Decoding, TranslationSettings
 from floater.transformer import FloaterForConditionalGeneration, encoder_decoder
 
 
 def vocabulary(settings: TranslationSettings, run: Path, pairs: Pairs) -> PreTrainedTokenizerFast:
-    """The run's joint vocabulary: its own, that of the warm start, the one given, or a new one."""
-    start, data = settings.training.warm_start, settings.data
+    """The run's joint vocabulary: its own, that of the warm start, the one given, or a new one.
+
+    Raises:
+        DataError: if one cannot be read, or the one given is not that of the warm start.
+    """
     if (run / VOCABULARY).is_dir():
         return load_bpe(run / VOCABULARY)
-    if start is not None:
-        return load_bpe(inside(Path(start), VOCABULARY, MODEL))
-    if data.vocabulary is not None:
-        return load_bpe(inside(Path(data.vocabulary), VOCABULARY, MODEL))
-    return train_bpe([*pairs.source, *pairs.target], data.vocabulary_size)
+    named = {"training.warm_start": settings.training.warm_start, "data.vocabulary": settings.data.vocabulary}
+    found = [load_bpe(inside(Path(path), VOCABULARY, MODEL)) for path in named.values() if path is not None]
+    if len({tokenizer.backend_tokenizer.to_str() for tokenizer in found}) > 1:
+        raise DataError(
+            f"data.vocabulary, {settings.data.vocabulary}, is not that of training.warm_start, "
+            f"{settings.training.warm_start}; leave it out"
+        )
+    return found[0] if found else train_bpe([*pairs.source, *pairs.target], settings.data.vocabulary_size)
 
 
 def run_settings(run: str | Path) -> TranslationSettings:

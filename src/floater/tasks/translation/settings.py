@@ -131,8 +131,6 @@ class TranslationSettings:
 
     def __post_init__(self) -> None:
         check_flow(self.model, self.training)
-        if self.training.warm_start is not None and self.data.vocabulary is not None:
-            raise ValueError("give data.vocabulary or training.warm_start, which brings its own, not both")
         if not catalogue()[self.model.position].autoregressive:
             for name, beam in (
                 ("decoding.beam", self.decoding.beam),
