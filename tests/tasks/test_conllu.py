@@ -55,6 +55,8 @@ def test_words_tags_heads_and_relations_are_read(write, end):
             "\t_\troot\t_\t_\n3.1",
             "line 5: the head is '_'; it must be a word's number or 0",
         ),
+        ("\t0\troot\t_\t_\n3.1", "\t9\troot\t_\t_\n3.1", "line 5: the head is 9, of 4 words"),
+        ("3.1", "3.x", "the word has number 3.x, not 4"),
         ("\t.\tPUNCT", " . PUNCT", "line 7: there are 8 fields; CoNLL-U has 10"),
     ],
 )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from floater.tasks.text import DataError, Path, read_lines
+
+_NO_WORD = re.compile(r"\d+[-.]\d+")
+"""The number of a multiword token or of an empty node."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +48,22 @@ def read_conllu(path: Path) -> list[Sentence]:
     """
     found: list[Sentence] = []
     rows: list[list[str]] = []
+    lines: list[int] = []
     for number, line in enumerate([*read_lines(path), ""], start=1):
         if line.startswith("#"):
             continue
         if not line.strip():
             if rows:
                 found.append(_sentence(rows))
-            rows = []
+            for line_number, row in zip(lines, rows, strict=True):
+                if int(row[6]) > len(rows):
+                    raise DataError(f"{path}, line {line_number}: the head is {row[6]}, of {len(rows)} words")
+            rows, lines = [], []
             continue
         fields = line.split("\t")
         if len(fields) != 10:
             raise DataError(f"{path}, line {number}: there are {len(fields)} fields; CoNLL-U has 10")
-        if "-" in fields[0] or "." in fields[0]:
+        if _NO_WORD.fullmatch(fields[0]):
             continue
         if fields[0] != str(len(rows) + 1):
             raise DataError(f"{path}, line {number}: the word has number {fields[0]}, not {len(rows) + 1}")
@@ -64,6 +72,7 @@ def read_conllu(path: Path) -> list[Sentence]:
                 f"{path}, line {number}: the head is {fields[6]!r}; it must be a word's number or 0"
             )
         rows.append(fields)
+        lines.append(number)
     return found
 
 

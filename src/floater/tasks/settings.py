@@ -287,21 +287,25 @@ def check_flow(model: Model, training: Optimisation) -> None:
     """
     if "refresh_every" not in options(model.position):
         return
-    check_saving(training)
-    every = model.position_options.get("refresh_every", 1)
-    if every > 1 and training.accumulation > 1:
-        raise ValueError(
-            f"position_options.refresh_every is {every} and training.accumulation {training.accumulation}: "
-            "passes are counted, so only some parts of a batch would train the flow; use flow.update_every"
-        )
+    check_trained_flow(training, model.position_options.get("refresh_every", 1), "position_options")
 
 
-def check_saving(training: Optimisation) -> None:
-    """Refuse checkpoints between two updates of a flow that is trained.
+def check_trained_flow(training: Optimisation, refresh_every: int, options: str) -> None:
+    """Refuse what would train a flow otherwise than is asked for; see `check_flow`.
+
+    Args:
+        training: the settings.
+        refresh_every: passes for which vectors are reused.
+        options: where that is set, for messages.
 
     Raises:
         ValueError: as `check_flow`.
     """
+    if refresh_every > 1 and training.accumulation > 1:
+        raise ValueError(
+            f"{options}.refresh_every is {refresh_every} and training.accumulation {training.accumulation}: "
+            "passes are counted, so only some parts of a batch would train the flow; use flow.update_every"
+        )
     save, update = training.save_every, training.flow.update_every
     if update > 1 and (save == "epoch" or save % update):
         raise ValueError(

@@ -143,8 +143,16 @@ class FloaterTrainer(Trainer):
         if self._since is None:
             self._since = time.perf_counter()
         batches, labels = super().get_batch_samples(epoch_iterator, num_batches, device)
-        self._tokens = sum(map(_tokens, batches), self._tokens)
+        self._tokens = sum(map(self.tokens_of, batches), self._tokens)
         return batches, labels
+
+    def tokens_of(self, batch: Mapping[str, Any]) -> Tensor | int:
+        """How many tokens of a batch the model reads, for the log."""
+        if "attention_mask" in batch and "decoder_input_ids" not in batch:
+            read: Tensor = batch["attention_mask"].sum()
+            return read
+        labels = batch.get("labels")
+        return 0 if labels is None else (labels != IGNORED).sum()
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Take a training step, and once more if a GPU says late that a flow missed its tolerance in it."""
@@ -260,15 +268,6 @@ def _is_causal(model: Any) -> bool:
     names |= {kind.__name__ for kind in MODEL_FOR_CAUSAL_LM_MAPPING._extra_content.values()}
     within = model.get_base_model() if hasattr(model, "get_base_model") else model  # of PEFT
     return any(kind.__name__ in names for kind in type(within).__mro__)
-
-
-def _tokens(batch: Mapping[str, Any]) -> Tensor | int:
-    """Tokens of a batch, for the log."""
-    if "attention_mask" in batch and "decoder_input_ids" not in batch:
-        read: Tensor = batch["attention_mask"].sum()
-        return read
-    labels = batch.get("labels")
-    return 0 if labels is None else (labels != IGNORED).sum()
 
 
 def _check_arguments(args: TrainingArguments) -> None:

@@ -19,6 +19,7 @@ from floater.tasks.documents.command import check
 from floater.tasks.documents.data import Documents, collate, read_documents, vocabulary_of
 from floater.tasks.documents.model import stand
 from floater.tasks.documents.score import evaluate, measure
+from floater.tasks.documents.train import DocumentsTrainer
 from floater.tasks.text import DataError
 
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_hidden_layers": 1}
@@ -162,6 +163,34 @@ def test_a_directory_and_its_zip_are_the_same_documents(folder: Path) -> None:
     assert all(len(d.sentences) == 4 for d in ours)
 
 
+def test_lines_end_alike_in_a_directory_and_its_zip(tmp_path: Path) -> None:
+    for label in ("good", "bad"):
+        (tmp_path / "films" / label).mkdir(parents=True)
+        (tmp_path / "films" / label / "1.txt").write_bytes(b"a b\rc\r\nd\n")
+    shutil.make_archive(str(tmp_path / "films"), "zip", tmp_path, "films")
+    assert read_documents(tmp_path / "films") == read_documents(tmp_path / "films.zip")
+
+
+def test_a_damaged_archive_is_named(tmp_path: Path, folder: Path) -> None:
+    """Whatever byte is wrong: it is refused in a line, or, where no text is hit, read."""
+    whole = (folder / "films.zip").read_bytes()
+    refused = 0
+    for place in range(0, len(whole), len(whole) // 40):
+        broken = bytearray(whole)
+        broken[place] ^= 0xFF
+        (tmp_path / "films.zip").write_bytes(broken)
+        try:
+            read_documents(tmp_path / "films.zip")
+        except DataError:
+            refused += 1
+    assert refused > 5
+
+
+def test_the_tokens_of_a_batch_are_its_words() -> None:
+    trainer = DocumentsTrainer.__new__(DocumentsTrainer)
+    assert trainer.tokens_of(BATCH) == 4 + 1 + 2 + 3 + 6
+
+
 def test_long_sentences_become_several_and_no_word_is_lost(folder: Path) -> None:
     documents = read_documents(folder / "films.zip")
     vocabulary = vocabulary_of(documents, 1)
@@ -227,6 +256,7 @@ def test_what_a_person_gets_wrong_is_one_line(folder: Path, capsys: pytest.Captu
     config = str(write_config(folder, "new"))
     for changes, message in (
         (["data.train=none.zip"], "none.zip: cannot be read"),
+        (["data.valid_share=0.0001"], "none of the 60 documents is for 'valid', with data.valid_share"),
         (["training.max_tokens=9"], "more than training.max_tokens, 9; raise that"),
         (["model.position=learned"], "a training document: learned positions count tokens; real times need"),
         (["model.position=learned", "model.clock=index", "model.max_length=3"], "learned positions end at 2"),
@@ -241,6 +271,13 @@ def test_what_a_person_gets_wrong_is_one_line(folder: Path, capsys: pytest.Captu
     (folder / "one" / "only" / "2.txt").write_text("\n")
     with pytest.raises(DataError, match=r"document only/2\.txt has no word"):
         read_documents(folder / "one")
+    for flow in (["training.save_every=3"], ["training.save_every=epoch"]):
+        with pytest.raises(SettingsError, match=r"with flow\.update_every 2 it must be a multiple"):
+            load(
+                DocumentsSettings,
+                config,
+                ["model.word_position=floater", "training.flow.update_every=2", "training.average=1", *flow],
+            )
     with pytest.raises(SettingsError, match="leave nothing for training"):
         load(DocumentsSettings, config, ["data.test_share=0.9"])
 

@@ -103,6 +103,14 @@ def test_what_is_wrong_is_named_with_its_sequence_and_index(tmp_path, rows, mess
 def test_what_cannot_be_read_is_named(table, tmp_path):
     with pytest.raises(DataError, match="has no column 'when'; it has: id, time, type"):
         read_sequences(table, Columns(time="when"))
+    twice = tmp_path / "twice.csv"
+    twice.write_text("id,time,type,time\na,1,x,2\n")
+    with pytest.raises(DataError, match="has two columns 'time'; it has: id, time, type, time"):
+        read_sequences(twice, Columns())
+    latin = tmp_path / "latin.csv"
+    latin.write_bytes("id,time,type,größe\na,1,x,2\n".encode("latin-1"))
+    with pytest.raises(DataError, match="cannot be read"):
+        read_sequences(latin, Columns())
     with pytest.raises(DataError, match=r"events are read from \.csv"):
         read_sequences(tmp_path / "events.txt", Columns())
     with pytest.raises(DataError, match="cannot be read"):

@@ -90,7 +90,9 @@ def test_a_checkpoint_without_its_body_is_refused(tmp_path: Path, bert: Path) ->
             load_tokenizer(str(bert)),
             print,
         )
-    with pytest.raises(DataError, match="no model can be loaded"):
+    with pytest.raises(
+        DataError, match=r"lacks \d+ parameters .* or has them in another shape, such as bert"
+    ):
         start(
             Checkpoint(str(bert), {"hidden_size": 64}),
             Plug(),
@@ -114,6 +116,41 @@ def test_a_head_that_fits_is_kept(tmp_path: Path, bert: Path) -> None:
     after = start(Checkpoint(str(tmp_path)), Plug(), HEADS["classes"], tokenizer, said.append)
     assert torch.equal(before.classifier.weight, after.classifier.weight)
     assert not any("new parameters" in line for line in said)
+
+
+def test_a_head_for_other_labels_is_new_or_said(tmp_path: Path, bert: Path) -> None:
+    """As when RTE is learned from a model of MNLI, or MNLI goes on with its labels in another order."""
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(bert)
+    names = ["contradiction", "neutral", "entailment"]
+    config.id2label, config.label2id = dict(enumerate(names)), {name: i for i, name in enumerate(names)}
+    before = BertForSequenceClassification(config)
+    before.save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    tokenizer.save_pretrained(tmp_path)
+
+    def started(*labels: str) -> tuple[BertForSequenceClassification, str]:
+        said: list[str] = []
+        told = {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
+        head = Head(AutoModelForSequenceClassification, told)
+        found = start(Checkpoint(str(tmp_path)), Plug(), head, tokenizer, said.append)
+        assert isinstance(found, BertForSequenceClassification)
+        return found, "\n".join(said)
+
+    two, said = started("entailment", "not_entailment")
+    assert two.classifier.weight.shape[0] == 2
+    assert torch.equal(
+        two.bert.embeddings.word_embeddings.weight, before.bert.embeddings.word_embeddings.weight
+    )
+    assert "new parameters" in said
+    assert "classifier.weight" in said
+    same, said = started(*names)
+    assert torch.equal(same.classifier.weight, before.classifier.weight)
+    assert "is now for" not in said
+    _, said = started(*reversed(names))
+    assert (
+        "was for contradiction, neutral, entailment; it is now for entailment, neutral, contradiction" in said
+    )
 
 
 def test_a_folder_inside_a_package() -> None:
@@ -144,3 +181,8 @@ def test_checkpoints_between_updates_of_a_flow_are_refused() -> None:
         check_flow(model, training)
     model.floater.requires_grad_(False)
     check_flow(model, training)
+    floater.unplug(model)
+    floater.plug(model, refresh_every=2)
+    check_flow(model, Training())
+    with pytest.raises(DataError, match=r"plug\.options\.refresh_every is 2 and training\.accumulation 2"):
+        check_flow(model, Training(accumulation=2))

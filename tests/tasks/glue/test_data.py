@@ -55,6 +55,8 @@ def test_only_the_broken_lines_of_qqp_are_left_out(tmp_path: Path) -> None:
     text = head + "1\t1\t2\ta\tb\t1\n2\t1\t2\tbroken\n3\t1\t2\tc\td\t0\n"
     found = read_examples(written(tmp_path, text), TASKS["QQP"])
     assert (found.labels, found.left_out, found.indices) == ([1, 0], 1, ["1", "3"])
+    with pytest.raises(DataError, match=r"line 3: 4 fields between tabs"):  # each line wants a prediction
+        read_examples(written(tmp_path, text), TASKS["QQP"], labelled=False)
 
 
 @pytest.mark.parametrize(

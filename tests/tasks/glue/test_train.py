@@ -145,6 +145,8 @@ def test_the_table_sets_runs_beside_each_other(folder: Path, bert: Path, learned
     middle, low, high = sum(scores) / 2, min(scores), max(scores)
     assert rows[4][1] == f"{middle:.1f} ({low:.1f}-{high:.1f}, 2)"
     assert rows[4][2] == "-"
+    further = train(settings(folder, other, "further", plug={"options": None}))
+    assert "\n| FLOATER (of the checkpoint) " in table([str(further)])
 
 
 @pytest.fixture(scope="module")

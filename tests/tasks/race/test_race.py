@@ -121,7 +121,8 @@ def test_what_is_cut_is_counted(bert: Path) -> None:
         ({"answers": ["A", "B"]}, "'answers' must be a list, as long as 'questions'"),
         ({"options": [["a", "b", "c"]]}, "question 0: a question must be a text with 4 options"),
         ({"article": None}, "there must be a text 'article'"),
-        ({"questions": 5}, "'questions' must be a list"),
+        ({"questions": 5}, "there must be a list 'questions'"),
+        ({"questions": None}, "there must be a list 'questions'"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, change: dict[str, object], message: str) -> None:
@@ -132,6 +133,16 @@ def test_what_is_wrong_is_named(tmp_path: Path, change: dict[str, object], messa
     with pytest.raises(DataError, match=message) as refused:
         read_race(tmp_path)
     assert str(refused.value).startswith(str(file))
+
+
+def test_files_of_both_levels_may_have_one_name(tmp_path: Path) -> None:
+    """As those of the official release, which are numbered."""
+    write_race(tmp_path, 2, 0)
+    for level in ("middle", "high"):
+        for i in range(2):
+            (tmp_path / level / f"{level}{i}.txt").rename(tmp_path / level / f"{i}.txt")
+    ids = [question.id for question in read_race(tmp_path)]
+    assert ids == [f"{level}{i}.txt/{n}" for level in ("middle", "high") for i in (0, 1) for n in (0, 1)]
 
 
 def test_folders(tmp_path: Path, folder: Path, bert: Path, capsys: pytest.CaptureFixture[str]) -> None:

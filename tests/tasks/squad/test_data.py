@@ -65,6 +65,7 @@ def test_a_part_of_the_articles(tmp_path: Path) -> None:
     ("value", "message"),
     [
         ([], "at its top there must be a list named 'data'"),
+        ({"data": [None]}, "article 0: not the layout of SQuAD: 'paragraphs'"),
         ({"data": []}, "there is no question in it; the file has 0 articles"),
         ({"data": [{"title": "A"}]}, "article 0: not the layout of SQuAD: 'paragraphs'"),
         (squad([("c", [{"id": "a", "answers": []}])]), "article 0 'T0', paragraph 0: .*'question'"),

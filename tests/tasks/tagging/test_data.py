@@ -89,12 +89,14 @@ def test_a_sentence_that_is_no_tree_is_named_where_trees_are_read(tmp_path: Path
         ([1, 0], "sentence 2: it has no root"),
         ([-1, -1], "sentence 2: it has 2 roots"),
         ([-1, 2, 1], "sentence 2: it has a cycle: node 1"),
-        ([-1, 4], "sentence 2: it: node 1 has parent 4"),
     ):
         path.write_text(conllu([good, (["w"] * len(parents), ["X"] * len(parents), parents)]))
         with pytest.raises(DataError, match=message):
             read_sentences(path, structured=True)
         assert len(read_sentences(path, structured=False)) == 2
+    path.write_text(conllu([good, (["w", "v"], ["X", "_"], [-1, 0])]))
+    with pytest.raises(DataError, match=r"sentence 2: 'v' has no tag \(UPOS is _\)"):
+        read_sentences(path, structured=False)
     path.write_text("# nothing\n")
     with pytest.raises(DataError, match="holds no sentence"):
         read_sentences(path, structured=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,8 +56,8 @@ def read_documents(source: str | Path) -> list[Document]:
         else:
             with zipfile.ZipFile(name) as archive:
                 paths = sorted(p for p in archive.namelist() if p.endswith(".txt") and "/" in p)
-                files = [(p, decode_lines(archive.read(p).splitlines(True), p)) for p in paths]
-    except (OSError, zipfile.BadZipFile) as error:
+                files = [(p, decode_lines(io.BytesIO(archive.read(p)), p)) for p in paths]
+    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # the last if it is encrypted
         raise DataError(f"{name}: cannot be read ({error})") from error
     found, seen = [], dict[str, str]()
     for file, of_file in files:

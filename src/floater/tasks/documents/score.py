@@ -18,6 +18,7 @@ from floater.tasks.measurement import Measurement
 from floater.tasks.run import SETTINGS, evaluating, load_model
 from floater.tasks.split import split
 from floater.tasks.tagging.data import Vocabulary
+from floater.tasks.text import DataError
 from floater.training import TokenBatchSampler
 
 
@@ -106,9 +107,19 @@ def load_run(
 
 
 def part_of(documents: list[Document], part: str, data: Data) -> list[Document]:
-    """The documents of "train", "valid" or "test"."""
+    """The documents of "train", "valid" or "test".
+
+    Raises:
+        DataError: if there is none.
+    """
     shares = {"valid": data.valid_share, "test": data.test_share}
-    return split(documents, part, **shares, seed=data.split_seed, name=lambda document: document.id)
+    found = split(documents, part, **shares, seed=data.split_seed, name=lambda document: document.id)
+    if not found:
+        raise DataError(
+            f"none of the {len(documents):,} documents is for '{part}', with data.valid_share "
+            f"{data.valid_share}, test_share {data.test_share} and split_seed {data.split_seed}"
+        )
+    return found
 
 
 def evaluate(run: str | Path, source: str | Path, part: str | None = None) -> Classified:

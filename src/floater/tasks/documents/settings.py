@@ -65,9 +65,16 @@ class Model(settings.Model):
         super().__post_init__()
         check_numbers(self, positive=("word_layers",))
         try:
-            settings.Model(self.preset, self.word_position, self.word_position_options, changes=self.changes)
+            _ = self.words
         except ValueError as error:
             raise ValueError(f"word_position: {error}") from error
+
+    @property
+    def words(self) -> settings.Model:
+        """The Transformer of the word level."""
+        return settings.Model(
+            self.preset, self.word_position, self.word_position_options, changes=self.changes
+        )
 
     def config(self, vocab_size: int, **found: Any) -> DocumentsConfig:
         """The Hugging Face configuration with what the training set says; see `DocumentsConfig`."""
@@ -111,4 +118,5 @@ class DocumentsSettings:
     training: Training = field(default_factory=Training)
 
     def __post_init__(self) -> None:
-        check_flow(self.model, self.training)
+        for level in (self.model, self.model.words):
+            check_flow(level, self.training)

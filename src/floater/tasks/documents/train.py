@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
-from torch import nn
+from torch import Tensor, nn
 from transformers import set_seed
 
 from floater.encodings import PositionError
@@ -18,7 +19,7 @@ from floater.tasks.documents.settings import DocumentsSettings
 from floater.tasks.optimisation import check_schedule
 from floater.tasks.run import VOCABULARY, Say, begin_run, trained
 from floater.tasks.split import PARTS
-from floater.tasks.tagging.data import Vocabulary
+from floater.tasks.tagging.data import PAD, Vocabulary
 from floater.tasks.text import DataError
 from floater.tasks.trainer import TaskTrainer
 
@@ -37,6 +38,11 @@ class DocumentsTrainer(TaskTrainer):
     def __init__(self, *, vocabulary: Vocabulary, valid: Documents, **kwargs: Any) -> None:
         super().__init__(data_collator=collate, **kwargs)
         self.vocabulary, self.valid = vocabulary, valid
+
+    def tokens_of(self, batch: Mapping[str, Any]) -> Tensor:
+        """The words."""
+        words: Tensor = (batch["words"] != PAD).sum()
+        return words
 
     def validation(self, model: nn.Module) -> dict[str, float]:
         """Loss and accuracy of the validation documents."""

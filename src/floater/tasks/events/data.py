@@ -104,15 +104,15 @@ def _table(name: str, columns: Columns) -> pa.Table:
                 f"{name}: events are read from .csv, .csv.gz, .parquet, a directory with {TIMES} and "
                 f"{TYPES}, or hf:NAME"
             )
-    except (OSError, pa.ArrowException, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
+        there = table.column_names
+    except DataError:
+        raise
+    except Exception as error:  # Arrow and datasets raise many kinds
         raise DataError(f"{name}: cannot be read ({' '.join(str(error).split())})") from error
-    lacking = [column for column in wanted if column not in table.column_names]
-    if lacking:
-        raise DataError(
-            f"{name} has no column '{lacking[0]}'; it has: {', '.join(table.column_names)} (data.columns)"
-        )
+    for column in wanted:
+        if there.count(column) != 1:
+            how = "two columns" if column in there else "no column"
+            raise DataError(f"{name} has {how} '{column}'; it has: {', '.join(there)} (data.columns)")
     return table
 
 

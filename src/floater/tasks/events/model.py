@@ -220,7 +220,8 @@ class FloaterForSeries(FloaterPreTrainedModel):
 
     Every event is a query at its own time; only events with a value that is shown are keys. So what is said
     of one time does not depend on which other times are asked for, unless one is before the first event,
-    from which all are measured; nor on the order of the events.
+    from which all are measured; nor on the order of the events. Both hold for the clock "time": with "index"
+    the place of an event among all others is its position.
 
     Args:
         config: with the features.

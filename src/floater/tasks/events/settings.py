@@ -49,12 +49,12 @@ class Data:
         test_share: share that no training sees (floater evaluate --part test).
         split_seed: another one draws other parts.
         max_events: longer sequences are cut into pieces of so many predicted events, each measured from its
-            first one.
+            first one; a piece of one event, from which nothing can be told, is left out.
         unit: how much of the data's time one unit is, in which gaps and errors are told (86400 for days of
             seconds).
         gap: units from one position to the next; null is the median gap of the training events.
         resolution: units; a shorter gap counts as this long. Needed where events share a time.
-        hidden: share of a sequence's events whose values are to be told: any ("interpolate") or the last ones
+        hidden: share of a piece's events whose values are to be told: any ("interpolate") or the last ones
             ("forecast").
     """
 

@@ -180,7 +180,8 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
     columns = [values[observed[:, i], i] for i in range(values.shape[1])]
     found["features"] = list(data.columns.values)
     found["means"] = [float(column.mean()) for column in columns]
-    found["scales"] = [float(column.std()) or 1.0 for column in columns]
+    # the deviation of equal numbers is not 0 where their mean is rounded
+    found["scales"] = [float(column.std()) if np.ptp(column) > 0 else 1.0 for column in columns]
     return model.config(**found)
 
 

@@ -119,7 +119,8 @@ def start(
 ) -> PreTrainedModel:
     """A checkpoint's model under a head, plugged as asked, before its first step.
 
-    Parameters of the head, and of a pooler in front of it, may be new; this is said.
+    Parameters of the head, and of a pooler in front of it, may be new; this is said. So is a head that the
+    checkpoint has, for labels in another order.
 
     Raises:
         DataError: if the checkpoint cannot be loaded, lacks other parameters, or cannot be plugged.
@@ -134,17 +135,21 @@ def start(
     try:
         with _quiet():
             model, found = head.auto.from_pretrained(
-                folder, config=config, output_loading_info=True, dtype=torch.float32
+                folder,
+                config=config,
+                output_loading_info=True,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,  # they are new, as if there were none
             )
     except _UNREADABLE as error:
         raise DataError(f"{checkpoint.path}: no model can be loaded ({first_line(error)})") from error
-    new = sorted(found["missing_keys"])
+    new = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
     body = f"{model.base_model_prefix}."
     lacking = [name for name in new if name.startswith(body) and not any(p in name for p in _POOLERS)]
     if lacking:
         raise DataError(
             f"{checkpoint.path}: the checkpoint lacks {len(lacking)} parameters of {type(model).__name__}, "
-            f"such as {lacking[0]}"
+            f"or has them in another shape, such as {lacking[0]}"
         )
     if len(tokenizer) > config.get_text_config().vocab_size:
         raise DataError(
@@ -156,6 +161,9 @@ def start(
     say(f"{type(model).__name__}: {model.num_parameters():,} parameters, {flow:,} in a plugged flow")
     if new:
         say(f"new parameters, not in {checkpoint.path}: {', '.join(new)}")
+    before, now = ([*of.id2label.values()] for of in (_config(folder), config))
+    if not new and {*map(str.lower, before)} == {*map(str.lower, now)} and before != now:
+        say(f"the head of {checkpoint.path} was for {', '.join(before)}; it is now for {', '.join(now)}")
     return cast(PreTrainedModel, model)
 
 

@@ -11,12 +11,13 @@ from typing import Any, Protocol
 from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
+from floater.flow import FlowEncoder
 from floater.tasks.finetuning.checkpoint import Head, load_tokenizer, start
 from floater.tasks.finetuning.features import Features, collate, loss, predict
 from floater.tasks.finetuning.settings import Checkpoint, Plug, Training
 from floater.tasks.optimisation import check_schedule, flow_parameters
 from floater.tasks.run import Say, begin_run
-from floater.tasks.settings import Optimisation, check_saving
+from floater.tasks.settings import Optimisation, check_trained_flow
 from floater.tasks.text import DataError
 from floater.tasks.trainer import TaskTrainer
 
@@ -132,15 +133,17 @@ def fine_tune(
 
 
 def check_flow(model: PreTrainedModel, training: Optimisation) -> None:
-    """Refuse checkpoints from which the training of the model's flow could not go on.
+    """Refuse settings with which the model's flow would be trained otherwise than is asked for.
 
     Raises:
-        DataError: if they fall between two updates of the flow.
+        DataError: if checkpoints fall between two updates of the flow, or it is reused among the parts of a
+            batch.
     """
     flow = flow_parameters(model)
     if any(parameter.requires_grad for name, parameter in model.named_parameters() if name in flow):
+        every = max(part.refresh_every for part in model.modules() if isinstance(part, FlowEncoder))
         try:
-            check_saving(training)
+            check_trained_flow(training, every, "plug.options")
         except ValueError as error:
             raise DataError(str(error)) from error
 

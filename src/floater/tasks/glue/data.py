@@ -96,7 +96,7 @@ def read_examples(path: str | Path, task: GlueTask, *, labelled: bool = True) ->
     for number, line in enumerate(lines[begin:], start=begin + 1):
         fields = line.split("\t")
         if len(fields) not in ((width,) if width else task.columns):
-            if task.corrupt:
+            if task.corrupt and labelled:
                 left_out += 1
                 continue
             wanted = width or " or ".join(map(str, task.columns))

@@ -14,7 +14,7 @@ from floater.settings import load, peek
 from floater.tasks.finetuning import Plug
 from floater.tasks.glue.settings import GlueSettings
 from floater.tasks.glue.tasks import TASKS
-from floater.tasks.run import RESULT, SETTINGS, differences
+from floater.tasks.run import MODEL, RESULT, SETTINGS, differences
 from floater.tasks.text import DataError
 
 GROUPS = {
@@ -26,18 +26,19 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run: its directory, settings and result."""
+    """A finished run: its directory, settings and result, and whether its model has a flow."""
 
     run: str
     settings: GlueSettings
     result: dict[str, Any]
+    plugged: bool = False
 
     @property
     def row(self) -> str:
         """What the run plugged, as a row of the table is called."""
         plug = self.settings.plug
         if plug == Plug():
-            return "baseline"
+            return "FLOATER (of the checkpoint)" if self.plugged else "baseline"
         said = [f"{name}={value}" for name, value in (plug.options or {}).items()]
         said += [f"flow={plug.flow}"] if plug.flow else []
         said += [f"train={plug.train}"] if plug.train != "all" else []
@@ -66,7 +67,11 @@ def read_run(run: str) -> Finished:
         raise DataError(f"{run} is not finished (no {RESULT})")
     settings = load(GlueSettings, Path(run) / SETTINGS)
     try:
-        finished = Finished(run, settings, json.loads((Path(run) / RESULT).read_text(encoding="utf-8")))
+        result, config = (
+            json.loads((Path(run) / name).read_text(encoding="utf-8"))
+            for name in (RESULT, f"{MODEL}/config.json")
+        )
+        finished = Finished(run, settings, result, bool(config.get("floater")))
         _ = finished.scores
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{Path(run) / RESULT} is not the result of a GLUE run ({error!r})") from error

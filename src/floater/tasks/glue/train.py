@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,9 @@ def _train(settings: GlueSettings, run: Path, state: PartialState, say: Say) -> 
     valid = {split: _labelled(data, split, task) for split in task.valid}
     said = ", ".join(f"{len(part):,} of {split}" for split, part in valid.items())
     say(f"{task.name}: {len(examples):,} training examples; validation: {said}")
-    if examples.left_out:
-        say(f"{examples.left_out:,} broken training lines left out")
+    for name, part in {"train": examples, **valid}.items():
+        if part.left_out:
+            say(f"{part.left_out:,} broken lines of {name} left out")
 
     def prepare(tokenizer: PreTrainedTokenizerFast) -> Parts:
         features = {split: encode(tokenizer, *part.pairs, data.max_length) for split, part in valid.items()}
@@ -91,6 +93,8 @@ def evaluate(run: str | Path, source: str) -> tuple[dict[str, float], list[str]]
         DataError: if the run or the file is not what it must be, or there are no labels.
     """
     settings, task, examples = _source(run, source, labelled=True)
+    if examples.left_out:
+        warnings.warn(f"{source}: {examples.left_out:,} broken lines are left out", stacklevel=2)
     if examples.labels is None:
         raise DataError(f"{source} has no labels to score with; `floater predict` writes predictions")
     outputs = _outputs(settings, run, examples)

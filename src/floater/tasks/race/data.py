@@ -83,6 +83,8 @@ def _passage(path: Path, level: str) -> Iterator[Question]:
         read = json.loads("\n".join(read_lines(path)))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
+    if isinstance(read, dict) and not isinstance(read.get("questions"), list):
+        raise DataError(f"{path}: not a passage of RACE: there must be a list 'questions'")
     parts = {name: read.get(name) if isinstance(read, dict) else None for name in ("questions", "options")}
     if not isinstance(read, dict) or not isinstance(read.get("article"), str):
         raise DataError(f"{path}: not a passage of RACE: there must be a text 'article'")
@@ -98,8 +100,9 @@ def _passage(path: Path, level: str) -> Iterator[Question]:
             raise DataError(f"{place}: a question must be a text with {len(LETTERS)} options")
         if answer is not None and (not isinstance(answer, str) or answer not in tuple(LETTERS)):
             raise DataError(f"{place}: answer {answer!r} is none of {', '.join(LETTERS)}")
+        name = path.name if path.name.startswith(level) else level + path.name  # both levels have an 1001.txt
         yield Question(
-            f"{path.name}/{number}",
+            f"{name}/{number}",
             level,
             read["article"],
             asked,

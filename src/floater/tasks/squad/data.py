@@ -87,8 +87,9 @@ def read_squad(source: str | Path) -> Questions:
     seen: set[str] = set()
     for number, article in enumerate(data[articles], start=articles.start or 0):
         place = f"{file}, article {number}"
+        paragraphs = _get(article, "paragraphs", list, place)
         title = str(_get(article, "title", str, place)) if "title" in article else ""
-        for part, paragraph in enumerate(_get(article, "paragraphs", list, place)):
+        for part, paragraph in enumerate(paragraphs):
             here = f"{place} {title!r}, paragraph {part}"
             context = _get(paragraph, "context", str, here)
             for asked in _get(paragraph, "qas", list, here):

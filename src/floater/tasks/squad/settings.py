@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -46,6 +47,8 @@ class Answers:
 
     def __post_init__(self) -> None:
         check_numbers(self, max_tokens=1)
+        if self.threshold is not None and math.isnan(self.threshold):
+            raise ValueError("threshold is nan; it must be a number")
 
 
 @dataclass(frozen=True)

@@ -138,11 +138,15 @@ def read_sentences(path: str | Path, *, structured: bool) -> list[Sentence]:
         structured: their trees shall be used, so they must be trees.
 
     Raises:
-        DataError: if the file cannot be read, has no sentence, or one is no tree.
+        DataError: if the file cannot be read, has no sentence, or one is no tree or has a word without a tag.
     """
     sentences = read_conllu(path)
     if not sentences:
         raise DataError(f"{path} holds no sentence")
+    for number, sentence in enumerate(sentences, start=1):
+        if "_" in sentence.tags:
+            word = sentence.words[sentence.tags.index("_")]
+            raise DataError(f"{path}, sentence {number}: {word!r} has no tag (UPOS is _)")
     for number, sentence in enumerate(sentences if structured else (), start=1):
         try:
             trees([sentence.parents])
