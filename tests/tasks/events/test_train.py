@@ -18,7 +18,7 @@ from floater.tasks.events import EventsSettings, evaluate, load_run, read_sequen
 from floater.tasks.events.command import check
 from floater.tasks.events.score import part_of
 from floater.tasks.events.settings import Columns
-from floater.tasks.events.train import EventsTrainer, _sequences, mean_nll
+from floater.tasks.events.train import EventsTrainer, _sequences, configured, mean_nll
 from floater.tasks.text import DataError
 
 from .small import VALUES, clocks, settings, waves, write_config, write_csv
@@ -31,6 +31,16 @@ CONFIGS = sorted((ROOT / "configs" / "events").glob("*.yaml"))
 def result(run: Path) -> dict[str, float]:
     found: dict[str, float] = json.loads((run / "result.json").read_text())
     return found
+
+
+def test_equal_values_have_no_spread_of_rounding(tmp_path: Path) -> None:
+    rows = [(name, time, x, 0.1) for name, time, x, _ in waves(10, seed=0)]
+    data = VALUES | {"train": str(write_csv(tmp_path / "equal.csv", rows, "x", "y"))}
+    made = settings(tmp_path, data=data, model={"goal": "interpolate"})
+    sequences = read_sequences(made.data.train, made.data.columns)
+    varied, equal = configured(made, sequences).scales
+    assert varied == pytest.approx(0.7, abs=0.05)  # of a sine
+    assert equal == 1.0
 
 
 def test_times_tell_what_indices_do_not(trained: Path, folder: Path) -> None:

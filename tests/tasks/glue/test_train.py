@@ -15,6 +15,7 @@ from floater.tasks.finetuning.train import FineTuner
 from floater.tasks.glue import TASKS, GlueSettings, evaluate, predict, read_examples, table, train
 from floater.tasks.language_modeling import LanguageModelingSettings
 from floater.tasks.language_modeling import train as train_language_model
+from floater.tasks.text import DataError
 
 from .small import settings, write_cola, write_config
 
@@ -193,6 +194,25 @@ def test_sentences_that_lose_their_ends_are_said_wherever_they_are(
     for reads in (evaluate, predict):
         with pytest.warns(CutTexts, match=r"^1 texts cut at data\.max_length$"):
             reads(run, source)
+
+
+def test_broken_lines_are_said_wherever_they_are(
+    bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "QQP").mkdir()
+    lines = [f"{i}\t1\t2\tgood\t{'good' if i % 2 else 'bad'}\t{i % 2}" for i in range(8)]
+    text = "\n".join(["id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", *lines, "8\tbroken"])
+    for split in ("train", "dev"):
+        (tmp_path / "QQP" / f"{split}.tsv").write_text(text + "\n", encoding="utf-8")
+    run = train(settings(tmp_path, bert, data={"folder": str(tmp_path), "task": "QQP"}, training=ONCE))
+    said = capsys.readouterr().err
+    for split in ("train", "dev"):
+        assert f"1 broken lines of {split} left out" in said
+    dev = str(tmp_path / "QQP" / "dev.tsv")
+    with pytest.warns(UserWarning, match=r"dev\.tsv: 1 broken lines are left out"):
+        evaluate(run, dev)
+    with pytest.raises(DataError, match=r"dev\.tsv, line 10: 2 fields between tabs"):
+        predict(run, dev)
 
 
 def test_every_setting_is_explained() -> None:
