@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from floater.settings import SettingsError, load
-from floater.study.grid import grid
+from floater.study.digests import digests
+from floater.study.grid import files_read, grid
 from floater.study.short_to_long import TEST
 from floater.tasks.translation import TranslationSettings
 from floater.transformer import FloaterConfig, FloaterModel
@@ -180,6 +181,22 @@ def test_an_impossible_cell_is_named_before_anything_runs(
         grid(settings(tmp_path, **changes), "here")
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "cells").exists()
+
+
+def test_what_a_training_reads_are_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not a directory that is called as the language."""
+    monkeypatch.chdir(tmp_path)
+    Path("en").mkdir()
+    Path("voc").mkdir()
+    Path("voc/tokenizer.json").touch()
+    common = settings(tmp_path).settings
+    common["data"]["vocabulary"] = "voc"
+    cell = grid(settings(tmp_path / "study", settings=common), "here").cells[0]
+    read = digests(files_read(cell.settings))
+    sides = {f"data.{part}_{side}" for part in ("train", "valid") for side in ("source", "target")}
+    assert read.keys() == {*sides, "data.vocabulary"}
+    Path("voc/checkpoint").touch()  # of a run that goes on
+    assert digests(files_read(cell.settings)) == read
 
 
 def test_a_checkpoint_may_not_hide_a_row(tmp_path: Path) -> None:
