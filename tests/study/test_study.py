@@ -21,9 +21,7 @@ import yaml
 from floater.cli import main
 from floater.settings import SettingsError, dump
 from floater.study import launch, local_launcher, run
-from floater.study.cell import _cost as cost
 from floater.study.cell import is_finished, read, software
-from floater.study.digests import changed, digests
 from floater.study.grid import grid
 from floater.study.launch import run_cells
 from floater.study.local_launcher import LocalLauncher
@@ -34,7 +32,6 @@ from floater.tasks.measurement import Measurement
 from floater.tasks.text import DataError
 from floater.tasks.translation import evaluate
 from floater.tasks.translation.command import measure as translation_measure
-from floater.transformer import FloaterConfig, FloaterForCausalLM
 
 from .small import Inline, settings
 
@@ -170,22 +167,6 @@ def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.Monk
         run.study(asked, say=lambda text: None)
 
 
-def test_directories_that_changed_are_noticed(tmp_path: Path) -> None:
-    folder = tmp_path / "reviews" / "good"
-    folder.mkdir(parents=True)
-    (folder / "1.txt").write_text("a", encoding="utf-8")
-    given = {"train": str(tmp_path / "reviews"), "window": 5}
-    kept = digests(given)
-    assert kept.keys() == {"train"}
-    assert changed(kept, given) is None
-    (folder / "1.txt").write_text("b", encoding="utf-8")
-    assert changed(kept, given) == "train"
-    (folder / "1.txt").write_text("a", encoding="utf-8")
-    assert changed(kept, given) is None
-    folder.rename(folder.with_name("bad"))  # the label is the name
-    assert changed(kept, given) == "train"
-
-
 def test_a_cell_goes_on_from_one_that_is_trained_and_fails_a_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,18 +191,6 @@ def test_a_cell_goes_on_from_one_that_is_trained_and_fails_a_test(
         ("failed", ["lengths"]),
         ("finished", ["lengths", "t"]),
     ]
-
-
-@pytest.mark.parametrize(("periods", "counted"), [("component", 64), ("word", 500), ("both", 64 * 500)])
-def test_position_parameters_are_those_of_the_model(tmp_path: Path, periods: str, counted: int) -> None:
-    """As of those that have some for each word of the vocabulary."""
-    options = {"periods": periods}
-    config = FloaterConfig.preset("tiny", vocab_size=500, position="complex", position_options=options)
-    model = FloaterForCausalLM(config)
-    model.save_pretrained(tmp_path / "model")
-    found = cost(tmp_path)
-    assert found["position_parameters"] == counted
-    assert found["parameters"] == sum(p.numel() for p in model.parameters())
 
 
 def test_a_cell_that_ends_without_a_word_is_a_failed_one(

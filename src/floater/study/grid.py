@@ -290,7 +290,7 @@ def _check(
     rows: dict[str, Row] = {}
     for cell in cells:
         where = f"{origin}: cell {cell.name}"
-        first = cell.row.name not in rows
+        first = cell.row.name not in rows and cell.name not in there
         if cell.name in before or rows.setdefault(cell.row.name, cell.row) is not cell.row:
             raise SettingsError(f"{where}: there are two cells of this name; rename a model")
         above = order[: order.index(cell.row.name)]
@@ -300,11 +300,11 @@ def _check(
             )
         try:
             find_run(cell.settings)
-            if first and cell.name not in there and hasattr(task, "check"):
+            if first and hasattr(task, "check"):
                 task.check(cell.settings)
         except (DataError, SettingsError, PositionError) as error:
             raise SettingsError(f"{where}: {error}") from None
-        if first and cell.name not in there and hasattr(task, "check_test"):
+        if first and hasattr(task, "check_test"):
             for test, given in tests.items():
                 try:
                     task.check_test(cell.settings, **given)

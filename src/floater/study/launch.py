@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,16 +33,16 @@ def run_cells(grid: Grid, launcher: Launcher, say: Say, done: Callable[[], None]
     waiting = [cell for cell in grid.cells if cell.name not in finished]
     if finished:
         say(f"{len(finished)} of {len(grid.cells)} cells are finished")
-    ended, runs = dict.fromkeys(finished, 0), {cell.name: cell.run for cell in grid.cells}
+    ended = set(finished)
     running: dict[str, tuple[Cell, Started]] = {}
     bar = _bar(grid.cells, waiting)
     try:
         while waiting or running:
             for cell in _ready(waiting, ended)[: max(0, launcher.slots - len(running))]:
                 waiting.remove(cell)
-                if cell.after is not None and not is_trained(runs[cell.after]):
+                if cell.after is not None and not is_trained(cell.run.with_name(cell.after)):
                     write_whole(cell.error, f"starts from {cell.after}, which failed")
-                    ended[cell.name] = 1
+                    ended.add(cell.name)
                     say(f"{cell.name}: failed: {last_error(cell)}")
                     continue
                 cell.error.unlink(missing_ok=True)  # it may end before it can do so itself
@@ -53,7 +53,7 @@ def run_cells(grid: Grid, launcher: Launcher, say: Say, done: Callable[[], None]
                 if code is None:
                     continue
                 del running[name]
-                ended[name] = code
+                ended.add(name)
                 if code and not cell.error.is_file():
                     with suppress(OSError):
                         write_whole(cell.error, last_error(cell))
@@ -67,7 +67,7 @@ def run_cells(grid: Grid, launcher: Launcher, say: Say, done: Callable[[], None]
             started.stop()
 
 
-def _ready(waiting: Sequence[Cell], ended: Mapping[str, int]) -> list[Cell]:
+def _ready(waiting: Sequence[Cell], ended: Collection[str]) -> list[Cell]:
     return [cell for cell in waiting if cell.after is None or cell.after in ended]
 
 
@@ -86,7 +86,7 @@ def _bar(cells: Sequence[Cell], waiting: Sequence[Cell]) -> Any:
     return tqdm(total=len(cells), initial=there, bar_format=shape, smoothing=0, dynamic_ncols=True)
 
 
-def _move(bar: Any, cells: Sequence[Cell], ended: Mapping[str, int]) -> None:
+def _move(bar: Any, cells: Sequence[Cell], ended: Collection[str]) -> None:
     now = sum(1.0 if cell.name in ended else fraction(cell.run) for cell in cells)
     if now > bar.n:
         bar.update(now - bar.n)

@@ -47,18 +47,17 @@ def read_conllu(path: Path) -> list[Sentence]:
         [(['Go', 'on'], [-1, 0])]
     """
     found: list[Sentence] = []
-    rows: list[list[str]] = []
-    lines: list[int] = []
+    rows: dict[int, list[str]] = {}  # by the number of the line
     for number, line in enumerate([*read_lines(path), ""], start=1):
         if line.startswith("#"):
             continue
         if not line.strip():
-            if rows:
-                found.append(_sentence(rows))
-            for line_number, row in zip(lines, rows, strict=True):
+            for place, row in rows.items():
                 if int(row[6]) > len(rows):
-                    raise DataError(f"{path}, line {line_number}: the head is {row[6]}, of {len(rows)} words")
-            rows, lines = [], []
+                    raise DataError(f"{path}, line {place}: the head is {row[6]}, of {len(rows)} words")
+            if rows:
+                found.append(_sentence([*rows.values()]))
+            rows = {}
             continue
         fields = line.split("\t")
         if len(fields) != 10:
@@ -71,8 +70,7 @@ def read_conllu(path: Path) -> list[Sentence]:
             raise DataError(
                 f"{path}, line {number}: the head is {fields[6]!r}; it must be a word's number or 0"
             )
-        rows.append(fields)
-        lines.append(number)
+        rows[number] = fields
     return found
 
 

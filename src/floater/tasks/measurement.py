@@ -15,6 +15,16 @@ from floater.tasks.scores import split_compounds, tokenised_signature, tokens_bl
 Array = np.ndarray[Any, Any]
 
 
+def perplexity(loss: float) -> float:
+    """exp of a loss in nats a token; infinite where a float cannot hold it.
+
+    Example:
+        >>> perplexity(0.0), perplexity(1e6)
+        (1.0, inf)
+    """
+    return math.inf if loss > 700 else math.exp(loss)
+
+
 @dataclass(frozen=True)
 class Metric:
     """A score of a test set, computed from statistics of its examples that add up.

@@ -161,9 +161,10 @@ def start(
     say(f"{type(model).__name__}: {model.num_parameters():,} parameters, {flow:,} in a plugged flow")
     if new:
         say(f"new parameters, not in {checkpoint.path}: {', '.join(new)}")
-    before, now = ([*of.id2label.values()] for of in (_config(folder), config))
-    if not new and {*map(str.lower, before)} == {*map(str.lower, now)} and before != now:
-        say(f"the head of {checkpoint.path} was for {', '.join(before)}; it is now for {', '.join(now)}")
+    else:
+        before, now = ([*of.id2label.values()] for of in (_config(folder), config))
+        if {*map(str.lower, before)} == {*map(str.lower, now)} and before != now:
+            say(f"the head of {checkpoint.path} was for {', '.join(before)}; it is now for {', '.join(now)}")
     return cast(PreTrainedModel, model)
 
 

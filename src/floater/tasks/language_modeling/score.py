@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from floater.tasks.language_modeling.data import (
 )
 from floater.tasks.language_modeling.head import logits_at
 from floater.tasks.language_modeling.settings import Masking
+from floater.tasks.measurement import perplexity
 from floater.tasks.run import evaluating
 from floater.tasks.text import DataError
 from floater.training import TokenBatchSampler
@@ -66,7 +66,7 @@ class Score:
             >>> Score(nats=20.0, tokens=10, seconds=1.0).perplexity
             7.38905609893065
         """
-        return math.inf if self.loss > 700 else math.exp(self.loss)
+        return perplexity(self.loss)
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -83,17 +83,16 @@ def _passage(path: Path, level: str) -> Iterator[Question]:
         read = json.loads("\n".join(read_lines(path)))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
-    if isinstance(read, dict) and not isinstance(read.get("questions"), list):
-        raise DataError(f"{path}: not a passage of RACE: there must be a list 'questions'")
-    parts = {name: read.get(name) if isinstance(read, dict) else None for name in ("questions", "options")}
     if not isinstance(read, dict) or not isinstance(read.get("article"), str):
         raise DataError(f"{path}: not a passage of RACE: there must be a text 'article'")
-    count = len(parts["questions"]) if isinstance(parts["questions"], list) else None
-    answers = read.get("answers", [None] * (count or 0))
-    for name, part in (parts | {"answers": answers}).items():
-        if not isinstance(part, list) or len(part) != count:
+    questions = read.get("questions")
+    if not isinstance(questions, list):
+        raise DataError(f"{path}: not a passage of RACE: there must be a list 'questions'")
+    parts = {"options": read.get("options"), "answers": read.get("answers", [None] * len(questions))}
+    for name, part in parts.items():
+        if not isinstance(part, list) or len(part) != len(questions):
             raise DataError(f"{path}: '{name}' must be a list, as long as 'questions'")
-    rows = zip(parts["questions"] or (), parts["options"] or (), answers, strict=True)
+    rows = zip(questions, *parts.values(), strict=True)
     for number, (asked, options, answer) in enumerate(rows):
         place = f"{path}, question {number}"
         if not isinstance(asked, str) or not _four_texts(options):

@@ -23,14 +23,14 @@ def vocabulary(settings: TranslationSettings, run: Path, pairs: Pairs) -> PreTra
     """
     if (run / VOCABULARY).is_dir():
         return load_bpe(run / VOCABULARY)
-    named = {"training.warm_start": settings.training.warm_start, "data.vocabulary": settings.data.vocabulary}
-    found = [load_bpe(inside(Path(path), VOCABULARY, MODEL)) for path in named.values() if path is not None]
+    start, data = settings.training.warm_start, settings.data
+    named = [Path(path) for path in (start, data.vocabulary) if path is not None]
+    found = [load_bpe(inside(path, VOCABULARY, MODEL)) for path in named]
     if len({tokenizer.backend_tokenizer.to_str() for tokenizer in found}) > 1:
         raise DataError(
-            f"data.vocabulary, {settings.data.vocabulary}, is not that of training.warm_start, "
-            f"{settings.training.warm_start}; leave it out"
+            f"data.vocabulary, {data.vocabulary}, is not that of training.warm_start, {start}; leave it out"
         )
-    return found[0] if found else train_bpe([*pairs.source, *pairs.target], settings.data.vocabulary_size)
+    return found[0] if found else train_bpe([*pairs.source, *pairs.target], data.vocabulary_size)
 
 
 def run_settings(run: str | Path) -> TranslationSettings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast
 
+from floater.tasks.measurement import perplexity
 from floater.tasks.run import evaluating
 from floater.tasks.text import Pairs
 from floater.tasks.translation.data import TokenPairs, collate
@@ -49,10 +49,9 @@ class Validation:
             >>> Validation(loss=1.0, bleu=12.345, translations=[], cut=0).metrics
             {'loss': 1.0, 'perplexity': 2.718, 'bleu': 12.35}
         """
-        perplexity = math.inf if self.loss > 700 else math.exp(self.loss)
         return {
             "loss": round(self.loss, 4),
-            "perplexity": round(perplexity, 3),
+            "perplexity": round(perplexity(self.loss), 3),
             "bleu": round(self.bleu, 2),
         }
 
