@@ -175,8 +175,8 @@ def arguments(name: str) -> Iterator[tuple[str, str]]:
     """The options that a position model's documentation explains, and what it says of each.
 
     Example:
-        >>> dict(arguments("convolution"))["kernel"]
-        'width of the convolution in tokens, at least 1; odd unless causal.'
+        >>> dict(arguments("rotary"))["base"]
+        'of the frequencies, above 1.'
     """
     found = re.search(r"^Args:\n((?: {4}.*\n?)+)", inspect.getdoc(catalogue()[name]) or "", re.MULTILINE)
     for key, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", found[1] if found else "", re.MULTILINE):

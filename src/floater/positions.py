@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -36,6 +36,9 @@ class Positions:
             belong to; the queries are the last T of the S keys.
         document: (batch or 1, S) integer ids of the documents that share a row; a query attends to keys of
             its own document only. The queries are the last T of the S keys.
+        query_time: (batch or 1, T) times of the queries for encodings that read times instead of positions
+            (`PositionModel.reads_times`); None when these are the positions.
+        key_time: (batch or 1, S) times of the keys; given if and only if `query_time` is.
 
     Raises:
         ValueError: if the shapes do not fit together, or ids are no integers.
@@ -59,14 +62,18 @@ class Positions:
     document: Tensor | None = None
     token: Tensor | None = None
     segment: Tensor | None = None
+    query_time: Tensor | None = None
+    key_time: Tensor | None = None
 
     def __post_init__(self) -> None:
         masks = {"key_valid": self.key_valid, "special": self.special}
         nodes = None if self.structure is None else self.structure.token_valid
         of_query = {"language": self.language, "reordered": self.reordered, "token": self.token}
         of_key = {"document": self.document, "segment": self.segment}
-        queries = {"query": self.query, **of_query}
-        keys = {"key": self.key, **masks, "structure": nodes, **of_key}
+        if (self.query_time is None) != (self.key_time is None):
+            raise ValueError("give query_time and key_time both or neither")
+        queries = {"query": self.query, **of_query, "query_time": self.query_time}
+        keys = {"key": self.key, **masks, "structure": nodes, **of_key, "key_time": self.key_time}
         given = {**queries, **keys, "target_length": self.target_length}
         shapes = {name: tuple(value.shape) for name, value in given.items() if value is not None}
         for name, shape in shapes.items():
@@ -101,6 +108,19 @@ class Positions:
             [[[-2, -1, 0]]]
         """
         return self.key[:, None, :] - self.query[:, :, None]
+
+    @property
+    def timed(self) -> Positions:
+        """The positions at their times: what an encoding prepares that reads times; itself without times.
+
+        Example:
+            >>> at = torch.tensor([[0.0, 2.5]])
+            >>> replace(Positions.arange(2), query_time=at, key_time=at).timed.query
+            tensor([[0.0000, 2.5000]])
+        """
+        if self.query_time is None or self.key_time is None:
+            return self
+        return replace(self, query=self.query_time, key=self.key_time, query_time=None, key_time=None)
 
     @property
     def batch(self) -> int:

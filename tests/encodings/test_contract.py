@@ -27,7 +27,6 @@ VARIANTS = [
     ("complex", {"periods": "word"}, ()),
     ("complex", {"periods": "both"}, ()),
     ("complex_attention", {"periods": "both"}, ()),
-    ("convolution", {"causal": True}, ("causal",)),
     ("deberta", {"share": True, "norm": True}, ()),
     ("spe_conv", {"kernel": 4, "gated": False}, ()),
     ("structural", {"encoder": "cnn"}, ()),

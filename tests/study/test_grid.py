@@ -282,9 +282,9 @@ def test_a_text_that_a_language_model_cannot_be_scored_on_is_refused(
 def test_a_causal_model_that_sees_the_future_is_refused_without_data(tmp_path: Path) -> None:
     data = {"train": "no-such-file", "valid": "no-such-file", "pack": False}
     common = {"objective": "causal", "data": data, "model": {"preset": "tiny"}}
-    models = {"none": {}, "convolution": {"position_options": {"causal": False}}}
+    models = {"none": {}, "cape": {}}
     asked = settings(tmp_path, task="language_modeling", settings=common, models=models, short_to_long={})
-    with pytest.raises(SettingsError, match=r"cell convolution-1: .* shows tokens what comes after them"):
+    with pytest.raises(SettingsError, match=r"cell cape-1: .* shows tokens what comes after them"):
         grid(asked, "here")
 
 

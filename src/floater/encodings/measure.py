@@ -146,14 +146,16 @@ def measure(name: str) -> Measured:
             if not bool(parameter.any()):  # what starts at zero acts later
                 nn.init.normal_(parameter, std=0.1)
         x = torch.randn(1, 20, _FRAME.dim, dtype=torch.float64)
-    return Measured(injection(row), learnable, _recurring(model, x), _unbound(model, x), _relative(model, x))
+    return Measured(
+        injection(model), learnable, _recurring(model, x), _unbound(model, x), _relative(model, x)
+    )
 
 
-def injection(row: type[PositionModel]) -> Injection:
-    """Where a model acts, by the hooks it overrides.
+def injection(model: PositionModel) -> Injection:
+    """Return where a model acts, by the hooks it overrides.
 
     Example:
-        >>> injection(catalogue()["deberta"])
+        >>> injection(catalogue()["deberta"](_FRAME))
         'both'
     """
     kinds: dict[tuple[bool, bool], Injection] = {
@@ -162,7 +164,7 @@ def injection(row: type[PositionModel]) -> Injection:
         (False, True): "MAM",
         (True, True): "both",
     }
-    return kinds[row.overrides(*APE), row.overrides(*MAM)]
+    return kinds[model.overrides(*APE), model.overrides(*MAM)]
 
 
 def _recurring(model: PositionModel, x: Tensor) -> bool:

@@ -34,6 +34,7 @@ class Frame:
         site: "self" for an encoder or a language model, "decoder" for self-attention followed by
             cross-attention, "memory" for the keys and values that cross-attention reads from the source.
         vocabulary: number of token ids, for models with parameters for each; None if that is not known.
+        causal: whether queries of self-attention see their own and earlier keys only.
 
     Raises:
         PositionError: if a size is not positive, heads do not divide dim, or there is no such site.
@@ -49,6 +50,7 @@ class Frame:
     max_length: int
     site: Site = "self"
     vocabulary: int | None = None
+    causal: bool = False
 
     def __post_init__(self) -> None:
         for name in ("dim", "heads", "layers", "max_length"):
@@ -106,12 +108,22 @@ class PositionModel(nn.Module):
         """Whether its blocks can read what they read of earlier segments, where other positions stood."""
         return self.card.point in ("relative", "none") and "cache" not in self.card.exceptions
 
+    @property
+    def reads_times(self) -> bool:
+        """Whether the model reads the times of `Positions` instead of the positions."""
+        card = getattr(self, "card", None)  # the identity has none
+        return card is not None and card.point == "absolute" and "real" not in card.exceptions
+
     def reset_parameters(self) -> None:
         """Draw the model's own parameters anew."""
 
     def prepare(self, positions: Positions) -> Any:
         """What all layers share, computed once per forward pass: solves, tables, buckets."""
         return None
+
+    def prepared(self, positions: Positions) -> Any:
+        """Prepare the model at the times of the positions if it reads times, else at the positions."""
+        return self.prepare(positions.timed if self.reads_times else positions)
 
     def embed(self, x: Tensor, state: Any) -> Tensor:
         """Change the input embeddings."""
@@ -167,10 +179,9 @@ class PositionModel(nn.Module):
         """Added to weights @ v: (batch, heads, T, head_dim)."""
         return None
 
-    @classmethod
-    def overrides(cls, *hooks: str) -> bool:
-        """Whether the model changes any of the named hooks."""
-        return any(getattr(cls, hook) is not getattr(PositionModel, hook) for hook in hooks)
+    def overrides(self, *hooks: str) -> bool:
+        """Return whether the model changes any of the named hooks."""
+        return any(getattr(type(self), hook) is not getattr(PositionModel, hook) for hook in hooks)
 
 
 _CATALOGUE: dict[str, type[PositionModel]] = {}
@@ -259,6 +270,7 @@ def build(
     max_length: int,
     site: Site = "self",
     vocabulary: int | None = None,
+    causal: bool = False,
     **given: Any,
 ) -> PositionModel:
     """Make a position model for a stack of blocks.
@@ -271,6 +283,7 @@ def build(
         max_length: training length in tokens.
         site: see `Frame`.
         vocabulary: see `Frame`.
+        causal: see `Frame`.
         given: options of the model, by name.
 
     Returns:
@@ -284,7 +297,7 @@ def build(
         True
     """
     check_options(name, given)
-    frame = Frame(dim, heads, layers, max_length, site, vocabulary)
+    frame = Frame(dim, heads, layers, max_length, site, vocabulary, causal)
     model = _CATALOGUE[name](frame, **given)
     return model if site in model.sites else PositionModel(frame)
 

@@ -17,7 +17,7 @@ from floater.transformer.halting import Halting
 from floater.transformer.memory import Earlier, Memory, check_memory
 
 
-def position_model(config: FloaterConfig, layers: int, site: Site) -> PositionModel:
+def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bool = False) -> PositionModel:
     """The position model that a configuration names, for one stack of blocks.
 
     In an encoder-decoder a model with the option `plain` has it by default: there it acts in the decoder.
@@ -26,6 +26,7 @@ def position_model(config: FloaterConfig, layers: int, site: Site) -> PositionMo
         config: its `position`, `position_options`, sizes and `training_length`.
         layers: blocks of the stack.
         site: see `floater.encodings.Frame`.
+        causal: see `floater.encodings.Frame`.
 
     Raises:
         PositionError: if the name, an option or a value is not valid.
@@ -41,6 +42,7 @@ def position_model(config: FloaterConfig, layers: int, site: Site) -> PositionMo
         max_length=config.training_length,
         site=site,
         vocabulary=config.vocab_size,
+        causal=causal,
         **given,
     )
     if config.attention == "linear" and model.overrides("bias", "logits", "mask", "values"):
@@ -137,7 +139,7 @@ class Encoder(Stack):
         layers = config.num_hidden_layers
         super().__init__(
             config,
-            {"position": position_model(config, layers, "self")},
+            {"position": position_model(config, layers, "self", causal=causal)},
             lambda layer: EncoderBlock(config, layer, causal=causal),
             layers,
         )
@@ -175,7 +177,7 @@ class Encoder(Stack):
             if memory.length:
                 at, valid = positions.key, positions.key_valid
                 whole = self.position.prepare(Positions(at, at, valid, document=positions.document))
-        state = self.position.prepare(positions)
+        state = self.position.prepared(positions)
         visible = positions.visible
 
         def step(x: Tensor, layer: int) -> Tensor:
@@ -221,7 +223,7 @@ class Decoder(Stack):
         super().__init__(
             config,
             {
-                "position": position_model(config, layers, "decoder"),
+                "position": position_model(config, layers, "decoder", causal=causal),
                 "memory": position_model(config, layers, "memory"),
             },
             lambda layer: DecoderBlock(config, layer, causal=causal),
@@ -252,8 +254,8 @@ class Decoder(Stack):
         Returns:
             (batch, T, dim).
         """
-        state = self.position.prepare(positions)
-        memory_state = self.memory.prepare(source_positions)
+        state = self.position.prepared(positions)
+        memory_state = self.memory.prepared(source_positions)
         visible = positions.visible
 
         def step(x: Tensor, layer: int) -> Tensor:

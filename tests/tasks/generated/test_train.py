@@ -158,7 +158,7 @@ def test_models_that_cannot_serve_are_refused_before_anything_is_written(tmp_pat
     with pytest.raises(PositionError, match="tree"):
         train(settings(tmp_path, model={"position": "tree"}))
     with pytest.raises(ValueError, match="shows tokens what comes after them"):
-        train(settings(tmp_path, model={"position": "convolution", "position_options": {"causal": False}}))
+        train(settings(tmp_path, model={"position": "cape"}))
     assert not (tmp_path / "run").exists()
 
 

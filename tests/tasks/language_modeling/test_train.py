@@ -179,9 +179,7 @@ def test_bad_input_is_named(fails: Says, folder: Path) -> None:
     assert "block is 7; it must be at least 8" in said("data.block=7")
     assert "'objective' must be one of 'causal', 'masked'" in said("objective=prefix")
     assert "must be at most 1" in said("masking.mask=0.95")
-    assert "'convolution' shows tokens what comes after them" in said(
-        "model.position=convolution", "data.pack=false"
-    )
+    assert "'cape' shows tokens what comes after them" in said("model.position=cape", "data.pack=false")
     assert "one document a row" in said("model.position=rnn_transformer")
 
 

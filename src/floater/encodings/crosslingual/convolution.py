@@ -23,9 +23,8 @@ class Convolution(PositionModel):
 
     Args:
         frame: the stack of blocks it serves.
-        kernel: width of the convolution in tokens, at least 1; odd unless causal.
-        causal: see no later tokens; None means in the decoder of an encoder-decoder only. A language model
-            must say True.
+        kernel: width of the convolution in tokens, at least 1; odd unless the stack is causal, where it reads
+            earlier tokens only.
 
     Raises:
         PositionError: if an option is not valid, positions are real, or decoding has a cache.
@@ -47,14 +46,12 @@ class Convolution(PositionModel):
             "real": "a convolution counts tokens",
             "cache": "a convolution reads neighbours that a cache does not hold",
             "documents": "a convolution reads over the ends of documents",
-            "causal": "it sees the next token; causal=True, the default in a decoder, does not",
         },
     )
 
-    def __init__(self, frame: Frame, *, kernel: int = 3, causal: bool | None = None) -> None:
+    def __init__(self, frame: Frame, *, kernel: int = 3) -> None:
         super().__init__(frame)
-        self.causal = frame.site == "decoder" if causal is None else causal
-        if kernel < 1 or not (self.causal or kernel % 2):
+        if kernel < 1 or not (frame.causal or kernel % 2):
             raise PositionError(f"kernel is {kernel}; it must be at least 1, and odd unless causal")
         self.convolution = nn.Conv1d(frame.dim, frame.dim, kernel)
 
@@ -67,7 +64,7 @@ class Convolution(PositionModel):
 
     def embed(self, x: Tensor, state: Any) -> Tensor:
         (kernel,) = self.convolution.kernel_size
-        before = kernel - 1 if self.causal else kernel // 2
+        before = kernel - 1 if self.frame.causal else kernel // 2
 
         def along(y: Tensor) -> Tensor:
             padded = F.pad(y.transpose(1, 2), (before, kernel - 1 - before))

@@ -123,6 +123,7 @@ class UntiedCls(PositionBias):
             layers=frame.layers,
             max_length=frame.max_length,
             site=frame.site,
+            causal=frame.causal,
             **(options or {}),
         )
         more = ("embed", "block", "inputs", "projection", "qkv", "logits", "mask", "values")
