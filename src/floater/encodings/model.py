@@ -89,7 +89,7 @@ class PositionModel(nn.Module):
         (True, False)
     """
 
-    card: ClassVar[Card]
+    card: Card
     sites: ClassVar[tuple[Site, ...]] = ("self", "decoder")
     length_aware: ClassVar[bool] = False
     autoregressive: ClassVar[bool] = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -135,6 +136,33 @@ class Reading(Sequence[Tensor]):
     def all(self) -> Tensor:
         """The vectors of all rows (length, rows, dim)."""
         return self._read(self._start, self._velocities, self._edges)
+
+    def projected(self, weight: Tensor) -> Reading:
+        """Return the reading of W p: the polynomials are projected once, not the vectors of every time.
+
+        Args:
+            weight: W of each row, (rows, dim, width).
+
+        Returns:
+            A reading at the same times, whose rows are (length, width).
+
+        Example:
+            >>> from floater.flow import SinusoidField, dense
+            >>> field = SinusoidField(2)
+            >>> circle = dense(field, field.start()[None], 7.0).read(torch.tensor([0.0, 3.0]))
+            >>> bool((circle.projected(torch.eye(2)[None])[0] - circle[0]).abs().max() < 1e-6)
+            True
+        """
+        other = copy(self)
+        other.__dict__.pop("_rows", None)
+        with full_precision(weight.device):
+            wide = weight.to(self._start.dtype)
+            other._start = torch.einsum("rd,rdw->rw", self._start, wide)
+            other._edges = torch.einsum("nrd,rdw->nrw", self._edges, wide.detach())
+            other._velocities = torch.einsum(
+                "nkrd,rdw->nkrw", self._velocities, weight.to(self._velocities.dtype)
+            )
+        return other
 
     @cached_property
     def _rows(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from floater.flow.stepping import wide_dtype
+from floater.flow.piecewise import Reading
+from floater.flow.stepping import full_precision, wide_dtype
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,22 @@ class FlowVectors:
             valid = ", ".join(f"({b}, {n!r})" for b, n in self.keys)
             raise ValueError(f"no flow vectors for ({block}, {name!r}); valid (block, name): {valid}")
         return self.rows[self.keys[block, name]]
+
+    def projected(self, weight: Tensor) -> FlowVectors:
+        """Return W p instead of p, with a matrix W for each starting vector.
+
+        Args:
+            weight: (blocks x names, dim, width), in the order of the starting vectors.
+
+        Returns:
+            Vectors of size `width` at the same positions.
+        """
+        if isinstance(self.rows, Reading):
+            rows: Sequence[Tensor] = self.rows.projected(weight)
+        else:
+            with full_precision(weight.device):
+                rows = [row.to(weight.dtype) @ part for row, part in zip(self.rows, weight, strict=True)]
+        return replace(self, rows=rows)
 
     def at(self, block: int, name: str) -> Tensor:
         """The vectors of one block and name, in the order of the positions given.

@@ -6,7 +6,7 @@
 # annotations stay types here, not text: `strict` checks values against them
 
 import difflib
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -60,8 +60,9 @@ class FloaterConfig(PreTrainedConfig):
         num_attention_heads: heads; they divide hidden_size.
         num_hidden_layers: blocks of the encoder, or of the decoder of a language model.
         decoder_layers: blocks of the decoder of an encoder-decoder.
-        position: name of a position model (`floater.catalogue()`).
-        position_options: its options.
+        position: name of a position model (`floater.catalogue()`); or a list of names and of mappings of
+            `name` and options, short for "compose" with the option `models`.
+        position_options: its options; none with a list.
         training_length: training length in tokens; see `Frame.max_length`.
         dropout: after the embeddings and after each sub-layer.
         attention_dropout: of the attention weights.
@@ -101,7 +102,10 @@ class FloaterConfig(PreTrainedConfig):
     num_attention_heads: int = 8
     num_hidden_layers: int = 6
     decoder_layers: int = 6
-    position: str = "floater"
+    if TYPE_CHECKING:
+        position: str = "floater"
+    else:
+        position: str | list[Any] = "floater"  # a list becomes "compose" at once
     position_options: dict[str, Any] | None = None
     training_length: int = 512
     dropout: float | int = 0.1
@@ -139,6 +143,10 @@ class FloaterConfig(PreTrainedConfig):
             raise ValueError("halting needs share_layers=True: a position may stop after any number of steps")
         if self.ponder_cost < 0:
             raise ValueError(f"ponder_cost is {self.ponder_cost}; it must be at least 0")
+        if isinstance(self.position, list):
+            if self.position_options:
+                raise ValueError("position is a list; options stand in its entries, not in position_options")
+            self.position, self.position_options = "compose", {"models": self.position}
         self.position_options = dict(self.position_options or {})
         super().__post_init__(**kwargs)
 

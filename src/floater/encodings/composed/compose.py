@@ -1,0 +1,46 @@
+"""Several encodings at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from floater.encodings.card import Card
+from floater.encodings.composed.parts import Composite, Part
+from floater.encodings.model import Frame, register
+
+
+@register("compose")
+class Compose(Composite):
+    """Several encodings that act together in every block.
+
+    `position=[a, b]` of a configuration is short for `compose` with `models=[a, b]`. The default is a
+    relative and an absolute encoding: the flow of distance keeps the local order, the sinusoid tells
+    cross-attention where a token stands.
+
+    Args:
+        frame: the stack of blocks it serves.
+        models: names of encodings, or mappings of `name` and options.
+
+    Raises:
+        PositionError: if an encoding or an option does not exist, or the encodings do not go together.
+
+    Example:
+        >>> frame = Frame(dim=8, heads=2, layers=1, max_length=16)
+        >>> model = Compose(frame, models=["sinusoidal", {"name": "alibi"}])
+        >>> model.overrides("embed"), model.overrides("bias"), model.overrides("logits")
+        (True, True, False)
+    """
+
+    card = Card(
+        paper="Dufter et al. 2022",
+        link="https://arxiv.org/abs/2102.11090",
+        point="both",
+        equation="the sum of biases, the chain of maps, the intersection of masks",
+        parameters="2 * 32 * 34 + 64 * l * (1 + h)",
+    )
+
+    def __init__(self, frame: Frame, *, models: Sequence[Part] = ("floater_relative", "sinusoidal")) -> None:
+        super().__init__(frame, models)
+
+    def acting(self, layer: int) -> Sequence[int]:
+        return range(len(self.parts))

@@ -1,0 +1,47 @@
+"""Different encodings in different blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from floater.encodings.card import Card
+from floater.encodings.composed.parts import Composite, Part
+from floater.encodings.model import Frame, PositionError, register
+
+
+@register("mix")
+class Mix(Composite):
+    """One encoding in most blocks and another in every fourth, as Llama 4 and SmolLM3 leave rotary out there.
+
+    Source: Yang et al. 2025, "Rope to Nope and Back Again" (RNoPE). At the input both act.
+
+    Args:
+        frame: the stack of blocks it serves.
+        model: the encoding of most blocks, a name or a mapping of `name` and options.
+        other: the encoding of the others.
+        every: blocks `every` - 1, 2 `every` - 1, ... have the other one; at least 2.
+
+    Raises:
+        PositionError: if an encoding or an option does not exist, or the encodings do not go together.
+
+    Example:
+        >>> model = Mix(Frame(dim=8, heads=2, layers=4, max_length=16))
+        >>> [model.acting(layer) for layer in range(4)]
+        [(0,), (0,), (0,), (1,)]
+    """
+
+    card = Card(
+        paper="Yang et al. 2025",
+        link="https://arxiv.org/abs/2501.18795",
+        point="relative",
+        equation="block n: another encoding if every divides n + 1",
+    )
+
+    def __init__(self, frame: Frame, *, model: Part = "rotary", other: Part = "none", every: int = 4) -> None:
+        if every < 2:
+            raise PositionError(f"every is {every}; it must be at least 2")
+        super().__init__(frame, (model, other))
+        self.every = every
+
+    def acting(self, layer: int) -> Sequence[int]:
+        return (int((layer + 1) % self.every == 0),)

@@ -1,0 +1,202 @@
+"""Other encodings as parts of one: how they are named, built, and described together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from floater.encodings.card import Card, Point
+from floater.encodings.model import Frame, PositionError, PositionModel, Projection, build, catalogue
+from floater.positions import Positions
+
+Part = str | Mapping[str, Any]
+
+
+def named(part: Part) -> tuple[str, dict[str, Any]]:
+    """Return the name and the options of a part.
+
+    Args:
+        part: a name of the catalogue, or a mapping of `name` and options.
+
+    Raises:
+        PositionError: if it is neither.
+
+    Example:
+        >>> named({"name": "rotary", "base": 500.0})
+        ('rotary', {'base': 500.0})
+    """
+    if isinstance(part, str):
+        return part, {}
+    if isinstance(part, Mapping) and isinstance(part.get("name"), str):
+        return part["name"], {key: value for key, value in part.items() if key != "name"}
+    raise PositionError(f"{part!r} is no encoding; give a name, or a mapping of name and options")
+
+
+class Composite(PositionModel):
+    """An encoding that other encodings make up; subclasses say which of them act in a block.
+
+    Biases and values are added, masks intersected, changes of embeddings, queries, keys, values and logits
+    chained in the order of the parts. Bounds, exceptions and needs are those of all parts together; the
+    scales of the dot products must agree.
+
+    Args:
+        frame: the stack of blocks it serves.
+        parts: the encodings.
+
+    Raises:
+        PositionError: if there is no part, one does not exist or needs a decoder of its own kind, or two
+            ask for different scales of the dot products.
+    """
+
+    sites = ("self", "decoder", "memory")
+
+    def __init__(self, frame: Frame, parts: Sequence[Part]) -> None:
+        super().__init__(frame)
+        if not parts:
+            raise PositionError("the list of encodings is empty; name at least one")
+        self.parts = nn.ModuleList(_built(part, frame) for part in parts)
+        kinds = [catalogue()[named(part)[0]] for part in parts]
+        for kind in kinds:
+            if kind.length_aware or not kind.autoregressive:
+                raise PositionError(
+                    f"'{kind.__name__}' needs a decoder of its own kind; it is no part of another"
+                )
+        self.card = _together(type(self).card, [kind.card for kind in kinds])
+        self._scaled = [part for part in self.models if part.overrides("scale")]
+        scales = {type(part).__name__: part.scale(frame.dim // frame.heads) for part in self._scaled}
+        if len(set(scales.values())) > 1:
+            raise PositionError(f"the scales of the dot products differ, {scales}; one must serve all parts")
+        if sum(part.overrides("inputs") for part in self.models) > 1:
+            raise PositionError("two encodings choose what the projections read; one can be a part")
+        trees = {kind.needs for kind in kinds if hasattr(kind, "needs")}
+        if trees:
+            self.needs = "tree" if "tree" in trees else trees.pop()
+
+    @property
+    def models(self) -> list[PositionModel]:
+        """The parts."""
+        return list(self.parts)  # type: ignore[arg-type]
+
+    @property
+    def bound(self) -> int | None:
+        """The smallest bound of a part."""
+        return min((part.bound for part in self.models if part.bound is not None), default=None)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether all parts do."""
+        return all(part.remembers for part in self.models)
+
+    @property
+    def reads_times(self) -> bool:
+        """Whether a part does; each part is prepared at what it reads."""
+        return any(part.reads_times for part in self.models)
+
+    def overrides(self, *hooks: str) -> bool:
+        """Return whether a part changes any of the named hooks."""
+        return any(part.overrides(*hooks) for part in self.models)
+
+    def reset_parameters(self) -> None:
+        for part in self.models:
+            part.reset_parameters()
+
+    def prepared(self, positions: Positions) -> list[Any]:
+        return [part.prepared(positions) for part in self.models]
+
+    prepare = prepared
+
+    def embed(self, x: Tensor, state: list[Any]) -> Tensor:
+        for part, own in zip(self.models, state, strict=True):
+            x = part.embed(x, own)
+        return x
+
+    def acting(self, layer: int) -> Sequence[int]:
+        """Return the indices of the parts that act in a block."""
+        raise NotImplementedError(f"{type(self).__name__} must define acting")
+
+    def _acting(self, state: list[Any], layer: int) -> Iterator[tuple[PositionModel, Any]]:
+        models = self.models
+        return ((models[index], state[index]) for index in self.acting(layer))
+
+    def block(self, x: Tensor, state: list[Any], layer: int) -> Tensor:
+        for part, own in self._acting(state, layer):
+            x = part.block(x, own, layer)
+        return x
+
+    def residual(self, layer: int) -> bool:
+        return all(self.models[index].residual(layer) for index in self.acting(layer))
+
+    def adopt(
+        self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: list[Any], layer: int
+    ) -> None:
+        for part, own in self._acting(state, layer):
+            part.adopt(projections, own, layer)
+
+    def inputs(self, x: Tensor, state: list[Any], layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        for part, own in self._acting(state, layer):
+            if part.overrides("inputs"):
+                return part.inputs(x, own, layer)
+        return x, x, x
+
+    def projection(self, name: Projection, state: list[Any], layer: int) -> Tensor | None:
+        return _sum([part.projection(name, own, layer) for part, own in self._acting(state, layer)])
+
+    def qkv(
+        self, q: Tensor, k: Tensor, v: Tensor, state: list[Any], layer: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        for part, own in self._acting(state, layer):
+            q, k, v = part.qkv(q, k, v, own, layer)
+        return q, k, v
+
+    def bias(self, q: Tensor, k: Tensor, state: list[Any], layer: int) -> Tensor | None:
+        return _sum([part.bias(q, k, own, layer) for part, own in self._acting(state, layer)])
+
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: list[Any], layer: int) -> Tensor:
+        for part, own in self._acting(state, layer):
+            logits = part.logits(logits, q, k, own, layer)
+        return logits
+
+    def mask(self, state: list[Any], layer: int) -> Tensor | None:
+        found = None
+        for part, own in self._acting(state, layer):
+            allowed = part.mask(own, layer)
+            if allowed is not None:
+                found = allowed if found is None else found & allowed
+        return found
+
+    def values(self, weights: Tensor, state: list[Any], layer: int) -> Tensor | None:
+        return _sum([part.values(weights, own, layer) for part, own in self._acting(state, layer)])
+
+    def scale(self, head_dim: int) -> float:
+        return self._scaled[0].scale(head_dim) if self._scaled else super().scale(head_dim)
+
+
+def _built(part: Part, frame: Frame) -> PositionModel:
+    name, options = named(part)
+    return build(
+        name,
+        dim=frame.dim,
+        heads=frame.heads,
+        layers=frame.layers,
+        max_length=frame.max_length,
+        site=frame.site,
+        vocabulary=frame.vocabulary,
+        causal=frame.causal,
+        **options,
+    )
+
+
+def _together(card: Card, cards: Sequence[Card]) -> Card:
+    """Return the card of a composition: the reference points and the exceptions of all parts."""
+    points = {part.point for part in cards} - {"none"}
+    point: Point = "both" if len(points) > 1 else points.pop() if points else "none"
+    exceptions = {key: why for part in cards for key, why in part.exceptions.items()}
+    return Card(card.paper, card.link, point, card.equation, card.parameters, exceptions=exceptions)
+
+
+def _sum(terms: Sequence[Tensor | None]) -> Tensor | None:
+    """Return the sum of the tensors among the terms; None if there is none."""
+    given = [term for term in terms if term is not None]
+    return sum(given[1:], given[0]) if given else None

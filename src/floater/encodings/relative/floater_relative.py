@@ -1,0 +1,169 @@
+"""A flow over the logarithm of distance: the relative form of FLOATER (Liu et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, PositionError, one_of, register
+from floater.encodings.relative.bias import PositionBias
+from floater.encodings.relative.distances import Distances
+from floater.flow import FlowEncoder, FlowVectors, MLPField, small_
+from floater.positions import Positions
+
+
+class Solved(NamedTuple):
+    """Biases at a list of distances.
+
+    Args:
+        vectors: W psi(u) of each block and direction, for all heads.
+        delta: (1, U) the distances, keys after the query positive.
+        shape: (batch or 1, T, S) where the distances are those of all pairs, else (1, U).
+    """
+
+    vectors: FlowVectors
+    delta: Tensor
+    shape: tuple[int, ...]
+
+
+class Placed(NamedTuple):
+    """Biases (U, heads) of each block at the distances that occur, and where each one does."""
+
+    biases: list[Tensor]
+    distances: Distances
+
+
+@register("floater_relative")
+class FloaterRelative(PositionBias):
+    """A bias for every head and block, computed by a flow over the logarithm of distance.
+
+    dpsi/du = h(u, psi; theta) with u = log(1 + |s - t|) (equation 5 of Liu et al. 2020, with distance in the
+    place of position); the bias of head h is w_h . psi(u). All blocks share theta; each block has a start for
+    keys before the query (and the query itself) and, unless the stack is causal, one for keys after it. With
+    h = 0 and a linear psi this is KERPLE's logarithmic kernel (Chi et al. 2022); FIRE (Li et al. 2024) is
+    another function of the same u. w = 0 is the plain Transformer.
+
+    The logarithm makes distances beyond the training length few: eight times the length adds log 8 = 2.1 to a
+    span of 4.9 at 128 tokens. Positions may be real. The bias follows from the distance of query and key
+    alone, so a cache stays right.
+
+    Args:
+        frame: the stack of blocks it serves; log(1 + max_length) is the span over which vectors start of
+            order one.
+        width: of psi.
+        hidden: width of the field; None means `width`.
+        start: "small" (psi(0) normal, w of order one) or "zero" (w = 0: no change until trained).
+        tail: subtract r_h log(1 + a_h |s - t|), r, a > 0 learned for each head and block (KERPLE), so that
+            the weights of far keys are sure to fall.
+        normalise: beyond max_length L divide u by log(1 + max(t, s)) / log(1 + L) (FIRE's normaliser), so
+            that u never leaves the span of training.
+        solver: a method of `floater.flow.solve`.
+
+    Raises:
+        PositionError: if an option is not valid, or start="zero" comes with a tail, which is not zero.
+
+    Example:
+        >>> model = FloaterRelative(Frame(dim=8, heads=2, layers=3, max_length=16), start="zero")
+        >>> q = torch.zeros(1, 2, 4, 4)
+        >>> bias = model.bias(q, q, model.prepare(Positions.arange(4)), 2)
+        >>> bias.shape, bool(bias.any())
+        (torch.Size([1, 2, 4, 4]), False)
+    """
+
+    name = "floater_relative"
+    card = Card(
+        paper="Liu et al. 2020",
+        link="https://arxiv.org/abs/2003.09229",
+        point="relative",
+        equation="q_t k_s / sqrt(d_h) + w_h psi(u); dpsi/du = h(u, psi), u = log(1 + |s - t|)",
+        parameters="2 * width * (width + 2) + 2 * l * width * (1 + h)",
+    )
+
+    def __init__(
+        self,
+        frame: Frame,
+        *,
+        width: int = 32,
+        hidden: int | None = None,
+        start: str = "small",
+        tail: bool = False,
+        normalise: bool = False,
+        solver: str = "auto",
+    ) -> None:
+        super().__init__(frame)
+        one_of("start", start, ("small", "zero"))
+        for name, size in (("width", width), ("hidden", hidden)):
+            if size is not None and size < 1:
+                raise PositionError(f"{name} is {size}; it must be at least 1")
+        if tail and start == "zero":
+            raise PositionError("start='zero' goes with tail=False: a tail changes the logits from the start")
+        self.start, self.normalise = start, normalise
+        self.span = math.log1p(frame.max_length)
+        names = ("past",) if frame.causal else ("past", "future")
+        rows = frame.layers * len(names)
+        try:
+            self.flow = FlowEncoder(
+                MLPField(width, hidden),
+                width,
+                blocks=range(frame.layers),
+                names=names,
+                delta=1.0,
+                method=solver,
+            )
+        except ValueError as error:
+            raise PositionError(str(error)) from error
+        self.readout = nn.Parameter(torch.empty(rows, width, frame.heads))
+        shape = 2, frame.layers, frame.heads
+        self.decay = nn.Parameter(torch.empty(shape)) if tail else None  # of r and a, through softplus
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        small_(self.flow.field, self.span)  # type: ignore[arg-type]
+        nn.init.normal_(self.flow.start)
+        nn.init.normal_(self.readout, std=self.readout.shape[1] ** -0.5)
+        if self.start == "zero":
+            nn.init.zeros_(self.readout)
+        if self.decay is not None:
+            self.decay.copy_(torch.tensor([-2.0, 0.0])[:, None, None].expand_as(self.decay))
+
+    def prepare(self, positions: Positions) -> Solved | Placed:
+        if not (positions.query.is_floating_point() or self.normalise):
+            return self.placed(Distances.of(positions, self.name))
+        delta = positions.delta.double()
+        u = torch.log1p(delta.abs())
+        if self.normalise:
+            last = torch.maximum(positions.query[:, :, None], positions.key[:, None, :]).double()
+            u = u * self.span / torch.log1p(last.clamp(min=self.frame.max_length))
+        return self._solved(u, delta)
+
+    def placed(self, distances: Distances) -> Placed:
+        """Return the biases at whole distances, each of which is computed once."""
+        delta = distances.values.double()
+        solved = self._solved(torch.log1p(delta.abs()), delta)
+        return Placed([self._biases(solved, layer) for layer in self.flow.blocks], distances)
+
+    def _solved(self, u: Tensor, delta: Tensor) -> Solved:
+        # the end of the training span is always solved for, so that the plan of a solve outlives a batch
+        times = F.pad(u.reshape(1, -1), (0, 1), value=self.span)
+        return Solved(self.flow(times).projected(self.readout), delta.reshape(-1, 1), tuple(u.shape))
+
+    def _biases(self, solved: Solved, layer: int) -> Tensor:
+        """Return the biases (U, heads) of a block."""
+        bias = solved.vectors.at(layer, "past")[0, :-1]
+        if "future" in self.flow.names:
+            bias = torch.where(solved.delta > 0, solved.vectors.at(layer, "future")[0, :-1], bias)
+        if self.decay is not None:
+            rate, reach = F.softplus(self.decay[:, layer])
+            bias = bias - rate * torch.log1p(reach * solved.delta.abs().to(reach.dtype))
+        return bias
+
+    def correlation(self, state: Solved | Placed, layer: int) -> Tensor:
+        if isinstance(state, Placed):
+            return state.distances.plane(state.biases[layer].T)
+        return self._biases(state, layer).view(*state.shape, self.frame.heads).movedim(-1, 1)

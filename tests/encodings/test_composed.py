@@ -1,0 +1,107 @@
+"""Compositions against the parts they are made of."""
+
+import pytest
+import torch
+from torch import nn
+
+from floater import PositionError, Positions, build
+from floater.encodings.measure import attend
+from floater.transformer import FloaterConfig, FloaterForCausalLM
+
+SIZES = {"dim": 8, "heads": 2, "layers": 4, "max_length": 16}
+
+
+def composed(name, **given):
+    torch.manual_seed(0)
+    return build(name, **SIZES, **given).double()
+
+
+def attended(model, x, positions, layer=0):
+    state = model.prepared(positions)
+    return attend(model, state, layer, model.embed(x, state))
+
+
+def test_biases_are_added_and_embeddings_chained():
+    x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)
+    model = composed("compose", models=["alibi", {"name": "dufter_relative"}, "sinusoidal"])
+    alibi, table, sinusoid = model.parts
+    nn.init.normal_(table.table)
+    embedded = sinusoid.embed(x, sinusoid.prepare(positions))
+    plain = attended(composed("none"), embedded, positions)
+    added = alibi.prepare(positions) + table.correlation(table.prepare(positions), 0)
+    torch.testing.assert_close(attended(model, x, positions).logits, plain.logits + added)
+
+
+def test_a_single_part_is_that_encoding():
+    x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)
+    for name in ("rotary", "shaw", "transformer_xl", "huang4", "disan"):
+        one, two = composed("compose", models=[name]), composed(name)
+        two.load_state_dict({key.removeprefix("parts.0."): value for key, value in one.state_dict().items()})
+        for layer in range(4):
+            for a, b in zip(
+                attended(one, x, positions, layer), attended(two, x, positions, layer), strict=True
+            ):
+                assert torch.equal(a, b)
+
+
+def test_masks_are_intersected():
+    model = composed("compose", models=[{"name": "window", "size": 3}, "disan"])
+    positions = Positions.arange(6)
+    masks = [part.mask(part.prepare(positions), 0) for part in model.parts]
+    assert all(mask is not None for mask in masks)
+    assert torch.equal(model.mask(model.prepare(positions), 0), masks[0] & masks[1])
+
+
+def test_each_part_is_prepared_at_what_it_reads():
+    at = torch.tensor([[0.0, 2.5, 5.0]])
+    plain = Positions.arange(3)
+    timed = Positions(plain.query, plain.key, query_time=at, key_time=at)
+    model = composed("compose", models=["alibi", "sinusoidal"])
+    distances, sinusoid = model.prepared(timed)
+    assert torch.equal(distances, model.parts[0].prepare(plain))
+    assert torch.equal(sinusoid, model.parts[1].prepare(Positions.times(at)))
+
+
+def test_every_fourth_block_has_the_other_encoding():
+    x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)
+    model = composed("mix")
+    for layer in range(4):
+        other = composed("none" if layer == 3 else "rotary")
+        assert torch.equal(
+            attended(model, x, positions, layer).logits, attended(other, x, positions, layer).logits
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("compose", {"models": []}, "the list of encodings is empty"),
+        ("compose", {"models": ["alib"]}, "unknown position model 'alib'; did you mean 'alibi'"),
+        ("compose", {"models": [{"nme": "alibi"}]}, "is no encoding; give a name, or a mapping of name"),
+        ("compose", {"models": [{"name": "alibi", "m": 1}]}, "unknown option 'm' of position model 'alibi'"),
+        ("compose", {"models": ["t5", "deberta"]}, "the scales of the dot products differ"),
+        ("compose", {"models": ["pnat"]}, "needs a decoder of its own kind"),
+        ("mix", {"every": 1}, "every is 1; it must be at least 2"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(name, given, message):
+    with pytest.raises(PositionError, match=message):
+        composed(name, **given)
+
+
+def test_a_list_of_a_configuration_is_a_composition(tmp_path):
+    config = FloaterConfig.preset("tiny", vocab_size=11, position=["alibi", {"name": "sinusoidal"}])
+    assert config.position == "compose"
+    assert config.position_options == {"models": ["alibi", {"name": "sinusoidal"}]}
+    model = FloaterForCausalLM(config).eval()
+    model.save_pretrained(tmp_path)
+    again = FloaterForCausalLM.from_pretrained(tmp_path)
+    ids = torch.tensor([[3, 4, 5]])
+    torch.testing.assert_close(again(ids).logits, model(ids).logits)
+    with pytest.raises(ValueError, match="position is a list; options stand in its entries"):
+        FloaterConfig(position=["alibi"], position_options={"a": 1})
+
+
+def test_a_bound_of_a_part_bounds_the_whole():
+    assert composed("compose", models=["alibi", "learned"]).bound == 16
+    assert composed("compose", models=["alibi", "rotary"]).bound is None
