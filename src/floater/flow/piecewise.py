@@ -157,11 +157,10 @@ class Reading(Sequence[Tensor]):
         other.__dict__.pop("_rows", None)
         with full_precision(weight.device):
             wide = weight.to(self._start.dtype)
+            narrow = weight.to(self._velocities.dtype)
             other._start = torch.einsum("rd,rdw->rw", self._start, wide)
-            other._edges = torch.einsum("nrd,rdw->nrw", self._edges, wide.detach())
-            other._velocities = torch.einsum(
-                "nkrd,rdw->nkrw", self._velocities, weight.to(self._velocities.dtype)
-            )
+            other._edges = torch.einsum("nrd,rdw->nrw", self._edges, wide.detach()).contiguous()
+            other._velocities = torch.einsum("nkrd,rdw->nkrw", self._velocities, narrow).contiguous()
         return other
 
     @cached_property

@@ -58,6 +58,13 @@ class FlowVectors:
                 rows = [row.to(weight.dtype) @ part for row, part in zip(self.rows, weight, strict=True)]
         return replace(self, rows=rows)
 
+    def all(self) -> Tensor:
+        """Return the vectors of every block and name at once, (N, T, blocks x names, dim)."""
+        if isinstance(self.rows, Reading) and isinstance(self.index, torch.Size):
+            rows = self.rows.all()
+            return rows.view(*self.index, *rows.shape[1:]).to(self.dtype)
+        return torch.stack([self.at(*key) for key in self.keys], 2)
+
     def at(self, block: int, name: str) -> Tensor:
         """The vectors of one block and name, in the order of the positions given.
 

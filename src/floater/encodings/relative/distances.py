@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -191,5 +192,25 @@ class Distances:
         row = row.contiguous()  # so that each head's plane lies in one piece, as attention reads it
         if self.index is not None:
             return row[..., self.index].movedim(-3, 0)
-        length, slots = self.shape
-        return row.unfold(-1, slots, 1)[..., :length, :].flip(-2)[None]
+        plane: Tensor = _Plane.apply(row, *self.shape)  # type: ignore[no-untyped-call]
+        return plane[None]
+
+
+class _Plane(torch.autograd.Function):
+    """b(s - t) at every query and key from b at T + S distances in rising order.
+
+    The gradient of `unfold` adds up one window after another; that of a plane is a sum along diagonals, which
+    a view with one column less turns into columns.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, row: Tensor, length: int, slots: int) -> Tensor:
+        return row.unfold(-1, slots, 1)[..., :length, :].flip(-2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        gradient = gradients[0].flip(-2)
+        *shape, length, slots = gradient.shape
+        flat = F.pad(gradient, (0, length)).flatten(-2)[..., : length * (length + slots - 1)]
+        sums = flat.view(*shape, length, length + slots - 1).sum(-2)
+        return F.pad(sums, (0, 1)), None, None

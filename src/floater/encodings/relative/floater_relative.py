@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -32,9 +33,9 @@ class Solved(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Biases (U, heads) of each block at the distances that occur, and where each one does."""
+    """Biases (U, blocks, heads) at the distances that occur, and where each one does."""
 
-    biases: list[Tensor]
+    biases: Tensor
     distances: Distances
 
 
@@ -146,24 +147,30 @@ class FloaterRelative(PositionBias):
         """Return the biases at whole distances, each of which is computed once."""
         delta = distances.values.double()
         solved = self._solved(torch.log1p(delta.abs()), delta)
-        return Placed([self._biases(solved, layer) for layer in self.flow.blocks], distances)
+        vectors = solved.vectors.all()[0, :-1]
+        rows = vectors.view(len(vectors), self.frame.layers, -1, self.frame.heads)
+        biases = self._biases(rows.unbind(2), solved.delta[:, None], self.decay)
+        return Placed(biases, distances)
 
     def _solved(self, u: Tensor, delta: Tensor) -> Solved:
         # the end of the training span is always solved for, so that the plan of a solve outlives a batch
         times = F.pad(u.reshape(1, -1), (0, 1), value=self.span)
         return Solved(self.flow(times).projected(self.readout), delta.reshape(-1, 1), tuple(u.shape))
 
-    def _biases(self, solved: Solved, layer: int) -> Tensor:
-        """Return the biases (U, heads) of a block."""
-        bias = solved.vectors.at(layer, "past")[0, :-1]
-        if "future" in self.flow.names:
-            bias = torch.where(solved.delta > 0, solved.vectors.at(layer, "future")[0, :-1], bias)
-        if self.decay is not None:
-            rate, reach = F.softplus(self.decay[:, layer])
-            bias = bias - rate * torch.log1p(reach * solved.delta.abs().to(reach.dtype))
+    def _biases(self, directions: Sequence[Tensor], delta: Tensor, decay: Tensor | None) -> Tensor:
+        """Return the biases (U, ..., heads) at distances (U, ..., 1) from those of each direction."""
+        bias = directions[0]
+        if len(directions) > 1:
+            bias = torch.where(delta > 0, directions[1], bias)
+        if decay is not None:
+            rate, reach = F.softplus(decay)
+            bias = bias - rate * torch.log1p(reach * delta.abs().to(reach.dtype))
         return bias
 
     def correlation(self, state: Solved | Placed, layer: int) -> Tensor:
         if isinstance(state, Placed):
-            return state.distances.plane(state.biases[layer].T)
-        return self._biases(state, layer).view(*state.shape, self.frame.heads).movedim(-1, 1)
+            return state.distances.plane(state.biases[:, layer].T)
+        directions = [state.vectors.at(layer, name)[0, :-1] for name in self.flow.names]
+        decay = None if self.decay is None else self.decay[:, layer]
+        biases = self._biases(directions, state.delta, decay)
+        return biases.view(*state.shape, self.frame.heads).movedim(-1, 1)
