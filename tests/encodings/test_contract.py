@@ -30,7 +30,6 @@ VARIANTS = [
     ("deberta", {"share": True, "norm": True}, ()),
     ("floater_relative", {"tail": True}, ()),
     ("floater_relative", {"normalise": True}, ()),
-    ("floater_relative", {"start": "zero"}, ()),
     ("floater_relative", {"solver": "dopri5"}, ()),
     ("spe_conv", {"kernel": 4, "gated": False}, ()),
     ("structural", {"encoder": "cnn"}, ()),
