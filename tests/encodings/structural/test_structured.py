@@ -2,12 +2,15 @@
 
 import itertools
 
+import networkx as nx
 import pytest
 import torch
 from structural_cases import LABELS, OPTIONS, ROWS, SIZES, TREES, encoder, qk
 
 from floater import PositionError, Positions, build, catalogue
+from floater.encodings.structural.floater_tree import path_lengths
 from floater.encodings.structural.structured import mixture, scores
+from floater.structures import trees
 from floater.transformer import FloaterConfig, FloaterForCausalLM, FloaterForMaskedLM
 
 TREE_ROWS = [name for name in ROWS if catalogue()[name].needs == "tree"]
@@ -142,3 +145,16 @@ def test_labels_out_of_range_are_refused(name):
 def test_too_many_children_are_refused():
     with pytest.raises(PositionError, match="tree 1: node 3 is child 3 of its parent; branching is 2"):
         build("tree", **SIZES).prepare(Positions.tree([[-1], [-1, 0, 0, 0]]))
+
+
+def test_path_lengths_are_those_of_networkx():
+    torch.manual_seed(0)
+    for nodes in (1, 2, 9, 20):
+        parents = [-1] + [int(torch.randint(0, i, ())) for i in range(1, nodes)]
+        graph = nx.Graph([(i, p) for i, p in enumerate(parents) if p >= 0])
+        graph.add_nodes_from(range(nodes))
+        known = dict(nx.all_pairs_shortest_path_length(graph))
+        found = path_lengths(trees([parents]))[0]
+        for t in range(nodes):
+            for s in range(nodes):
+                assert found[t, s] == known[t][s] * (-1 if s < t else 1)

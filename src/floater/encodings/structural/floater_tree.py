@@ -1,0 +1,89 @@
+"""A flow over the logarithm of the distance in a tree."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, register
+from floater.encodings.relative.distances import Distances
+from floater.encodings.relative.floater_relative import FloaterRelative, Placed
+from floater.encodings.structural.structured import Structured
+from floater.positions import Positions
+from floater.structures import Structure
+
+
+def path_lengths(structure: Structure) -> Tensor:
+    """Return the edges between every two tokens of a tree, negative where the key comes first in the text.
+
+    Args:
+        structure: trees over T tokens.
+
+    Returns:
+        (batch, T, T), query by key.
+
+    Example:
+        >>> from floater.structures import trees
+        >>> path_lengths(trees([[1, -1, 1]]))[0].tolist()
+        [[0, 1, 2], [-1, 0, 1], [-2, -1, 0]]
+    """
+    lowest, depth = structure.common_ancestors, structure.depth
+    shared = depth.gather(1, lowest.clamp(min=0).flatten(1)).view_as(lowest)
+    length = structure.between(depth[:, :, None] + depth[:, None, :] - 2 * shared)
+    token = torch.arange(length.shape[1], device=length.device)
+    return length * torch.where(token < token[:, None], -1, 1)
+
+
+@register("floater_tree")
+class FloaterTree(FloaterRelative, Structured):
+    """`floater_relative` over trees: the distance is the number of edges between two tokens.
+
+    Args:
+        frame: the stack of blocks it serves; log(1 + max_length) is the span over which vectors start of
+            order one.
+        width, hidden, start, tail, solver: see `floater_relative`.
+
+    Raises:
+        PositionError: if an option is not valid, or the positions have no tree.
+
+    Example:
+        >>> model = FloaterTree(Frame(dim=8, heads=2, layers=1, max_length=16))
+        >>> q = torch.zeros(1, 2, 3, 4)
+        >>> bias = model.bias(q, q, model.prepare(Positions.tree([[1, -1, 1]])), 0)
+        >>> bool(bias[0, 0, 0, 1] == bias[0, 0, 1, 2])  # one edge each, to a later token
+        True
+    """
+
+    card = Card(
+        paper="Liu et al. 2020",
+        link="https://arxiv.org/abs/2003.09229",
+        point="relative",
+        equation="q_t k_s / sqrt(d_h) + w_h psi(u); dpsi/du = h(u, psi), u = log(1 + edges from t to s)",
+        parameters=FloaterRelative.card.parameters,
+        exceptions={
+            "cache": "it reads a tree or a graph over all tokens at once",
+            "documents": "it reads a tree or a graph over all tokens at once",
+        },
+    )
+    sites = ("self",)
+    needs = "tree"
+
+    def __init__(
+        self,
+        frame: Frame,
+        *,
+        width: int = 32,
+        hidden: int | None = None,
+        start: str = "small",
+        tail: bool = False,
+        solver: str = "auto",
+    ) -> None:
+        super().__init__(frame, width=width, hidden=hidden, start=start, tail=tail, solver=solver)
+
+    def prepare(self, positions: Positions) -> Placed:
+        length = path_lengths(self.structure(positions))
+        reach = int(length.abs().max()) if length.numel() else 0
+        values = torch.arange(-reach, reach + 1, device=length.device)
+        shape = length.shape[1], length.shape[2]
+        return self.placed(Distances(values, length + reach, shape))
