@@ -1,0 +1,143 @@
+"""Draw far.md's figure and write its tables from the scores of the studies: `make docs`.
+
+The scores are the `scores.csv` that a study writes, kept as docs/far/NAME.csv.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from matplotlib import pyplot
+
+HERE = Path(__file__).parent
+SCORES, PAGE, FIGURE = HERE / "far", HERE / "far.md", HERE / "far" / "lengths.svg"
+# Okabe and Ito's colours, which the colour-blind tell apart, from dark to light so that grey does, too
+COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
+BEGIN, END = "<!-- {}: written by `make docs` -->", "<!-- end of {} -->"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study of the page.
+
+    Args:
+        name: of its configuration, configs/study/NAME.yaml, and of its scores.
+        title: above its panel and its table.
+        metric: as the scores name it.
+        label: of the metric.
+        trained: the greatest length of training.
+        longest: the greatest length of the tests.
+        drawn: the encodings that have a line.
+    """
+
+    name: str
+    title: str
+    metric: str
+    label: str
+    trained: int
+    longest: int
+    drawn: tuple[str, ...]
+
+
+LINES = ("sinusoidal", "rotary", "alibi", "shaw", "floater", "floater_relative")
+STUDIES = (
+    Study("generated_copy", "Copy, trained to 16 symbols", "exact", "exact match, %", 16, 128, LINES),
+    Study("generated_reverse", "Reverse, trained to 16 symbols", "exact", "exact match, %", 16, 128, LINES),
+)
+
+
+def scores(study: Study) -> dict[str, dict[tuple[int, int], list[float]]]:
+    """Return the scores of all seeds by encoding and bin of length; the last bin ends at the longest test."""
+    found: dict[str, dict[tuple[int, int], list[float]]] = defaultdict(lambda: defaultdict(list))
+    with (SCORES / f"{study.name}.csv").open(encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            if line["metric"] == study.metric and line["low"] and line["score"]:
+                ends = int(line["low"]), int(line["high"] or study.longest + 1)
+                found[line["model"]][ends].append(float(line["score"]))
+    return found
+
+
+def table(study: Study) -> str:
+    """Return the scores as Markdown: the mean over the seeds and their standard deviation."""
+    found = scores(study)
+    bins = sorted({ends for of in found.values() for ends in of})
+    head = ["encoding", *(f"{low}–{high - 1}" for low, high in bins), "seeds"]
+    lines = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    for name, of in found.items():
+        cells = [spread(of[ends]) for ends in bins]
+        lines.append(f"| {name} | {' | '.join(cells)} | {max(map(len, of.values()))} |")
+    return (
+        f"**{study.title}** ({study.label}; `floater study configs/study/{study.name}.yaml`)\n\n"
+        + "\n".join(lines)
+    )
+
+
+def spread(values: list[float]) -> str:
+    """Return a mean and, of several values, their standard deviation.
+
+    >>> spread([1.0, 2.0]), spread([3.0])
+    ('1.5 ± 0.7', '3.0')
+    """
+    return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+
+
+def draw(studies: tuple[Study, ...]) -> None:
+    """Draw the score of each encoding against the length over the trained one, a panel for each study."""
+    pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "far", "svg.fonttype": "none"})
+    columns = min(2, len(studies))
+    rows = -(-len(studies) // columns)
+    figure, panels = pyplot.subplots(rows, columns, figsize=(4.6 * columns, 3.2 * rows), squeeze=False)
+    for panel in panels.flat[len(studies) :]:
+        panel.set_axis_off()
+    for study, panel in zip(studies, panels.flat, strict=False):
+        found, ends = scores(study), []
+        for name, colour in zip(study.drawn, COLOURS, strict=False):
+            points = sorted(found.get(name, {}).items())
+            x = [(low + high - 1) / 2 / study.trained for (low, high), _ in points]
+            y = [mean(values) for _, values in points]
+            if points:
+                panel.plot(x, y, color=colour, marker="o", markersize=3, linewidth=1.4)
+                ends.append((y[-1], name, colour, x[-1]))
+        room = panel.get_ylim()
+        last = room[0] - 1.0
+        for y_end, name, colour, x_end in sorted(ends):
+            last = max(y_end, last + 0.055 * (room[1] - room[0]))
+            panel.annotate(
+                name,
+                (x_end, y_end),
+                (x_end * 1.08, last),
+                color=colour,
+                va="center",
+                fontsize=8,
+                annotation_clip=False,
+            )
+        panel.axvline(1, color="#999999", linewidth=0.8, linestyle=":")
+        panel.set_xscale("log", base=2)
+        panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+        panel.set(title=study.title, xlabel="length / trained length", ylabel=study.label)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.margins(x=0.05)
+    figure.tight_layout()
+    figure.subplots_adjust(right=0.86, wspace=0.62)
+    figure.savefig(FIGURE, metadata={"Date": None})
+
+
+def main() -> None:
+    """Write the figure and the tables."""
+    studies = tuple(study for study in STUDIES if (SCORES / f"{study.name}.csv").is_file())
+    draw(studies)
+    text = PAGE.read_text(encoding="utf-8")
+    for study in studies:
+        begin, end = BEGIN.format(study.name), END.format(study.name)
+        pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
+        text = re.sub(pattern, lambda _: f"{begin}\n\n{table(study)}\n\n{end}", text, flags=re.DOTALL)  # noqa: B023
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
