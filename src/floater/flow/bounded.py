@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,8 @@ class BoundedField(MLPField):
         dim: Size of a position vector.
         hidden: Size between the layers; `dim` if not given.
         pull: How strongly vectors are pulled back, positive; at components of size one it is -pull p.
+        adapt: Change of the clocks' frequencies 2^-k, (8,) in radians per unit of time. A clock whose period
+            is longer than the training span has shown only part of its circle there.
 
     Shapes:
         t: scalar; p: (rows, dim); returns (rows, dim).
@@ -41,11 +44,17 @@ class BoundedField(MLPField):
         True
     """
 
-    def __init__(self, dim: int, hidden: int | None = None, pull: float = 0.1) -> None:
+    def __init__(
+        self,
+        dim: int,
+        hidden: int | None = None,
+        pull: float = 0.1,
+        adapt: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         super().__init__(dim, hidden)
         if not pull > 0:
             raise ValueError(f"pull is {pull}; it must be positive")
-        self.pull = pull
+        self.pull, self.adapt = pull, adapt
         self.inner = nn.Linear(dim + 2 * CLOCKS, self.hidden)
         self.outer = nn.Linear(self.hidden, dim)
 
@@ -59,7 +68,8 @@ class BoundedField(MLPField):
 
     def forward(self, t: Tensor, p: Tensor) -> Tensor:
         """The velocity dp/dt at time t: (rows, dim)."""
-        angle = t * 0.5 ** torch.arange(CLOCKS, dtype=t.dtype, device=p.device)
+        frequencies = 0.5 ** torch.arange(CLOCKS, dtype=t.dtype, device=p.device)
+        angle = t * (frequencies if self.adapt is None else self.adapt(frequencies))
         clock = torch.cat((angle.sin(), angle.cos())).to(p.dtype).expand(len(p), -1)
         velocity: Tensor = self.outer(torch.tanh(self.inner(torch.cat((p, clock), dim=1))))
         return velocity - self.pull * p.square().mean(1, keepdim=True) * p

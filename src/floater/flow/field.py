@@ -133,15 +133,18 @@ def zero_(field: MLPField) -> MLPField:
     return field
 
 
-def _frequencies(dim: int, device: torch.device | None = None) -> Tensor:
+def _frequencies(
+    dim: int, device: torch.device | None = None, adapt: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
     """Frequencies w_k = c^(2k/d), c = 1e-4, of the dim/2 pairs: (dim/2,), float64."""
     if dim < 2 or dim % 2:
         raise ValueError(f"dim must be a positive even number (sine and cosine pairs), got {dim}")
     pair = torch.arange(0, dim, 2, dtype=torch.float64, device=device)
-    return torch.pow(1e-4, pair / dim)
+    frequencies = torch.pow(1e-4, pair / dim)
+    return frequencies if adapt is None else adapt(frequencies)
 
 
-def sinusoid(positions: Tensor, dim: int) -> Tensor:
+def sinusoid(positions: Tensor, dim: int, adapt: Callable[[Tensor], Tensor] | None = None) -> Tensor:
     """The sinusoidal position encoding of the Transformer.
 
     Source: Vaswani et al. (2017), section 3.5; equation 6 of the FLOATER paper: component 2k is
@@ -150,6 +153,7 @@ def sinusoid(positions: Tensor, dim: int) -> Tensor:
     Args:
         positions: Positions (...), integer or real.
         dim: Size of a vector, even.
+        adapt: Change of the frequencies w (dim / 2,), in radians per token.
 
     Returns:
         Vectors (..., dim), float64 if the positions are float64, else float32.
@@ -161,7 +165,7 @@ def sinusoid(positions: Tensor, dim: int) -> Tensor:
         >>> sinusoid(torch.tensor([0]), 4)
         tensor([[0., 1., 0., 1.]])
     """
-    angle = positions.to(torch.float64).unsqueeze(-1) * _frequencies(dim, positions.device)
+    angle = positions.to(torch.float64).unsqueeze(-1) * _frequencies(dim, positions.device, adapt)
     vectors = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
     return vectors if positions.dtype == torch.float64 else vectors.float()
 
@@ -177,6 +181,7 @@ class SinusoidField(nn.Module):
     Args:
         dim: Size of a position vector, even.
         delta: Time between two neighbouring positions.
+        adapt: Change of the frequencies; see `sinusoid`.
 
     Shapes:
         t: scalar; p: (rows, dim); returns (rows, dim).
@@ -192,12 +197,12 @@ class SinusoidField(nn.Module):
 
     smooth = True
 
-    def __init__(self, dim: int, delta: float = 1.0) -> None:
+    def __init__(self, dim: int, delta: float = 1.0, adapt: Callable[[Tensor], Tensor] | None = None) -> None:
         super().__init__()
         _frequencies(dim)
         if not delta > 0:
             raise ValueError(f"delta must be a positive time, got {delta}")
-        self.dim, self.delta = dim, delta
+        self.dim, self.delta, self.adapt = dim, delta, adapt
 
     def start(self) -> Tensor:
         """p(0): zeros and ones in turn, (dim,)."""
@@ -205,7 +210,7 @@ class SinusoidField(nn.Module):
 
     def forward(self, t: Tensor, p: Tensor) -> Tensor:
         """The velocity dp/dt at time t, the same for all rows: (rows, dim)."""
-        rate = _frequencies(self.dim, p.device) / self.delta
+        rate = _frequencies(self.dim, p.device, self.adapt) / self.delta
         angle = t.to(torch.float64) * rate
         velocity = torch.stack((rate * angle.cos(), -rate * angle.sin()), dim=-1).flatten()
         return velocity.to(p.dtype).expand_as(p)

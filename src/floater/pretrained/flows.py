@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.floater import learned_field
 from floater.encodings.model import PositionError, check_options, one_of, options
+from floater.encodings.relative.waves import UNCOVERED, covered
 from floater.flow import FlowEncoder, FlowVectors, small_, zero_
 from floater.flow.vectors import consecutive
 from floater.pretrained.families import PlugError
@@ -65,6 +67,11 @@ def known_options(given: Mapping[str, Any]) -> dict[str, Any]:
     one_of("start", known["start"], ("zero", "small"))
     one_of("share", known["share"], ("blocks", "none"))
     learned_field(known["field"], 1, 1, known["activation"])
+    one_of("uncovered", known["uncovered"], UNCOVERED)
+    if known["uncovered"] != "keep" and known["field"] != "bounded":
+        raise PositionError(
+            f"uncovered={known['uncovered']!r} changes the clocks of field='bounded', not {known['field']!r}"
+        )
     for name in ("delta", "time_scale"):
         value = known[name]
         if name == "time_scale" and isinstance(value, str):
@@ -115,7 +122,9 @@ class Flows(nn.Module):
         scale = 1.0 if learned else options["time_scale"]
         self.fields = nn.ModuleDict()
         for name, width in widths.items():
-            field = learned_field(options["field"], width, options["hidden"], options["activation"])
+            step = options["delta"] * scale
+            clocks = partial(covered, span=max_length, uncovered=options["uncovered"], step=step)
+            field = learned_field(options["field"], width, options["hidden"], options["activation"], clocks)
             small_(field, max_length * options["delta"] * scale)
             self.fields[name] = field if options["start"] == "small" else zero_(field)
         self.encoders = nn.ModuleDict()

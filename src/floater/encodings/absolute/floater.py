@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,6 +20,7 @@ from floater.encodings.model import (
     one_of,
     register,
 )
+from floater.encodings.relative.waves import UNCOVERED, covered
 from floater.flow import (
     BoundedField,
     FlowEncoder,
@@ -38,8 +41,14 @@ _STARTS = {
 }
 
 
-def learned_field(kind: str, dim: int, hidden: int | None, activation: str) -> MLPField:
-    """The field that the options `field`, `hidden` and `activation` ask for.
+def learned_field(
+    kind: str,
+    dim: int,
+    hidden: int | None,
+    activation: str,
+    adapt: Callable[[Tensor], Tensor] | None = None,
+) -> MLPField:
+    """Return the field that the options `field`, `hidden` and `activation` ask for, its clocks adapted.
 
     Raises:
         PositionError: if there is none of this kind, or with this activation.
@@ -55,7 +64,7 @@ def learned_field(kind: str, dim: int, hidden: int | None, activation: str) -> M
         return MLPField(dim, hidden, activation)
     if activation != "tanh":
         raise PositionError(f"field='bounded' goes with activation='tanh', not with {activation!r}")
-    return BoundedField(dim, hidden)
+    return BoundedField(dim, hidden, adapt=adapt)
 
 
 class FloaterState(NamedTuple):
@@ -96,6 +105,9 @@ class Floater(PositionModel):
         activation: of the field; see `MLPField`.
         hidden: width of the field; None means dim.
         field: "mlp" (section 4.4), or "bounded", whose vectors stay in a ball (`BoundedField`).
+        uncovered: sinusoids at the input and clocks of the bounded field whose period exceeds max_length
+            tokens: "keep" them, "cut" their frequency to zero (FoPE), or "round" all periods to whole tokens
+            (Resonance RoPE); see `floater.encodings.relative.waves.covered`. A learned scale counts as 1.
 
     Raises:
         PositionError: if an option is not valid, options contradict each other, or sinusoids meet an odd dim.
@@ -146,6 +158,7 @@ class Floater(PositionModel):
         activation: str = "tanh",
         hidden: int | None = None,
         field: str = "mlp",
+        uncovered: str = "keep",
     ) -> None:
         super().__init__(frame)
         one_of("injection", injection, ("qkv", "add"))
@@ -168,13 +181,21 @@ class Floater(PositionModel):
             names = ()
         scale = 1.0 if isinstance(time_scale, str) else time_scale
         self.span = frame.max_length * delta * scale
+        one_of("uncovered", uncovered, UNCOVERED)
+        if uncovered != "keep" and injection == "add" and start != "sinusoidal" and field == "mlp":
+            raise PositionError(
+                f"uncovered={uncovered!r} changes sinusoids and clocks; injection='add' with field='mlp' and "
+                f"start={start!r} has none"
+            )
+        self.adapt = partial(covered, span=frame.max_length, uncovered=uncovered)
+        clocks = partial(covered, span=frame.max_length, uncovered=uncovered, step=delta * scale)
         groups = [self.blocks] if share == "blocks" else [(n,) for n in self.blocks]
 
         def flow(group: tuple[int, ...]) -> FlowEncoder:
-            learned = learned_field(field, frame.dim, hidden, activation)
+            learned = learned_field(field, frame.dim, hidden, activation, clocks)
             whole: nn.Module = learned
             if start == "sinusoidal":
-                whole = SumField(SinusoidField(frame.dim, delta * scale), learned)
+                whole = SumField(SinusoidField(frame.dim, delta * scale, self.adapt), learned)
             return FlowEncoder(
                 whole,
                 frame.dim,
@@ -211,7 +232,8 @@ class Floater(PositionModel):
     def prepare(self, positions: Positions) -> FloaterState:
         query = positions.query
         has_input = self.frame.site != "memory"
-        base = sinusoid(query, self.frame.dim) if self.injection == "qkv" and has_input else None
+        sines = self.injection == "qkv" and has_input
+        base = sinusoid(query, self.frame.dim, self.adapt) if sines else None
         vectors = {}
         for flow in self.flows:
             assert isinstance(flow, FlowEncoder)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, register
+from floater.encodings.model import Frame, one_of, register
+from floater.encodings.relative.waves import UNCOVERED, covered
 from floater.flow import sinusoid
 from floater.positions import Positions
 
@@ -24,9 +27,12 @@ class Sinusoidal(AddedVectors):
     Args:
         frame: the stack of blocks it serves; dim must be even.
         blocks: "input", "all", or a list of block indices.
+        uncovered: pairs whose period exceeds max_length tokens: "keep" them, "cut" their frequency to zero
+            (FoPE), or "round" all periods to whole tokens (Resonance RoPE); see
+            `floater.encodings.relative.waves.covered`.
 
     Raises:
-        PositionError: if dim is odd, or a block does not exist.
+        PositionError: if dim is odd, a block does not exist, or `uncovered` is not valid.
 
     Example:
         >>> model = Sinusoidal(Frame(dim=4, heads=1, layers=1, max_length=16))
@@ -42,13 +48,15 @@ class Sinusoidal(AddedVectors):
         survey=SurveyRow("absolute", "APE", learnable=False, recurring=False, unbound=True, parameters="0"),
     )
 
-    def __init__(self, frame: Frame, *, blocks: str | list[int] = "input") -> None:
+    def __init__(self, frame: Frame, *, blocks: str | list[int] = "input", uncovered: str = "keep") -> None:
         super().__init__(frame, blocks)
         even(frame)
+        one_of("uncovered", uncovered, UNCOVERED)
+        self.adapt = partial(covered, span=frame.max_length, uncovered=uncovered)
         self.recurs = blocks != "input"
 
     def prepare(self, positions: Positions) -> Tensor:
-        return sinusoid(positions.query, self.frame.dim)
+        return sinusoid(positions.query, self.frame.dim, self.adapt)
 
     def vectors(self, state: Tensor, layer: int) -> Tensor:
         if not self.recurs:

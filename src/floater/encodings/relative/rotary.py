@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, PositionError, PositionModel, one_of, register
 from floater.encodings.precise import at_least_float32
-from floater.encodings.relative.waves import Waves, frequencies
+from floater.encodings.relative.rescaling import rescaled
+from floater.encodings.relative.waves import UNCOVERED, Waves, covered, frequencies
 from floater.positions import Positions
 
 
@@ -25,6 +29,13 @@ class Rotary(PositionModel):
         pairs: "interleaved", components 2i and 2i + 1 (the paper); "half", components i and i + head_dim / 2
             (GPT-NeoX and most models since).
         base: of the frequencies, above 1.
+        scaling: None, or a rule that rescales the frequencies for longer texts: a mapping with `rope_type`
+            "linear", "dynamic" or "yarn" and `factor`; see `floater.encodings.relative.rescaling.rescaled`.
+            Rotated keys are cached, so "dynamic" scales for a declared `length`, not for that of a call.
+        uncovered: pairs whose period exceeds max_length tokens: "keep" them, "cut" their frequency to zero
+            (FoPE), or "round" all periods to whole tokens (Resonance RoPE); see
+            `floater.encodings.relative.waves.covered`. Rounding follows scaling; cutting goes by the
+            frequencies before it.
 
     Raises:
         PositionError: if head_dim is odd or an option is not valid.
@@ -45,32 +56,83 @@ class Rotary(PositionModel):
         survey=SurveyRow("relative", "MAM", learnable=False, recurring=True, unbound=True, parameters="0"),
     )
 
-    def __init__(self, frame: Frame, *, pairs: str = "interleaved", base: float = 10000.0) -> None:
+    def __init__(
+        self,
+        frame: Frame,
+        *,
+        pairs: str = "interleaved",
+        base: float = 10000.0,
+        scaling: Mapping[str, Any] | None = None,
+        uncovered: str = "keep",
+    ) -> None:
         super().__init__(frame)
-        one_of("pairs", pairs, ("interleaved", "half"))
-        if not base > 1:
-            raise PositionError(f"base is {base}; it must be above 1")
-        self.head_dim = frame.dim // frame.heads
-        if self.head_dim % 2:
-            raise PositionError(f"head_dim is {self.head_dim}; rotary positions need an even one")
-        self.pairs, self.base = pairs, base
+        self.head_dim = check_pairs(frame, pairs, base)
+        one_of("uncovered", uncovered, UNCOVERED)
+        rescaled(self.head_dim, base, frame.max_length, scaling)  # refuses what is not valid
+        self.pairs, self.base, self.scaling, self.uncovered = pairs, base, scaling, uncovered
+
+    def frequencies(self, device: torch.device) -> tuple[Tensor, float]:
+        """The frequencies of the pairs, (head_dim / 2,) in float64, and the factor of sines and cosines."""
+        span = self.frame.max_length
+        scaled, factor = rescaled(self.head_dim, self.base, span, self.scaling, device)
+        if self.uncovered == "cut":
+            # training saw the plain periods; scaling comes after it and uncovers no more
+            plain = frequencies(self.head_dim, self.base, device)
+            return scaled * (covered(plain, span, "cut") > 0), factor
+        return covered(scaled, span, self.uncovered), factor
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
         query = positions.query
-        waves = Waves.of(query, frequencies(self.head_dim, self.base, query.device), torch.float64)
-        return waves.sin.transpose(1, 2), waves.cos.transpose(1, 2)  # (batch or 1, T, 1, head_dim / 2)
+        at, factor = self.frequencies(query.device)
+        waves = Waves.of(query, at, torch.float64)
+        # (batch or 1, T, 1, head_dim / 2)
+        return factor * waves.sin.transpose(1, 2), factor * waves.cos.transpose(1, 2)
 
     def qkv(
         self, q: Tensor, k: Tensor, v: Tensor, state: tuple[Tensor, Tensor], layer: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         dtype = at_least_float32(q.dtype)
         sin, cos = (part.to(dtype) for part in state)
-        return self.rotate(q, sin, cos), self.rotate(k, sin, cos), v
+        return turn(q, sin, cos, self.pairs), turn(k, sin, cos, self.pairs), v
 
-    def rotate(self, x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
-        """x (batch, T, heads, head_dim), each pair turned."""
-        if self.pairs == "half":
-            a, b = x.chunk(2, -1)
-            return torch.cat([a * cos - b * sin, a * sin + b * cos], -1).to(x.dtype)
-        a, b = x[..., ::2], x[..., 1::2]
-        return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2).to(x.dtype)
+
+def check_pairs(frame: Frame, pairs: str, base: float) -> int:
+    """Return the width of a head, if its components form pairs.
+
+    Raises:
+        PositionError: if head_dim is odd, `pairs` is not valid, or `base` is not above 1.
+
+    Example:
+        >>> check_pairs(Frame(dim=8, heads=2, layers=1, max_length=16), "half", 10000.0)
+        4
+    """
+    one_of("pairs", pairs, ("interleaved", "half"))
+    if not base > 1:
+        raise PositionError(f"base is {base}; it must be above 1")
+    head_dim = frame.dim // frame.heads
+    if head_dim % 2:
+        raise PositionError(f"head_dim is {head_dim}; rotary positions need an even one")
+    return head_dim
+
+
+def turn(x: Tensor, sin: Tensor, cos: Tensor, pairs: str) -> Tensor:
+    """Rotate each pair of components: (a, b) becomes (a cos - b sin, a sin + b cos).
+
+    Args:
+        x: (batch, T, heads, head_dim).
+        sin: broadcastable to (batch, T, heads, head_dim / 2).
+        cos: as `sin`.
+        pairs: see `Rotary`.
+
+    Returns:
+        The shape and type of `x`.
+
+    Example:
+        >>> turn(torch.tensor([[[[1.0, 2.0]]]]), torch.ones(1), torch.zeros(1), "half").tolist()
+        [[[[-2.0, 1.0]]]]
+    """
+    if pairs == "half":
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, a * sin + b * cos], -1).to(x.dtype)
+    a, b = x[..., ::2], x[..., 1::2]
+    return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2).to(x.dtype)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+UNCOVERED = ("keep", "cut", "round")
 
 
 @dataclass(frozen=True)
@@ -57,3 +60,36 @@ def frequencies(dim: int, base: float = 10000.0, device: torch.device | None = N
         [1.0, 0.01]
     """
     return base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device=device) / dim)
+
+
+def covered(frequencies: Tensor, span: float, uncovered: str, step: float = 1.0) -> Tensor:
+    """Return frequencies without phases that texts of a training length never show.
+
+    A pair whose period is longer than the training span has seen only part of its circle; beyond the span it
+    is out of distribution. "cut" gives it frequency zero, which leaves a constant component (FoPE: Hua et al.
+    2024). "round" makes every period the nearest whole number of tokens, at least 2, so that a pair whose
+    period the span covers shows no new phase beyond it (Resonance RoPE: Wang et al. 2024). "keep" changes
+    nothing.
+
+    Args:
+        frequencies: in radians per unit of time, any shape.
+        span: training length in tokens.
+        uncovered: one of `UNCOVERED`.
+        step: time between neighbouring tokens.
+
+    Returns:
+        Frequencies of the same shape.
+
+    Example:
+        >>> at = 2 * math.pi / torch.tensor([6.3, 40.2], dtype=torch.float64)
+        >>> (2 * math.pi / covered(at, 16, "round")).tolist()
+        [6.0, 40.0]
+        >>> covered(at, 16, "cut")[1].item()
+        0.0
+    """
+    if uncovered == "cut":
+        return torch.where(frequencies * step * span < 2 * math.pi, 0.0, frequencies)
+    if uncovered == "round":
+        turn = 2 * math.pi / step
+        return turn / (turn / frequencies).round().clamp(min=2)
+    return frequencies

@@ -1,0 +1,144 @@
+"""A flow that turns queries and keys: dp/dt = A p with a learned skew matrix A."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, PositionError, one_of, register
+from floater.encodings.precise import Precise, at_least_float32
+from floater.encodings.relative.rotary import check_pairs, turn
+from floater.encodings.relative.waves import UNCOVERED, covered, frequencies
+from floater.positions import Positions
+
+
+class Turned(NamedTuple):
+    """Sines and cosines of each block, (blocks, batch or 1, T, heads, head_dim / 2), and the bases."""
+
+    sin: Tensor
+    cos: Tensor
+    basis: Tensor | None  # Q, (blocks, heads, head_dim, head_dim)
+
+
+@register("floater_rotary")
+class FloaterRotary(Precise):
+    """Queries and keys follow a learned flow that keeps their norm, dp/dt = A p with A = S - S^T.
+
+    Its solution exp(t A) p is exact for all t. A real skew matrix is A = Q B Q^T, Q orthogonal and B made of
+    2 x 2 blocks that rotate at frequencies w, so exp(t A) = Q R(t) Q^T with the R(t) of rotary positions. The
+    product of exp(t A) q and exp(s A) k depends on s - t alone. Each head of each block has its own w; they
+    start as rotary's, which makes the model equal to `rotary` before training.
+
+    The spectral theorem also says what such a flow can add: the outer Q cancels in the product, and Q^T q is
+    what another query projection would give. With projections that train, learned frequencies are therefore
+    all of the flow that is new; basis="learned" adds Q for projections that do not, at 1/2 (d / h - 1) d l
+    parameters more.
+
+    A frequency moves the phase at distance t by t times its own change. The parameter is therefore the
+    phase that a pair gains over max_length tokens, in units of `rate` radians: a step of the optimizer moves
+    no phase of the training span further than `rate` times its length.
+
+    Relatives: Su et al. 2021 (A fixed and block-diagonal), LieRE (Ostmeier et al. 2024), ComRoPE (Yu et al.
+    2025), GRAPE (Zhang et al. 2025), all of rotations exp(t A).
+
+    Args:
+        frame: the stack of blocks it serves; head_dim must be even.
+        pairs: see `Rotary`.
+        base: of the frequencies before training, above 1.
+        basis: "fixed" (Q is the identity) or "learned".
+        uncovered: of the frequencies before training; see `Rotary`.
+        rate: radians over max_length tokens that a parameter of 1 adds; positive.
+
+    Raises:
+        PositionError: if head_dim is odd or an option is not valid.
+
+    Example:
+        >>> from floater import build
+        >>> model, rotary = (build(name, dim=8, heads=2, layers=1, max_length=16)
+        ...                  for name in ("floater_rotary", "rotary"))
+        >>> x = torch.randn(1, 5, 2, 4)
+        >>> q, other = (m.qkv(x, x, x, m.prepare(Positions.arange(5)), 0)[0] for m in (model, rotary))
+        >>> torch.allclose(q, other, atol=1e-6)
+        True
+    """
+
+    card = Card(
+        paper="Liu et al. 2020",
+        link="https://arxiv.org/abs/2003.09229",
+        point="relative",
+        equation="q_t^T exp((s-t) A) k_s; dp/dt = A p, A = S - S^T = Q B Q^T, B of blocks [[0, -w], [w, 0]]",
+        parameters="l * d // 2",
+    )
+
+    def __init__(
+        self,
+        frame: Frame,
+        *,
+        pairs: str = "interleaved",
+        base: float = 10000.0,
+        basis: str = "fixed",
+        uncovered: str = "keep",
+        rate: float = 1.0,
+    ) -> None:
+        super().__init__(frame)
+        self.head_dim = check_pairs(frame, pairs, base)
+        one_of("basis", basis, ("fixed", "learned"))
+        one_of("uncovered", uncovered, UNCOVERED)
+        if not rate > 0:
+            raise PositionError(f"rate is {rate}; it must be positive")
+        self.pairs, self.base, self.uncovered, self.rate = pairs, base, uncovered, rate
+        of_heads = frame.layers, frame.heads
+        self.phase = nn.Parameter(torch.empty(*of_heads, self.head_dim // 2, dtype=at_least_float32()))
+        self.generator = None
+        if basis == "learned":
+            entries = self.head_dim * (self.head_dim - 1) // 2
+            self.generator = nn.Parameter(torch.empty(*of_heads, entries, dtype=at_least_float32()))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+    @property
+    def frequencies(self) -> Tensor:
+        """The frequencies w, (blocks, heads, head_dim / 2) in float64."""
+        span = self.frame.max_length
+        start = covered(frequencies(self.head_dim, self.base, self.phase.device), span, self.uncovered)
+        return start + self.phase.double() * (self.rate / span)
+
+    @property
+    def basis(self) -> Tensor | None:
+        """The bases Q, (blocks, heads, head_dim, head_dim); None if they are the identity.
+
+        Cayley's transform of a skew matrix K, (1 - K)^-1 (1 + K), reaches every rotation without eigenvalue
+        -1 at the cost of one solve.
+        """
+        if self.generator is None:
+            return None
+        row, column = torch.triu_indices(self.head_dim, self.head_dim, 1, device=self.generator.device)
+        upper = self.generator.new_zeros(*self.generator.shape[:-1], self.head_dim, self.head_dim)
+        upper[..., row, column] = self.generator
+        skew = upper - upper.mT
+        one = torch.eye(self.head_dim, dtype=skew.dtype, device=skew.device)
+        return torch.linalg.solve(one - skew, one + skew)
+
+    def prepare(self, positions: Positions) -> Turned:
+        at = positions.query.double()[None, :, :, None, None]
+        angle = at * self.frequencies[:, None, None]
+        if self.phase.dtype == torch.float32:  # the angle is exact; its sine needs no more digits than q has
+            angle = angle.remainder(2 * torch.pi).float()
+        return Turned(angle.sin(), angle.cos(), self.basis)
+
+    def qkv(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Turned, layer: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        dtype = at_least_float32(q.dtype)
+        sin, cos = state.sin[layer].to(dtype), state.cos[layer].to(dtype)
+        if state.basis is not None:
+            # Q^T q and Q^T k; the outer Q of exp(t A) cancels in their product
+            basis = state.basis[layer].to(q.dtype)
+            q, k = (torch.einsum("bthi,hij->bthj", x, basis) for x in (q, k))
+        return turn(q, sin, cos, self.pairs), turn(k, sin, cos, self.pairs), v

@@ -1,0 +1,103 @@
+"""A Length-Extrapolatable Transformer: rotary positions whose products decay (Sun et al. 2022, section 2)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.precise import at_least_float32
+from floater.encodings.relative.rotary import check_pairs, turn
+from floater.encodings.relative.waves import Waves, frequencies
+from floater.positions import Positions
+
+_GAMMA = 0.4
+
+
+class XPosState(NamedTuple):
+    """Sines and cosines of the queries' positions, times zeta^t for queries and zeta^-t for keys."""
+
+    query: tuple[Tensor, Tensor]
+    key: tuple[Tensor, Tensor]
+    largest: float  # of the factors
+    farthest: float  # position
+
+
+@register("xpos")
+class XPos(PositionModel):
+    """Queries and keys are rotated and scaled so that their products decay with the distance (Algorithm 1).
+
+    Pair i of a query at t is multiplied by zeta_i^(t / scale_base), of a key at s by the inverse, zeta_i =
+    (2i / head_dim + 0.4) / 1.4. A product of pair i then has the factor zeta_i^((t - s) / scale_base): at
+    most 1 for earlier keys, as a language model reads them. The paper is causal only. In a stack that also
+    reads later keys attention still depends on distances alone, but products with later keys grow, by up to
+    3.5 for 512 tokens: use another encoding there.
+
+    The released code subtracts half the length from all positions, which the products do not show. That
+    centre moves with the length, and cached keys would be wrong; positions are not centred here. The factors
+    leave the range of float32 after about 27,000 tokens and that of float16 after about 3,400; positions
+    beyond are refused. The paper's blockwise causal attention at test time is not part of it.
+
+    Args:
+        frame: the stack of blocks it serves; head_dim must be even.
+        pairs: see `Rotary`.
+        base: of the frequencies, above 1.
+        scale_base: tokens over which pair i decays by zeta_i; positive.
+
+    Raises:
+        PositionError: if head_dim is odd or an option is not valid; in `qkv`, if a position is beyond the
+            range of the numbers.
+
+    Example:
+        >>> model = XPos(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> x = torch.ones(1, 2, 1, 2)
+        >>> q, k, _ = model.qkv(x, x, x, model.prepare(Positions.arange(2)), 0)
+        >>> (q.norm(dim=-1) * k.norm(dim=-1)).flatten()  # zeta^t zeta^-t |x|^2
+        tensor([2., 2.])
+    """
+
+    card = Card(
+        paper="Sun et al. 2022",
+        link="https://arxiv.org/abs/2212.10554",
+        point="relative",
+        equation="sum_i zeta_i^{(t-s)/512} Re(q_i k_i* exp(i (t-s) w_i)), s <= t, zeta_i = (2i/d_h + .4)/1.4",
+    )
+
+    def __init__(
+        self, frame: Frame, *, pairs: str = "interleaved", base: float = 10000.0, scale_base: float = 512.0
+    ) -> None:
+        super().__init__(frame)
+        self.head_dim = check_pairs(frame, pairs, base)
+        if not scale_base > 0:
+            raise PositionError(f"scale_base is {scale_base}; it must be positive")
+        self.pairs, self.base, self.scale_base = pairs, base, scale_base
+
+    def prepare(self, positions: Positions) -> XPosState:
+        query = positions.query
+        waves = Waves.of(query, frequencies(self.head_dim, self.base, query.device), torch.float64)
+        pair = torch.arange(0, self.head_dim, 2, dtype=torch.float64, device=query.device)
+        zeta = (pair / self.head_dim + _GAMMA) / (1 + _GAMMA)
+        factor = zeta ** (query.double()[..., None, None] / self.scale_base)
+        sin, cos = waves.sin.transpose(1, 2), waves.cos.transpose(1, 2)  # (batch or 1, T, 1, head_dim / 2)
+        far = float(query.abs().max()) if query.numel() else 0.0
+        largest = far / self.scale_base * math.log((1 + _GAMMA) / _GAMMA)
+        return XPosState((sin * factor, cos * factor), (sin / factor, cos / factor), largest, far)
+
+    def qkv(
+        self, q: Tensor, k: Tensor, v: Tensor, state: XPosState, layer: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        # a quarter of the exponents is left to queries, keys and their gradients
+        range_ = 0.75 * math.log(torch.finfo(q.dtype).max)
+        if state.largest > range_:
+            served = int(range_ / math.log((1 + _GAMMA) / _GAMMA) * self.scale_base)
+            raise PositionError(
+                f"position {state.farthest:g} scales keys beyond {q.dtype}; 'xpos' serves positions up to "
+                f"{served} in it: take a larger scale_base or another encoding, such as 'rotary'"
+            )
+        dtype = at_least_float32(q.dtype)
+        of_query, of_key = ([part.to(dtype) for part in parts] for parts in (state.query, state.key))
+        return turn(q, *of_query, self.pairs), turn(k, *of_key, self.pairs), v

@@ -1,0 +1,110 @@
+"""Rescaled rotary frequencies against those of Transformers, alone and inside Llama."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from floater import PositionError, Positions, build
+from floater.encodings.relative.rescaling import rescaled
+
+SIZES = {"dim": 64, "heads": 2, "layers": 1, "max_length": 128}  # heads of 32
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+YARN = {"rope_type": "yarn", "factor": 4.0}
+RULES = [
+    LINEAR,
+    YARN,
+    {**YARN, "factor": 1.0},
+    {**YARN, "factor": 16.0, "beta_fast": 16.0, "beta_slow": 2.0, "attention_factor": 1.5},
+    {**YARN, "truncate": False},
+    {**YARN, "original_max_position_embeddings": 32},
+]
+
+
+def llama(scaling, base=10000.0):
+    full = {"original_max_position_embeddings": 128, **scaling, "rope_theta": base}
+    return LlamaConfig(
+        vocab_size=11,
+        hidden_size=64,
+        intermediate_size=8,
+        num_attention_heads=2,
+        num_hidden_layers=1,
+        max_position_embeddings=128,
+        rope_parameters=full,
+        attn_implementation="eager",
+    )
+
+
+@pytest.mark.parametrize("scaling", RULES)
+@pytest.mark.parametrize("base", [10000.0, 500.0])
+def test_frequencies_and_factor_are_those_of_transformers(scaling, base):
+    wanted, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](llama(scaling, base), "cpu")
+    found, own = rescaled(32, base, 128, scaling)
+    torch.testing.assert_close(found.float(), wanted, rtol=1e-6, atol=1e-9)
+    assert own == pytest.approx(factor, rel=1e-6)
+
+
+@pytest.mark.parametrize(("factor", "length"), [(2.0, 256), (4.0, 200), (3.0, 128)])
+def test_dynamic_scaling_is_that_of_transformers_at_the_declared_length(factor, length):
+    scaling = {"rope_type": "dynamic", "factor": factor}
+    wanted, _ = ROPE_INIT_FUNCTIONS["dynamic"](llama(scaling), "cpu", seq_len=length)
+    found, own = rescaled(32, 10000.0, 128, {**scaling, "length": length})
+    torch.testing.assert_close(found.float(), wanted, rtol=1e-6, atol=1e-9)
+    assert own == 1.0
+    whole, _ = rescaled(32, 10000.0, 128, {**scaling, "length": factor * 128})
+    assert torch.equal(rescaled(32, 10000.0, 128, scaling)[0], whole)
+
+
+def test_no_call_changes_a_dynamic_scale():
+    """Keys that are cached at length 3 are those of a text of length 300."""
+    model = build("rotary", **SIZES, scaling={"rope_type": "dynamic", "factor": 2.0})
+    x = torch.randn(1, 300, 2, 32)
+    _, whole, _ = model.qkv(x, x, x, model.prepare(Positions.arange(300)), 0)
+    _, early, _ = model.qkv(*[x[:, :3]] * 3, model.prepare(Positions.arange(3)), 0)
+    torch.testing.assert_close(whole[:, :3], early)
+
+
+@pytest.mark.parametrize("scaling", [LINEAR, YARN])
+@torch.no_grad()
+def test_llama_attends_the_same(scaling):
+    torch.manual_seed(0)
+    other = LlamaModel(llama(scaling)).eval()
+    ids, kept = torch.randint(11, (2, 40)), {}
+    block = other.layers[0]
+    block.input_layernorm.register_forward_hook(lambda _, __, out: kept.update(x=out))
+    wanted = other(ids, output_attentions=True).attentions[0]
+    q, k, v = (
+        getattr(block.self_attn, name)(kept["x"]).unflatten(-1, (2, 32))
+        for name in ("q_proj", "k_proj", "v_proj")
+    )
+    model = build("rotary", **SIZES, scaling=scaling, pairs="half")
+    q, k, _ = model.qkv(q, k, v, model.prepare(Positions.arange(40)), 0)
+    logits = torch.einsum("bthi,bshi->bhts", q, k) * model.scale(32)
+    later = torch.ones(40, 40).triu(1).bool()
+    torch.testing.assert_close(logits.masked_fill(later, -torch.inf).softmax(-1), wanted)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "message"),
+    [
+        (
+            "yarn",
+            r"scaling is 'yarn'; it must be None or a mapping with rope_type, one of 'linear', 'dynamic'",
+        ),
+        ({"factor": 2.0}, "it must be None or a mapping with rope_type"),
+        (
+            {"rope_type": "ntk", "factor": 2.0},
+            "rope_type is 'ntk'; it must be one of 'linear', 'dynamic', 'yarn'",
+        ),
+        ({"rope_type": "yarn"}, "factor of scaling is None; it must be at least 1"),
+        ({"rope_type": "linear", "factor": 0.5}, "factor of scaling is 0.5; it must be at least 1"),
+        ({**LINEAR, "beta_fast": 32}, "scaling has 'beta_fast'; rope_type 'linear' takes factor and"),
+        ({**YARN, "beta_slow": 64}, "beta_fast is 32.0; it must be above beta_slow, 64"),
+        ({"rope_type": "dynamic", "factor": 2.0, "length": 100}, "length of scaling is 100; .* length 128"),
+    ],
+)
+def test_what_is_refused(scaling, message):
+    with pytest.raises(PositionError, match=message):
+        build("rotary", **SIZES, scaling=scaling)
+    with pytest.raises(PositionError, match="head_dim is 2; dynamic scaling needs at least 4"):
+        build("rotary", **(SIZES | {"dim": 4}), scaling={"rope_type": "dynamic", "factor": 2.0})
