@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from torch import Tensor, nn
@@ -35,6 +35,8 @@ class Frame:
             cross-attention, "memory" for the keys and values that cross-attention reads from the source.
         vocabulary: number of token ids, for models with parameters for each; None if that is not known.
         causal: whether queries of self-attention see their own and earlier keys only.
+        horizon: end T of the times that encodings which read times meet, in tokens (random times in
+            training); None when times are the positions.
 
     Raises:
         PositionError: if a size is not positive, heads do not divide dim, or there is no such site.
@@ -51,10 +53,11 @@ class Frame:
     site: Site = "self"
     vocabulary: int | None = None
     causal: bool = False
+    horizon: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("dim", "heads", "layers", "max_length"):
-            if getattr(self, name) < 1:
+        for name in ("dim", "heads", "layers", "max_length", "horizon"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise PositionError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.dim % self.heads:
             raise PositionError(f"dim {self.dim} is not a multiple of heads {self.heads}")
@@ -110,9 +113,13 @@ class PositionModel(nn.Module):
 
     @property
     def reads_times(self) -> bool:
-        """Whether the model reads the times of `Positions` instead of the positions."""
+        """Whether the model reads the times of `Positions` instead of the positions.
+
+        By default encodings of absolute positions do, tables at whole times. Relative ones, rotations of
+        queries and keys included, read the true positions: random times would blur the distances.
+        """
         card = getattr(self, "card", None)  # the identity has none
-        return card is not None and card.point == "absolute" and "real" not in card.exceptions
+        return card is not None and card.point == "absolute" and not self.length_aware
 
     def reset_parameters(self) -> None:
         """Draw the model's own parameters anew."""
@@ -271,6 +278,7 @@ def build(
     site: Site = "self",
     vocabulary: int | None = None,
     causal: bool = False,
+    horizon: int | None = None,
     **given: Any,
 ) -> PositionModel:
     """Make a position model for a stack of blocks.
@@ -284,6 +292,7 @@ def build(
         site: see `Frame`.
         vocabulary: see `Frame`.
         causal: see `Frame`.
+        horizon: see `Frame`; a table that is read at times gets so many entries.
         given: options of the model, by name.
 
     Returns:
@@ -297,8 +306,10 @@ def build(
         True
     """
     check_options(name, given)
-    frame = Frame(dim, heads, layers, max_length, site, vocabulary, causal)
+    frame = Frame(dim, heads, layers, max_length, site, vocabulary, causal, horizon)
     model = _CATALOGUE[name](frame, **given)
+    if horizon is not None and model.reads_times and model.bound is not None and model.bound < horizon:
+        model = _CATALOGUE[name](replace(frame, max_length=horizon), **given)
     return model if site in model.sites else PositionModel(frame)
 
 

@@ -23,6 +23,7 @@ from floater.flow.store import Store
 from floater.flow.vectors import FlowVectors, check_positions, consecutive, distinct
 
 _LOOK_AHEAD = 64
+_STRIDE = 1.05
 
 
 class FlowEncoder(nn.Module):
@@ -53,6 +54,9 @@ class FlowEncoder(nn.Module):
         method, rtol, atol, step, gradient: See `floater.flow.solve`.
         refresh_every: In training mode, solve on one call in so many and reuse the vectors, without
             gradient, on the calls between (section 4.4). One forward pass of a model is one call.
+        horizon: A position that every curve reaches. Positions that differ from call to call, as random
+            times do, are then read from curves of one span, whose plan is kept. Whole positions are read
+            from the curve, too. None solves as far as positions are asked for.
 
     Raises:
         ValueError: if blocks or names are empty or repeat, or a number is out of its range.
@@ -85,6 +89,7 @@ class FlowEncoder(nn.Module):
         step: float | None = None,
         gradient: str = "discrete",
         refresh_every: int = 1,
+        horizon: float | None = None,
     ) -> None:
         super().__init__()
         for what, entries in (("blocks", blocks), ("names", names)):
@@ -95,9 +100,11 @@ class FlowEncoder(nn.Module):
                 raise ValueError(f"{what} must be a positive number, got {value}")
         if refresh_every < 1:
             raise ValueError(f"refresh_every must be at least 1 call, got {refresh_every}")
+        if horizon is not None and not 0 < horizon < math.inf:
+            raise ValueError(f"horizon must be a positive position, got {horizon}")
         self.field, self.dim, self.delta = field, dim, delta
         self.blocks, self.names = tuple(blocks), tuple(names)
-        self.refresh_every = refresh_every
+        self.refresh_every, self.horizon = refresh_every, horizon
         self.solver: dict[str, Any] = {
             "method": method,
             "rtol": rtol,
@@ -147,7 +154,7 @@ class FlowEncoder(nn.Module):
         """
         positions = _nearby(positions)
         check_positions(positions)
-        real = positions.is_floating_point() and self._draws_curves
+        real = (positions.is_floating_point() or self.horizon is not None) and self._draws_curves
         if self._baked and not self._frozen and self.training and torch.is_grad_enabled():
             raise RuntimeError(
                 "a baked FlowEncoder gives no gradients: call unbake() before training, or freeze()"
@@ -297,11 +304,15 @@ class FlowEncoder(nn.Module):
                 wide = wide_dtype(self.start.device)
                 unit = self.delta * self.log_time_scale.to(wide).exp()
                 times = sent(times, self.start.device, wide) * unit
-            end = max(float(times.detach().max()), self.delta * self.time_scale)
+            last = max(float(positions.detach().max()), self.horizon or 1)
+            end = max(float(times.detach().max()), last * self.delta * self.time_scale)
+            if self.horizon is not None and self.log_time_scale is not None:
+                # a scale that grows at every step would need a new plan at every step
+                end = _STRIDE ** math.ceil(math.log(end, _STRIDE))
             curve = self._curve if held else None
             if curve is None or curve.end < end:
                 with torch.set_grad_enabled(torch.is_grad_enabled() and not held):
-                    curve = self._solve_curve(end, float(positions.detach().max()), ahead=held)
+                    curve = self._solve_curve(end, last, ahead=held and self.horizon is None)
                 if keep:
                     settle()
                 if held or keep:

@@ -108,6 +108,8 @@ class Model:
         position: name of the position model (see `floater models`).
         position_options: its options.
         max_length: training length in tokens: the table of learned positions, the span of a starting flow.
+        times: random times of training, as in {mode: stretch, max_scale: 4}; mode stretch, shift, float or
+            subset, max_scale the longest text served over max_length; shift false begins at 0 (stretch).
         changes: what differs from the preset.
     """
 
@@ -115,6 +117,7 @@ class Model:
     position: str = "floater"
     position_options: dict[str, Any] = field(default_factory=dict)
     max_length: int = 1024
+    times: dict[str, Any] | None = None
     changes: Changes = field(default_factory=Changes)
 
     encoder_decoder: ClassVar[bool] = False
@@ -165,6 +168,7 @@ class Model:
             "position": self.position,
             "position_options": dict(self.position_options),
             "training_length": self.max_length,
+            "times": self.times,
             "is_encoder_decoder": self.encoder_decoder,
             **self.changes.given(),
         }

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
+from floater.transformer.times import Times
+
 PRESETS: dict[str, dict[str, Any]] = {
     # Vaswani et al. 2017, Table 3
     "transformer-base": {
@@ -64,6 +66,8 @@ class FloaterConfig(PreTrainedConfig):
             `name` and options, short for "compose" with the option `models`.
         position_options: its options; none with a list.
         training_length: training length in tokens; see `Frame.max_length`.
+        times: random times of training, as in {"mode": "stretch", "max_scale": 4.0}; see
+            `floater.transformer.times.Times`. None trains at the positions.
         dropout: after the embeddings and after each sub-layer.
         attention_dropout: of the attention weights.
         activation_dropout: inside the feed-forward layers.
@@ -108,6 +112,7 @@ class FloaterConfig(PreTrainedConfig):
         position: str | list[Any] = "floater"  # a list becomes "compose" at once
     position_options: dict[str, Any] | None = None
     training_length: int = 512
+    times: dict[str, Any] | None = None
     dropout: float | int = 0.1
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
@@ -147,6 +152,7 @@ class FloaterConfig(PreTrainedConfig):
             if self.position_options:
                 raise ValueError("position is a list; options stand in its entries, not in position_options")
             self.position, self.position_options = "compose", {"models": self.position}
+        Times.of(self.times, self.training_length)
         self.position_options = dict(self.position_options or {})
         super().__post_init__(**kwargs)
 

@@ -23,6 +23,7 @@ from floater.transformer.length_predictor import LengthPredictor
 from floater.transformer.outputs import IGNORED, Hidden, Seq2SeqLM, total, with_auxiliary
 from floater.transformer.placement import fitted, place
 from floater.transformer.stacks import Decoder, Encoder
+from floater.transformer.times import randomised
 
 
 class _EncoderOnly(nn.Module):
@@ -112,6 +113,30 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         costs: list[Tensor] = []
         hidden = self.encoder(x, placed, None, None, costs)
         return Hidden(last_hidden_state=hidden, auxiliary_loss=self.ponder_loss(costs))
+
+    def timed(
+        self, source: Positions, target: Positions, cache: Cache | None, *, apart: bool
+    ) -> tuple[Positions, ...]:
+        """Give source and target the same random times, in training.
+
+        Args:
+            source: positions of the source tokens.
+            target: positions of the target tokens.
+            cache: keys and values of earlier target tokens.
+            apart: whether the encoder ran in a call of its own.
+
+        Raises:
+            ValueError: if times would differ from those of the encoder or of cached keys.
+        """
+        times = self.encoder.times
+        if not self.training or times is None or source.query_time is not None:
+            return source, target
+        if apart or cache is not None:
+            raise ValueError(
+                "in training source and target share random times, drawn in each pass: give input_ids and no "
+                "cache, or call eval()"
+            )
+        return randomised(times, source, target)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels (batch, T) shifted right by the decoder's start token; -100 becomes padding.
@@ -213,9 +238,6 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             TypeError: if an argument would be ignored.
         """
         refuse(self, kwargs)
-        if encoder_outputs is None:
-            encoder_outputs = self.encode(input_ids, attention_mask, inputs_embeds, positions)
-        source = encoder_outputs[0]
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             if labels is None:
                 raise ValueError("give decoder_input_ids, decoder_inputs_embeds or labels")
@@ -224,8 +246,16 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         if self.uses_cache(use_cache, labels) and cache is None:
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         y = embed(self.embedding, decoder_input_ids, decoder_inputs_embeds)
-        source_placed = source_positions(attention_mask, source, positions)
         placed = place(decoder_attention_mask, y.shape[1], cached(cache), y.device)
+        read = inputs_embeds if input_ids is None else input_ids
+        read = read if encoder_outputs is None else encoder_outputs[0]
+        if read is None:
+            raise ValueError("give input_ids, inputs_embeds or encoder_outputs")
+        source_placed = source_positions(attention_mask, read, positions)
+        source_placed, placed = self.timed(source_placed, placed, cache, apart=encoder_outputs is not None)
+        if encoder_outputs is None:
+            encoder_outputs = self.encode(input_ids, attention_mask, inputs_embeds, source_placed)
+        source = encoder_outputs[0]
         length, auxiliary = self.target_lengths(source, source_placed, target_length, labels)
         placed = replace(placed, target_length=length)
         if decoder_input_ids is not None:

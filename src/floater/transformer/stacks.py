@@ -15,6 +15,7 @@ from floater.transformer.blocks import DecoderBlock, EncoderBlock
 from floater.transformer.config import FloaterConfig
 from floater.transformer.halting import Halting
 from floater.transformer.memory import Earlier, Memory, check_memory
+from floater.transformer.times import Times, check_times, randomised
 
 
 def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bool = False) -> PositionModel:
@@ -29,9 +30,11 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
         causal: see `floater.encodings.Frame`.
 
     Raises:
-        PositionError: if the name, an option or a value is not valid.
+        PositionError: if the name, an option or a value is not valid, or the model would not read the random
+            times of the configuration.
     """
     given = config.position_options or {}
+    times = Times.of(config.times, config.training_length)
     if config.is_encoder_decoder and "plain" in options(config.position):
         given = {"plain": True} | given
     model = build(
@@ -43,8 +46,11 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
         site=site,
         vocabulary=config.vocab_size,
         causal=causal,
+        horizon=None if times is None else times.horizon,
         **given,
     )
+    if times is not None and site == "self":
+        check_times(times, model, config.position)
     if config.attention == "linear" and model.overrides("bias", "logits", "mask", "values"):
         raise PositionError(
             f"attention is 'linear', but '{config.position}' changes the attention matrix, which linear "
@@ -67,6 +73,7 @@ class Stack(nn.Module):
     """
 
     position: PositionModel
+    times: Times | None
 
     def __init__(
         self,
@@ -78,6 +85,7 @@ class Stack(nn.Module):
         super().__init__()
         for name, model in positions.items():
             self.add_module(name, model)
+        self.times = Times.of(config.times, config.training_length)
         self.dropout = nn.Dropout(config.dropout)
         self.repeats = layers if config.share_layers else 1
         self.blocks = nn.ModuleList(map(blocks, range(1 if config.share_layers else layers)))
@@ -170,13 +178,22 @@ class Encoder(Stack):
         Raises:
             PositionError: if the position model has no use for a memory.
         """
+        if self.training and self.times is not None and positions.query_time is None:
+            if cache is not None:
+                raise ValueError(
+                    "random times of training are drawn in each pass, but cached keys stand at those of "
+                    "earlier ones: give no cache, or call eval()"
+                )
+            (positions,) = randomised(self.times, positions)
         whole: Any = None
         read: list[Tensor] = []
         if memory is not None:
             check_memory(self.position, self.causal)
             if memory.length:
-                at, valid = positions.key, positions.key_valid
-                whole = self.position.prepare(Positions(at, at, valid, document=positions.document))
+                at, valid, time = positions.key, positions.key_valid, positions.key_time
+                whole = self.position.prepared(
+                    Positions(at, at, valid, document=positions.document, query_time=time, key_time=time)
+                )
         state = self.position.prepared(positions)
         visible = positions.visible
 

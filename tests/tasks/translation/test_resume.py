@@ -46,11 +46,15 @@ def exit_code(config: Path, *, killed_in_step: int | None = None) -> int | None:
     [
         {"training": {"validate_every": 6, "accumulation": 2, "max_tokens": 300}},
         {
+            "model": {"times": {"mode": "stretch", "max_scale": 3.0}},
+            "training": {"accumulation": 2, "max_tokens": 300},
+        },
+        {
             "model": {"position_options": {"refresh_every": 2}},
             "training": {"flow": {"update_every": 2}, "save_every": 2, "max_tokens": 900},
         },
     ],
-    ids=["plain", "flow-schedule"],
+    ids=["plain", "random-times", "flow-schedule"],
 )
 def test_a_killed_run_ends_as_a_whole_one(tmp_path: Path, files: Files, parts: dict[str, Any]) -> None:
     assert exit_code(write_config(tmp_path, files, "whole", **parts)) == 0

@@ -90,8 +90,8 @@ class Floater(PositionModel):
     the chosen blocks, and there is no sinusoid.
 
     Args:
-        frame: the stack of blocks it serves; max_length x delta is the span over which the vectors start of
-            order one.
+        frame: the stack of blocks it serves; max_length x delta, or horizon x delta, is the span over which
+            the vectors start of order one.
         injection: "qkv" or "add".
         blocks: "all", "input" (the first block), or a list of block indices.
         delta: time between neighbouring tokens.
@@ -180,15 +180,16 @@ class Floater(PositionModel):
         if injection == "add" and frame.site == "memory":
             names = ()
         scale = 1.0 if isinstance(time_scale, str) else time_scale
-        self.span = frame.max_length * delta * scale
+        span = frame.horizon or frame.max_length
+        self.span = span * delta * scale
         one_of("uncovered", uncovered, UNCOVERED)
         if uncovered != "keep" and injection == "add" and start != "sinusoidal" and field == "mlp":
             raise PositionError(
                 f"uncovered={uncovered!r} changes sinusoids and clocks; injection='add' with field='mlp' and "
                 f"start={start!r} has none"
             )
-        self.adapt = partial(covered, span=frame.max_length, uncovered=uncovered)
-        clocks = partial(covered, span=frame.max_length, uncovered=uncovered, step=delta * scale)
+        self.adapt = partial(covered, span=span, uncovered=uncovered)
+        clocks = partial(covered, span=span, uncovered=uncovered, step=delta * scale)
         groups = [self.blocks] if share == "blocks" else [(n,) for n in self.blocks]
 
         def flow(group: tuple[int, ...]) -> FlowEncoder:
@@ -207,6 +208,7 @@ class Floater(PositionModel):
                 method=solver,
                 gradient=gradient,
                 refresh_every=refresh_every,
+                horizon=frame.horizon,
             )
 
         try:

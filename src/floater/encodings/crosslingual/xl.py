@@ -65,6 +65,11 @@ class CrossLingual(PositionModel):
         )
         self.reset_parameters()
 
+    @property
+    def reads_times(self) -> bool:
+        """Whether it reads times: no, second positions have none."""
+        return False
+
     def reset_parameters(self) -> None:
         for weight in self.maps:
             nn.init.xavier_uniform_(weight)
@@ -125,6 +130,11 @@ class CrossLingualHeads(PositionModel):
         self.reordered = frame.heads // 2 if reordered is None else reordered
         if not 0 <= self.reordered <= frame.heads:
             raise PositionError(f"reordered is {reordered}; it must be from 0 to {frame.heads}")
+
+    @property
+    def reads_times(self) -> bool:
+        """Whether it reads times: no, second positions have none."""
+        return False
 
     def prepare(self, positions: Positions) -> HeadsState:
         return HeadsState(*both(positions, self.frame.dim))

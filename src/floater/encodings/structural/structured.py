@@ -26,6 +26,11 @@ class Structured(PositionModel):
     needs: ClassVar[Literal["tree", "graph"]]
     sites: ClassVar[tuple[Site, ...]] = ("self",)
 
+    @property
+    def reads_times(self) -> bool:
+        """Whether it reads times: no, a structure."""
+        return False
+
     def structure(self, positions: Positions) -> Structure:
         """The structure of the positions.
 

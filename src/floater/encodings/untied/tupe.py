@@ -101,10 +101,14 @@ class TupeA(PositionBias):
         return query * self.scale(query.shape[-1]) @ key.transpose(-1, -2)
 
     def prepare(self, positions: Positions) -> Tensor:
-        whole_numbers(positions, self.name, self.frame.max_length)
-        correlation = self.positions(positions)
+        at = positions.timed if self.reads_times else positions
+        whole_numbers(at, self.name, self.frame.max_length)
+        correlation = self.positions(at)
         reset = Reset.at(positions, self.cls)
         return correlation if reset is None else reset(correlation, self.theta())
+
+    def prepared(self, positions: Positions) -> Tensor:
+        return self.prepare(positions)  # [CLS] is found by its position, not by its time
 
     def theta(self) -> Tensor:
         """theta_1 and theta_2 of every head, (2, heads)."""

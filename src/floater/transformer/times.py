@@ -1,0 +1,208 @@
+"""Times of tokens: random in training, so that no text is longer than what was trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from floater.encodings import PositionError
+from floater.encodings.model import PositionModel, one_of
+from floater.flow.stepping import wide_dtype
+from floater.positions import Positions
+
+Mode = Literal["stretch", "shift", "float", "subset"]
+_AFFINE = ("stretch", "shift")
+_WHOLE = ("shift", "subset")
+
+
+@dataclass(frozen=True)
+class Times:
+    """Random times of training: token i of a text of n tokens stands at a time t_i below the horizon T.
+
+    T is max_scale x training length. Encodings that read times (`PositionModel.reads_times`) then meet every
+    time below T while texts are short; the others read the true positions. Every forward pass in training
+    mode has one draw, shared by all samples of the batch, and by source and target.
+
+    - "stretch": t_i = s + e i; log e is uniform in [0, log max_scale] as far as e n fits into T, s in
+      [0, T - e n]. Spacing stays even, and the ratio of lengths of source and target stays what it is.
+    - "shift": t_i = s + i, s a whole number, uniform in [0, T - n] (Kiyono et al. 2021, SHAPE).
+    - "float": n uniform draws from [0, T), sorted (Random Float Sampling, 2602.14050).
+    - "subset": n of the whole numbers below T, sorted, without replacement (Ruoss et al. 2023, randomized
+      positional encodings).
+
+    Tables have entries at whole times only: "shift" and "subset".
+
+    Args:
+        mode: "stretch", "shift", "float" or "subset".
+        length: training length in tokens.
+        max_scale: horizon over training length, at least 1.
+        shift: False begins at time 0 ("stretch").
+
+    Raises:
+        PositionError: if the mode is none of these, the scale is below 1, or there is no shift to leave out.
+
+    Example:
+        >>> times = Times("stretch", length=16, max_scale=4.0)
+        >>> at = times.drawn(last=15)(torch.arange(16))
+        >>> times.horizon, bool((at >= 0).all()), bool((at < 64).all())
+        (64, True, True)
+    """
+
+    mode: str
+    length: int
+    max_scale: float = 4.0
+    shift: bool = True
+
+    def __post_init__(self) -> None:
+        one_of("times.mode", self.mode, get_args(Mode))
+        number = isinstance(self.max_scale, int | float) and not isinstance(self.max_scale, bool)
+        if not number or not 1 <= self.max_scale < math.inf:
+            raise PositionError(f"times.max_scale is {self.max_scale!r}; it must be a number of at least 1")
+        one_of("times.shift", self.shift, (True, False))
+        if not self.shift and self.mode != "stretch":
+            raise PositionError(f"times.shift is False; only mode 'stretch' goes without, not {self.mode!r}")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | None, length: int) -> Times | None:
+        """Return the times that a configuration describes, None for none.
+
+        Args:
+            given: fields of this class by name, but `length`.
+            length: training length in tokens.
+
+        Raises:
+            PositionError: if a name or value is not valid.
+
+        Example:
+            >>> Times.of({"mode": "shift", "scale": 2}, 16)
+            Traceback (most recent call last):
+            floater.encodings.model.PositionError: times has no 'scale'; valid: mode, max_scale, shift
+        """
+        if given is None:
+            return None
+        check_names("times", given, [field.name for field in fields(cls) if field.name != "length"])
+        if "mode" not in given:
+            raise PositionError(f"times has no mode; valid: {', '.join(map(repr, get_args(Mode)))}")
+        return cls(length=length, **given)
+
+    @property
+    def horizon(self) -> int:
+        """T in tokens."""
+        return int(self.max_scale * self.length)
+
+    @property
+    def least(self) -> int:
+        """The shortest length whose reading fills the horizon: shorter texts are spaced like one of it."""
+        return self.horizon if self.mode in _AFFINE else self.length
+
+    def drawn(self, last: float, real: bool = False) -> Callable[[Tensor], Tensor]:
+        """Draw the times of the tokens of one forward pass, from PyTorch's default generator.
+
+        Args:
+            last: the greatest position; a text has n = last + 1 tokens.
+            real: whether positions are real numbers.
+
+        Returns:
+            The map of positions to times; times are whole where mode and positions are, else float64.
+
+        Raises:
+            PositionError: if n tokens do not fit below the horizon, or positions are real and times no affine
+                function of them.
+        """
+        most, count = self.horizon, last + 1
+        if count > most:
+            raise PositionError(
+                f"a text of {count:g} tokens does not fit below the horizon of random times, {most} (times."
+                f"max_scale {self.max_scale:g} x training length {self.length}); raise one of these"
+            )
+        if real and self.mode not in _AFFINE:
+            raise PositionError(
+                f"times.mode is {self.mode!r}, which gives times to counted tokens; real positions go with "
+                "'stretch' or 'shift'"
+            )
+        if self.mode == "float":
+            return _entries(torch.rand(int(count), dtype=torch.float64).sort().values * most)
+        if self.mode == "subset":
+            return _entries(torch.randperm(most)[: int(count)].sort().values)
+        first, second = torch.rand(2, dtype=torch.float64).tolist()
+        if self.mode == "shift":
+            offset = first * (most - count) if real else int(first * (most - count + 1))
+            return lambda at: at + offset
+        spacing = min(self.max_scale, most / count) ** first
+        start = second * (most - spacing * count) if self.shift else 0.0
+        return lambda at: at.to(wide_dtype(at.device)) * spacing + start
+
+
+def _entries(times: Tensor) -> Callable[[Tensor], Tensor]:
+    """The map of token indices to the entries of times (n,)."""
+
+    def at(positions: Tensor) -> Tensor:
+        wide = times.to(wide_dtype(positions.device)) if times.is_floating_point() else times
+        return wide.to(positions.device)[positions]
+
+    return at
+
+
+def check_names(name: str, given: Any, valid: list[str]) -> None:
+    """Refuse a mapping with names that are not valid.
+
+    Raises:
+        PositionError: it names the first such name, and the valid ones.
+
+    Example:
+        >>> check_names("times", {"scale": 2}, ["mode", "max_scale"])
+        Traceback (most recent call last):
+        floater.encodings.model.PositionError: times has no 'scale'; valid: mode, max_scale
+    """
+    if not isinstance(given, Mapping):
+        raise PositionError(f"{name} is {given!r}; it must map names to values; valid: {', '.join(valid)}")
+    for key in given:
+        if key not in valid:
+            raise PositionError(f"{name} has no {key!r}; valid: {', '.join(valid)}")
+
+
+def check_times(times: Times, position: PositionModel, name: str) -> None:
+    """Refuse random times that an encoding would not read, or not at all places.
+
+    Args:
+        times: the times.
+        position: the encoding.
+        name: of the encoding.
+
+    Raises:
+        PositionError: if it reads no times, or has a table and times are not whole.
+    """
+    if not position.reads_times:
+        raise PositionError(
+            f"times.mode is {times.mode!r}, but '{name}' reads no times, so nothing would change; "
+            "encodings of absolute positions, such as 'floater' and 'sinusoidal', do"
+        )
+    if "real" in position.card.exceptions and times.mode not in _WHOLE:
+        raise PositionError(
+            f"times.mode is {times.mode!r}, but '{name}' is defined at whole times only; valid: "
+            f"{', '.join(map(repr, _WHOLE))}"
+        )
+
+
+def randomised(times: Times, *several: Positions) -> tuple[Positions, ...]:
+    """Draw one set of times for positions that share it, as source and target do.
+
+    Example:
+        >>> source, target = randomised(Times("shift", 8), Positions.arange(4), Positions.arange(6))
+        >>> bool((source.key_time == target.key_time[:, :4]).all())
+        True
+    """
+    filled = [positions.key for positions in several if positions.key.numel()]
+    if not filled:
+        return several
+    real = any(at.is_floating_point() for at in filled)
+    drawn = times.drawn(max(float(at.max()) for at in filled), real)
+    return tuple(
+        replace(positions, query_time=drawn(positions.query), key_time=drawn(positions.key))
+        for positions in several
+    )

@@ -1,0 +1,206 @@
+"""Random times of training: their laws, who reads them, and that one draw serves all of a pass."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from transformer_cases import config, made, tokens
+from transformers import DynamicCache
+
+from floater import FloaterConfig, PositionError, Positions, catalogue
+from floater.encodings.measure import places
+from floater.flow import collocation
+from floater.transformer import (
+    FloaterForCausalLM,
+    FloaterForConditionalGeneration,
+    FloaterForMaskedLM,
+    FloaterModel,
+)
+from floater.transformer.memory import Memory
+from floater.transformer.stacks import Encoder, position_model
+from floater.transformer.times import Times
+
+MODES = ("stretch", "shift", "float", "subset")
+LEFT = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
+
+
+def times(mode="stretch", **given):
+    return {"mode": mode, "max_scale": 3.0, **given}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_draws_rise_below_the_horizon_and_reach_all_of_it(mode):
+    torch.manual_seed(0)
+    drawn = [Times(mode, length=20, max_scale=3.0).drawn(9)(torch.arange(10)) for _ in range(2000)]
+    at = torch.stack(drawn).double()
+    steps = at.diff()
+    assert at.min() >= 0
+    assert at.max() < 60
+    assert bool((steps > 0).all())
+    assert at[:, 0].min() < 1
+    assert at[:, -1].max() > 58
+    if mode in ("stretch", "shift"):
+        torch.testing.assert_close(steps, steps[:, :1].expand_as(steps))
+    if mode in ("shift", "subset"):
+        assert drawn[0].dtype == torch.long
+    if mode == "stretch":  # log e is uniform in [0, log 3]
+        logs = steps[:, 0].log() / math.log(3)
+        assert abs(float(logs.mean()) - 0.5) < 0.03
+        assert abs(float(logs.std()) - 12**-0.5) < 0.02
+    elif mode == "shift":
+        assert bool((steps == 1).all())
+        assert len(at[:, 0].unique()) == 51
+    else:  # order statistics of uniform draws
+        expected = 60 * torch.arange(1, 11) / 11
+        assert float((at.mean(0) - expected).abs().max()) < 1
+
+
+def test_long_texts_are_stretched_as_far_as_they_fit():
+    drawn = [Times("stretch", 20, 3.0).drawn(49)(torch.arange(50)) for _ in range(200)]
+    assert 55 < max(float(at[-1]) for at in drawn) < 60
+    assert max(float(at[1] - at[0]) for at in drawn) <= 1.2
+    begins = [Times("stretch", 20, 3.0, shift=False).drawn(9)(torch.arange(10))[0] for _ in range(9)]
+    assert begins == [0.0] * 9
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"mode": "drift"}, "times.mode is 'drift'; it must be one of 'stretch', 'shift', 'float', 'subset'"),
+        ({}, "times has no mode; valid: 'stretch', 'shift'"),
+        ({"mode": "shift", "scale": 2}, "times has no 'scale'; valid: mode, max_scale, shift"),
+        ({"mode": "shift", "max_scale": 0.5}, "max_scale is 0.5; it must be a number of at least 1"),
+        ({"mode": "float", "shift": False}, "only mode 'stretch' goes without, not 'float'"),
+    ],
+)
+def test_wrong_options_are_refused_in_the_configuration(given, why):
+    with pytest.raises(PositionError, match=why.replace("(", "\\(")):
+        FloaterConfig(times=given)
+
+
+def test_what_cannot_be_trained_is_refused():
+    with pytest.raises(PositionError, match="'rotary' reads no times, so nothing would change"):
+        FloaterModel(config("rotary", times=times()))
+    with pytest.raises(PositionError, match="'learned' is defined at whole times only; valid: 'shift'"):
+        FloaterModel(config("learned", times=times()))
+    model = made(FloaterForCausalLM, "sinusoidal", times=times("float")).train()
+    with pytest.raises(PositionError, match=r"a text of 97 tokens does not fit .* 96 .*raise one of these"):
+        model(tokens(1, 97))
+    with pytest.raises(PositionError, match="real positions go with 'stretch' or 'shift'"):
+        model(tokens(1, 3), positions=Positions.times(torch.tensor([[0.0, 0.5, 2.0]])))
+    with pytest.raises(ValueError, match="give no cache, or call eval"):
+        model(tokens(1, 3), past_key_values=DynamicCache())
+    seq = made(FloaterForConditionalGeneration, "sinusoidal", times=times()).train()
+    with pytest.raises(ValueError, match="source and target share random times"):
+        seq(encoder_outputs=seq.encode(tokens(1, 3)), decoder_input_ids=tokens(1, 3))
+
+
+@pytest.mark.parametrize("name", [name for name in catalogue() if catalogue()[name].autoregressive])
+@torch.no_grad()
+def test_times_change_what_reads_them_and_nothing_else(name):
+    torch.manual_seed(0)
+    encoder = Encoder(config(name)).double().eval()
+    for parameter in encoder.position.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    x, at = torch.randn(1, 6, 16, dtype=torch.double), places(encoder.position, 6)
+    plain = encoder(x, at)
+    timed = encoder(x, replace(at, query_time=at.query * 3 + 1, key_time=at.key * 3 + 1))
+    assert bool((plain != timed).any()) == encoder.position.reads_times
+
+
+def test_tables_hold_the_horizon():
+    for name in ("learned", "axial", "synthesizer", "tupe_a"):
+        assert position_model(config(name, times=times("subset")), 2, "self").bound == 96
+    assert position_model(config("learned"), 2, "self").bound == 32
+
+
+@pytest.mark.parametrize("case", ["floater", "floater, added", "sinusoidal", "shortformer"])
+@pytest.mark.parametrize("mode", MODES)
+@torch.no_grad()
+def test_a_pass_in_training_is_one_at_the_drawn_times(case, mode):
+    """Left and right padding, packed documents: the map acts on the index of a token within its text."""
+    model = made(FloaterForMaskedLM, case, times=times(mode))
+    law, ids = Times.of(times(mode), 32), tokens(3, 6)
+    documents = torch.tensor([[0, 0, 0, 0, 1, 1], [0, 1, 1, 2, 2, 2], [0] * 6])
+    for given, at in (
+        ({"attention_mask": LEFT}, Positions.from_mask(LEFT)),
+        ({"document_ids": documents}, Positions.from_documents(documents)),
+        ({}, Positions.arange(6)),
+    ):
+        torch.manual_seed(3)
+        trained = model.train()(ids, **given).logits
+        torch.manual_seed(3)
+        drawn = law.drawn(int(at.key.max()))
+        timed = replace(at, query_time=drawn(at.query), key_time=drawn(at.key))
+        expected = model.eval()(ids, **given, positions=timed).logits
+        torch.testing.assert_close(trained, expected, rtol=1e-4, atol=1e-4)
+        assert not torch.allclose(trained, model(ids, **given).logits, atol=1e-3)
+
+
+@pytest.mark.parametrize("mode", ["stretch", "shift"])
+@torch.no_grad()
+def test_real_positions_are_stretched_and_shifted(mode):
+    model, law = made(FloaterModel, "sinusoidal", times=times(mode)), Times.of(times(mode), 32)
+    at = torch.tensor([[0.0, 0.5, 3.25], [0.0, 7.0, 7.5]], dtype=torch.double)
+    torch.manual_seed(3)
+    trained = model.train()(tokens(2, 3), positions=Positions.times(at))[0]
+    torch.manual_seed(3)
+    expected = model.eval()(tokens(2, 3), positions=Positions.times(law.drawn(7.5, real=True)(at)))[0]
+    torch.testing.assert_close(trained, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_source_and_target_share_one_draw(mode, monkeypatch):
+    model = made(FloaterForConditionalGeneration, "sinusoidal", times=times(mode)).train()
+    seen = []
+    for stack in (model.encoder, model.decoder):
+        prepare = stack.position.prepare
+        monkeypatch.setattr(
+            stack.position, "prepare", lambda at, prepare=prepare: (seen.append(at.query), prepare(at))[1]
+        )
+    model(tokens(2, 9), labels=tokens(2, 5, seed=1))
+    source, target = seen
+    assert source.shape == (1, 9)
+    assert torch.equal(source[:, :5], target)
+    model(tokens(2, 9), labels=tokens(2, 5, seed=1))
+    assert not torch.equal(seen[2], source)
+
+
+@torch.no_grad()
+def test_memory_stands_at_the_times_of_its_pass():
+    """One draw covers memory and segment, as shortformer adds positions to what it remembers anew."""
+    model = made(FloaterForCausalLM, "shortformer", times=times("stretch"))
+    ids, law = tokens(2, 8), Times.of(times("stretch"), 32)
+    memory = Memory(4)
+    model.eval()(ids[:, :4], memory=memory)
+    torch.manual_seed(3)
+    found = model.train()(ids[:, 4:], memory=memory).logits
+    torch.manual_seed(3)
+    drawn = law.drawn(7)
+    # positions cannot be given beside a memory: the same model whose sinusoids stand at these times
+    memory = Memory(4)
+    model.eval()(ids[:, :4], memory=memory)
+    position = model.model.encoder.position
+    prepare = type(position).prepare
+    position.prepare = lambda at: prepare(position, replace(at, query=drawn(at.query), key=drawn(at.key)))
+    torch.testing.assert_close(model(ids[:, 4:], memory=memory).logits, found)
+
+
+def test_random_times_keep_the_plan_of_the_flow(monkeypatch):
+    planned = []
+    plan = collocation.plan_windows
+    monkeypatch.setattr(collocation, "plan_windows", lambda *a: (planned.append(a[2]), plan(*a))[1])
+    model = made(FloaterForCausalLM, "floater", times=times("stretch")).train()
+    for length in (5, 9, 30, 7, 32, 11):
+        model(tokens(2, length), labels=tokens(2, length)).loss.backward()
+    assert len(planned) == 1
+    assert planned[0] == pytest.approx(96 * 0.1)
+
+
+def test_the_configuration_is_saved_with_the_model(tmp_path):
+    model = made(FloaterForCausalLM, "learned", times=times("subset"))
+    model.save_pretrained(tmp_path)
+    loaded = FloaterForCausalLM.from_pretrained(tmp_path)
+    assert loaded.config.times == times("subset")
+    assert torch.equal(loaded(tokens(2, 5)).logits, model(tokens(2, 5)).logits)
