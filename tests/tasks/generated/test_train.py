@@ -14,6 +14,7 @@ from floater.encodings import PositionError
 from floater.settings import SettingsError, load, undocumented
 from floater.tasks.generated import GeneratedSettings, evaluate, load_run, train
 from floater.tasks.generated.data import Examples, collate, draw
+from floater.tasks.generated.problems import PROBLEMS
 from floater.tasks.generated.score import count
 from floater.tasks.generated.train import GeneratedTrainer, check_test
 from floater.tasks.text import DataError
@@ -46,7 +47,7 @@ def test_exact_match_is_what_greedy_decoding_says_alone(trained: Path) -> None:
     exact, all_exact = [], []
     for lengths in ((2, 2), (3, 4)):
         drawn = draw(made.data, "test", 15, lengths)
-        for question, answer, _ in drawn:
+        for question, answer, *_ in drawn:
             ids = tokenizer.convert_tokens_to_ids(["<s>", *question, "="])
             said = model.generate(torch.tensor([ids]), max_new_tokens=len(answer) + 1, do_sample=False)
             exact.append(tokenizer.convert_ids_to_tokens(said[0, len(ids) :].tolist()) == [*answer, "</s>"])
@@ -60,7 +61,7 @@ def test_tokens_are_counted_one_by_one(trained: Path) -> None:
     model, tokenizer, made = load_run(trained, "cpu")
     drawn = draw(made.data, "test", 6, (2, 4))
     right, nats, exact = 0, 0.0, 0
-    for question, answer, _ in drawn:
+    for question, answer, *_ in drawn:
         row = tokenizer.convert_tokens_to_ids(["<s>", *question, "=", *answer, "</s>"])
         with torch.no_grad():
             p = model(torch.tensor([row])).logits[0].softmax(-1)
@@ -70,7 +71,7 @@ def test_tokens_are_counted_one_by_one(trained: Path) -> None:
         nats -= sum(float(p[place - 1, row[place]].log()) for place in places)
     found = count(model, Examples(drawn, tokenizer, False), max_tokens=1)
     assert (found.right, found.exact, found.examples) == (right, exact, 6)
-    assert found.tokens == sum(len(answer) + 1 for _, answer, _ in drawn)
+    assert found.tokens == sum(len(one.answer) + 1 for one in drawn)
     assert found.nats == pytest.approx(nats, rel=1e-4)
 
 
@@ -86,6 +87,26 @@ def test_listops_is_scored_by_its_class(expressions: Path) -> None:
     found = count(model, examples)
     assert (found.exact, found.right, found.tokens) == (right, right, 10)
     assert model.config.num_labels == 10
+
+
+def test_recall_is_scored_at_its_values_alone(tmp_path: Path) -> None:
+    data = {"problem": "recall", "lengths": [2, 3], "longest": 6, "symbols": 6, "slots": 2}
+    model, tokenizer, made = load_run(train(settings(tmp_path, data=data)), "cpu")
+    drawn = draw(made.data, "test", 8, (4, 6))
+    right = exact = 0
+    for question, answer, *_ in drawn:
+        row = tokenizer.convert_tokens_to_ids(["<s>", *question, "=", *answer, "</s>"])
+        with torch.no_grad():
+            first = model(torch.tensor([row])).logits[0].argmax(-1).tolist()
+        pairs = {(a, b) for a, b in zip(question[::2], question[1::2], strict=True)}
+        places = [
+            len(question) + 2 + i for i in range(0, len(answer), 2) if tuple(answer[i : i + 2]) in pairs
+        ]
+        good = [first[place] == row[place + 1] for place in places]
+        right, exact = right + sum(good), exact + all(good)
+    found = count(model, Examples(drawn, tokenizer, False))
+    assert (found.right, found.exact) == (right, exact)
+    assert found.tokens == sum(one.length for one in drawn)
 
 
 def test_a_test_has_a_bin_for_what_was_trained_on_and_longer_ones(trained: Path, expressions: Path) -> None:
@@ -180,6 +201,12 @@ def test_a_bin_without_a_question_is_refused_before_the_training(tmp_path: Path)
         ({"data": {"problem": "multiply"}}, "problem' must be one of"),
         ({"data": {"symbols": 1}}, "symbols is 1; it must be at least 2"),
         ({"data": {"problem": "listops", "lengths": [1, 3]}}, "the shortest list of ListOps has 4 tokens"),
+        ({"data": {"problem": "lego", "lengths": [1, 3]}}, "begin at 1; a chain has at least 2 variables"),
+        ({"data": {"problem": "lego"}}, "symbols is 9; the longest test needs 40 different names"),
+        ({"data": {"problem": "recall"}}, "symbols is 9; the longest test needs 40 different names"),
+        ({"data": {"problem": "passkey"}}, "lengths begin at 3; the key alone has 6 tokens"),
+        ({"data": {"problem": "sum", "modulus": 1}}, "modulus is 1; it must be at least 2"),
+        ({"data": {"problem": "recall", "slots": 0}}, "slots is 0"),
         (
             {"model": {"position": "learned", "max_length": 12}},
             "13 tokens, but 'learned' has 12.*test needs 83",
@@ -241,7 +268,7 @@ SHIPPED = sorted((Path(__file__).parents[3] / "configs" / "generated").glob("*.y
 
 def test_there_is_a_configuration_for_every_problem() -> None:
     problems = {load(GeneratedSettings, path).data.problem for path in SHIPPED}
-    assert problems == {"copy", "reverse", "sort", "addition", "listops"}
+    assert problems == set(PROBLEMS)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

@@ -15,8 +15,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from floater.tasks.bpe import BOS, EOS, PAD
-from floater.tasks.generated.listops import END, OPERATIONS, listops
-from floater.tasks.generated.problems import DIGITS, EQUALS, PLUS, Drawn, addition, copy, reverse, sort
+from floater.tasks.generated.problems import EQUALS, PROBLEMS, Drawn
 from floater.tasks.generated.settings import Data
 from floater.tasks.text import DataError
 from floater.transformer.outputs import IGNORED
@@ -54,15 +53,16 @@ def draw(data: Data, split: Split, count: int, lengths: tuple[int, int]) -> list
 
     Example:
         >>> draw(Data("sort", symbols=5), "train", 1, (3, 3))
-        [Drawn(question=['0', '1', '4'], answer=['0', '1', '4'], length=3)]
+        [Drawn(question=['0', '1', '4'], answer=['0', '1', '4'], length=3, asked=None)]
     """
+    problem = PROBLEMS[data.problem]
     splits = list(_SHARES).index(split)
     random = np.random.default_rng([data.seed, splits, *lengths])
     found: list[Drawn] = []
     missed = 0
     while len(found) < count:
         try:
-            drawn = _draw(data, lengths, random)
+            drawn = problem.draw(data, lengths, random)
         except ValueError as error:
             raise DataError(str(error)) from error
         if split_of(drawn.question) == split:
@@ -76,16 +76,6 @@ def draw(data: Data, split: Split, count: int, lengths: tuple[int, int]) -> list
     return found
 
 
-def _draw(data: Data, lengths: tuple[int, int], random: np.random.Generator) -> Drawn:
-    if data.problem == "listops":
-        return listops(*lengths, data.max_depth, data.max_args, random)
-    length = int(random.integers(lengths[0], lengths[1] + 1))
-    if data.problem == "addition":
-        return addition(length, data.least_first, random)
-    problem = {"copy": copy, "reverse": reverse, "sort": sort}[data.problem]
-    return problem(length, data.symbols, random)
-
-
 def vocabulary(data: Data) -> PreTrainedTokenizerFast:
     """The tokens of a problem, as a tokenizer of words between spaces.
 
@@ -93,11 +83,7 @@ def vocabulary(data: Data) -> PreTrainedTokenizerFast:
         >>> vocabulary(Data("addition"))("1 2 + 3 =").input_ids
         [6, 7, 4, 8, 3]
     """
-    words = {
-        "addition": (EQUALS, PLUS, *DIGITS),
-        "listops": (*OPERATIONS, END, *DIGITS),
-    }.get(data.problem, (EQUALS, *map(str, range(data.symbols))))
-    ids = {word: i for i, word in enumerate((PAD, BOS, EOS, *words))}
+    ids = {word: i for i, word in enumerate((PAD, BOS, EOS, *PROBLEMS[data.problem].words(data)))}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=PAD))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(
@@ -113,7 +99,8 @@ class Examples(Dataset[dict[str, Tensor]]):
     """Encoded examples; `lengths` are their tokens.
 
     A row of a problem whose answer is tokens is <s> question = answer </s>, and its labels are the answer and
-    </s>; one of ListOps is <s> question, and its label is the value.
+    </s>, or the tokens of the answer that are asked; one whose answer is a class is <s> question, and its
+    label is the class.
 
     Args:
         drawn: the examples.
@@ -130,14 +117,17 @@ class Examples(Dataset[dict[str, Tensor]]):
     def __init__(self, drawn: Sequence[Drawn], tokenizer: PreTrainedTokenizerFast, classifies: bool) -> None:
         ids = tokenizer.get_vocab()
         self._rows: list[tuple[list[int], list[int]]] = []
-        for question, answer, _ in drawn:
+        for question, answer, _, asked in drawn:
             row = [ids[BOS], *(ids[word] for word in question)]
             if classifies:
                 self._rows.append((row, [int(answer[0])]))
                 continue
             told = [*(ids[word] for word in answer), ids[EOS]]
             row.append(ids[EQUALS])
-            self._rows.append((row + told, [IGNORED] * len(row) + told))
+            wanted = told
+            if asked is not None:
+                wanted = [token if i in asked else IGNORED for i, token in enumerate(told)]
+            self._rows.append((row + told, [IGNORED] * len(row) + wanted))
         self.lengths = [len(row) for row, _ in self._rows]
 
     def __len__(self) -> int:

@@ -30,8 +30,8 @@ class Counts:
 
     Args:
         examples: how many there are, and
-        exact: how many have every token of the answer right, its end included.
-        tokens: of the answers, and
+        exact: how many have every scored token of the answer right, its end included.
+        tokens: scored tokens of the answers, and
         right: how many are right, after the right tokens before them.
         nats: cross-entropy, summed over the tokens.
     """

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from floater.tasks import settings
+from floater.tasks.generated.problems import PROBLEMS
 from floater.tasks.settings import Optimisation, check_flow, check_numbers
 from floater.tasks.text import DataError
 
@@ -14,23 +15,43 @@ __all__ = ["Data", "GeneratedSettings", "Model", "Training"]
 
 @dataclass(frozen=True)
 class Data:
-    """Which examples are drawn. A length is the number of symbols, of digits, or of tokens of an expression.
+    """Which examples are generated, and of what length, in the unit of the problem (`unit`).
 
     Attributes:
-        problem: "copy", "reverse", "sort", "addition" or "listops".
+        problem: "copy", "reverse", "sort", "addition", "sum", "parity", "poly", "dyck", "lego", "recall",
+            "passkey" or "listops".
         lengths: least and greatest length that is trained on.
         longest: greatest length that is tested; null is 8 times the greatest trained one.
         train: training examples.
         valid: validation examples, of the lengths trained on.
         test: test examples of each bin of lengths.
-        symbols: how many different ones are copied, reversed or sorted.
+        symbols: number of different ones that are copied, reversed or sorted; of names of variables (lego);
+            of keys, and of values (recall); of words of the text that is repeated (passkey).
         least_first: numbers are written from their least digit (addition).
+        modulus: of the answer (sum, poly; 10 in Kazemnejad et al. 2023).
+        nested: the last opened bracket is closed first; false lets the four kinds cross (dyck).
+        permute: clauses come in any order instead of that of the chain (lego).
+        slots: places for queries for each key; random tokens fill those without one (recall).
+        digits: of the number that is hidden (passkey).
         max_depth: how deep the digits of an expression may lie (listops; 10 in Long Range Arena).
         max_args: elements of a list at most (listops; 10 in Long Range Arena).
         seed: of the draws; that of the training is another one.
     """
 
-    problem: Literal["copy", "reverse", "sort", "addition", "listops"]
+    problem: Literal[
+        "copy",
+        "reverse",
+        "sort",
+        "addition",
+        "sum",
+        "parity",
+        "poly",
+        "dyck",
+        "lego",
+        "recall",
+        "passkey",
+        "listops",
+    ]
     lengths: tuple[int, int] = (1, 16)
     longest: int | None = None
     train: int = 50_000
@@ -38,6 +59,11 @@ class Data:
     test: int = 500
     symbols: int = 32
     least_first: bool = True
+    modulus: int = 10
+    nested: bool = True
+    permute: bool = False
+    slots: int = 1
+    digits: int = 5
     max_depth: int = 10
     max_args: int = 10
     seed: int = 0
@@ -50,24 +76,23 @@ class Data:
             >>> Data("addition").unit
             'digits of the longer number'
         """
-        others = {"addition": "digits of the longer number", "listops": "tokens of the expression"}
-        return others.get(self.problem, "symbols")
+        return PROBLEMS[self.problem].unit
 
     def __post_init__(self) -> None:
-        least = {"symbols": 2, "max_depth": 2, "max_args": 2, "seed": 0}
-        check_numbers(self, positive=("train", "valid", "test", "longest"), **least)
+        least = {"symbols": 2, "modulus": 2, "max_depth": 2, "max_args": 2, "seed": 0}
+        check_numbers(self, positive=("train", "valid", "test", "longest", "slots", "digits"), **least)
         low, high = self.lengths
         if not 1 <= low <= high:
             raise ValueError(f"lengths are {low} to {high}; they must grow from at least 1")
         if self.longest is not None and self.longest < high:
             raise ValueError(f"longest is {self.longest}; it must be at least the greatest length, {high}")
-        if self.problem == "listops" and high < 4:
-            raise ValueError(f"lengths end at {high}; the shortest list of ListOps has 4 tokens")
+        if (wrong := PROBLEMS[self.problem].refuse(self)) is not None:
+            raise ValueError(wrong)
 
     @property
     def classifies(self) -> bool:
-        """Whether the answer is one of ten classes, instead of tokens after the question."""
-        return self.problem == "listops"
+        """Whether the answer is a class, instead of tokens after the question."""
+        return PROBLEMS[self.problem].classes > 0
 
     @property
     def most(self) -> int:
@@ -81,9 +106,7 @@ class Data:
             >>> Data("reverse").tokens(16), Data("addition").tokens(3), Data("listops").tokens(9)
             (35, 14, 10)
         """
-        if self.problem == "listops":
-            return length + 1
-        return 3 * length + 5 if self.problem == "addition" else 2 * length + 3
+        return PROBLEMS[self.problem].tokens(self, length)
 
     def bins(self, edges: tuple[int, ...] = ()) -> list[tuple[int, int]]:
         """Least and greatest length of each bin of the test: to the greatest trained one, twice as far, ...

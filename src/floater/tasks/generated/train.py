@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast, set_seed
 from floater.settings import load
 from floater.tasks.causal import causal_loss, check_causal
 from floater.tasks.generated.data import Examples, collate, draw, vocabulary
+from floater.tasks.generated.problems import PROBLEMS
 from floater.tasks.generated.score import Score, Solver, by_length, count, measured
 from floater.tasks.generated.settings import Data, GeneratedSettings
 from floater.tasks.measurement import Measurement
@@ -188,7 +189,7 @@ def _model(settings: GeneratedSettings, tokenizer: PreTrainedTokenizerFast, exam
     """The model before its first step, after a look at whether its position model can serve the task."""
     config = settings.model.config(len(tokenizer))
     if settings.data.classifies:
-        config.num_labels = 10
+        config.num_labels = PROBLEMS[settings.data.problem].classes
     set_seed(settings.training.seed)
     model = _kind(settings.data)(config)
     model.train(False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from floater.tasks.generated.problems import DIGITS, Drawn
+from floater.tasks.generated.problems.drawn import DIGITS, Drawn
 
 OPERATIONS = ("[MIN", "[MAX", "[MED", "[SM")
 END = "]"

@@ -1,0 +1,36 @@
+"""What a problem generates: a question and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+DIGITS = tuple(map(str, range(10)))
+EQUALS = "="
+
+
+class Drawn(NamedTuple):
+    """A question and its answer.
+
+    Args:
+        question: tokens.
+        answer: tokens.
+        length: in the unit of the problem, which bins of length count.
+        asked: indices of the tokens of the answer that are scored, where the others are given; None for all
+            of them and for the end of the answer.
+    """
+
+    question: list[str]
+    answer: list[str]
+    length: int
+    asked: Sequence[int] | None = None
+
+
+def named(letter: str, count: int) -> list[str]:
+    """Return words of a letter and a number.
+
+    Example:
+        >>> named("x", 3)
+        ['x0', 'x1', 'x2']
+    """
+    return [f"{letter}{i}" for i in range(count)]
