@@ -11,6 +11,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
 
 import floater
+from floater.alignment import align
 from floater.pretrained import PlugError
 
 from . import zoo
@@ -59,7 +60,7 @@ def test_a_flow_moves_to_a_model_with_another_head(tmp_path: Path, baked: bool) 
 
 def test_a_whole_model_beside_its_flow_comes_back_whole(tmp_path: Path) -> None:
     zoo.build("bert").save_pretrained(tmp_path / "base")
-    model: Any = BertForSequenceClassification.from_pretrained(tmp_path / "base").eval()
+    model: Any = align(BertForSequenceClassification.from_pretrained(tmp_path / "base")).eval()
     floater.plug(model)
     zoo.noisy(model)
     with torch.no_grad():
@@ -102,7 +103,7 @@ def test_a_refused_flow_leaves_the_model_as_it_was(tmp_path: Path) -> None:
 
 def test_a_flow_finds_the_model_it_was_trained_in(tmp_path: Path) -> None:
     zoo.build("bert").save_pretrained(tmp_path / "base")
-    model = BertForSequenceClassification.from_pretrained(tmp_path / "base").eval()
+    model = align(BertForSequenceClassification.from_pretrained(tmp_path / "base")).eval()
     floater.plug(model)
     zoo.noisy(model)
     floater.save(model, tmp_path / "flow")

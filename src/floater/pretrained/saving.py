@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from floater.alignment import align
 from floater.pretrained.families import PlugError
 from floater.pretrained.plug import bake, flows_of, inner, need, plug, plugged, unplug
 
@@ -79,7 +80,7 @@ def load(directory: str | Path, model: nn.Module | None = None, **kwargs: Any) -
         if model is None:
             if record["model"] is None:
                 raise PlugError(f"{directory / RECORD} does not name a model; give one to load the flow into")
-            model = _class(record["model_class"]).from_pretrained(record["model"], **kwargs)
+            model = align(_class(record["model_class"]).from_pretrained(record["model"], **kwargs))
     else:
         if not whole:
             raise PlugError(
@@ -90,7 +91,7 @@ def load(directory: str | Path, model: nn.Module | None = None, **kwargs: Any) -
         if model is None:
             kind = _class(saved["architectures"][0])
             with _expecting_flow(kind):
-                model = kind.from_pretrained(directory, **kwargs)
+                model = align(kind.from_pretrained(directory, **kwargs))
     assert model is not None
     return _filled(model, record, tensors, directory)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import Cache, PreTrainedModel
 
+from floater.alignment import align
 from floater.encodings import PositionModel
 from floater.positions import Positions
 from floater.transformer.blocks import DecoderBlock, EncoderBlock
@@ -142,6 +143,33 @@ class FloaterPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _no_split_modules = [EncoderBlock.__name__, DecoderBlock.__name__]  # noqa: RUF012
     _keep_in_fp32_modules_strict = ["position.frequency"]  # noqa: RUF012 (see `floater.encodings.precise`)
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Self:
+        """Load a model, as `PreTrainedModel.from_pretrained` does, into aligned memory.
+
+        Args:
+            args: of `PreTrainedModel.from_pretrained`.
+            kwargs: of `PreTrainedModel.from_pretrained`.
+
+        Returns:
+            The model, which computes what the saved one did, bit for bit; see `floater.alignment.align`. With
+            `output_loading_info`, a pair of it and a dict.
+
+        Example:
+            >>> import tempfile
+            >>> from floater.transformer import FloaterModel
+            >>> model = FloaterModel(FloaterConfig.preset("tiny", vocab_size=9)).eval()
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     model.save_pretrained(folder)
+            ...     loaded = FloaterModel.from_pretrained(folder)
+            >>> ids = torch.tensor([[3, 4]])
+            >>> torch.equal(loaded(ids)[0], model(ids)[0])
+            True
+        """
+        loaded = super().from_pretrained(*args, **kwargs)
+        align(loaded[0] if isinstance(loaded, tuple) else loaded)
+        return loaded
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
+from floater.alignment import align
 from floater.encodings import PositionModel
 from floater.flow import FlowError
 from floater.pretrained import PlugError, load
@@ -167,6 +168,7 @@ def _hugging_face(name: str) -> PreTrainedModel:
     finally:
         logging.set_verbosity(before)
     assert isinstance(model, PreTrainedModel)
+    align(model)
     # a model that was trained to fill in words has no pooler, and none is looked at
     missing = sorted(key for key in keys["missing_keys"] if "pooler" not in key.split("."))
     if missing:

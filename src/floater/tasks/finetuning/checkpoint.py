@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedT
 from transformers.utils import logging
 
 import floater
+from floater.alignment import align
 from floater.tasks.bpe import BOS, EOS, load_bpe
 from floater.tasks.finetuning.settings import Checkpoint, Plug
 from floater.tasks.language_modeling.data import MASK
@@ -143,6 +144,7 @@ def start(
             )
     except _UNREADABLE as error:
         raise DataError(f"{checkpoint.path}: no model can be loaded ({first_line(error)})") from error
+    align(model)
     new = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
     body = f"{model.base_model_prefix}."
     lacking = [name for name in new if name.startswith(body) and not any(p in name for p in _POOLERS)]
