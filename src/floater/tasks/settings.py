@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformers.activations import ACT2FN
 
@@ -105,8 +105,9 @@ class Model:
 
     Attributes:
         preset: named size: transformer-base, transformer-big, small or tiny.
-        position: name of the position model (see `floater models`).
-        position_options: its options.
+        position: name of the position model (see `floater models`), or a list of names and of mappings of
+            name and options, which act together.
+        position_options: its options; none with a list.
         max_length: training length in tokens: the table of learned positions, the span of a starting flow.
         times: random times of training, as in {mode: stretch, max_scale: 4}; mode stretch, shift, float or
             subset, max_scale the longest text served over max_length; shift false begins at 0 (stretch).
@@ -114,7 +115,10 @@ class Model:
     """
 
     preset: str = "transformer-base"
-    position: str = "floater"
+    if TYPE_CHECKING:
+        position: str = "floater"
+    else:
+        position: str | list[Any] = "floater"  # a list becomes "compose" at once
     position_options: dict[str, Any] = field(default_factory=dict)
     max_length: int = 1024
     times: dict[str, Any] | None = None
@@ -123,6 +127,11 @@ class Model:
     encoder_decoder: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.position, list):
+            if self.position_options:
+                raise ValueError("position is a list; options stand in its entries, not in position_options")
+            object.__setattr__(self, "position_options", {"models": self.position})
+            object.__setattr__(self, "position", "compose")
         self.position_model()
         if self.encoder_decoder:
             self.position_model("decoder")

@@ -27,8 +27,8 @@ class Sinusoidal(AddedVectors):
     Args:
         frame: the stack of blocks it serves; dim must be even.
         blocks: "input", "all", or a list of block indices.
-        uncovered: pairs whose period exceeds max_length tokens: "keep" them, "cut" their frequency to zero
-            (FoPE), or "round" all periods to whole tokens (Resonance RoPE); see
+        uncovered: pairs whose period exceeds max_length tokens, or the horizon of random times: "keep" them,
+            "cut" their frequency to zero (FoPE), or "round" all periods to whole tokens (Resonance RoPE); see
             `floater.encodings.relative.waves.covered`.
 
     Raises:
@@ -52,7 +52,7 @@ class Sinusoidal(AddedVectors):
         super().__init__(frame, blocks)
         even(frame)
         one_of("uncovered", uncovered, UNCOVERED)
-        self.adapt = partial(covered, span=frame.max_length, uncovered=uncovered)
+        self.adapt = partial(covered, span=frame.horizon or frame.max_length, uncovered=uncovered)
         self.recurs = blocks != "input"
 
     def prepare(self, positions: Positions) -> Tensor:

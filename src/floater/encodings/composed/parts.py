@@ -184,6 +184,7 @@ def _built(part: Part, frame: Frame) -> PositionModel:
         site=frame.site,
         vocabulary=frame.vocabulary,
         causal=frame.causal,
+        horizon=frame.horizon,
         **options,
     )
 

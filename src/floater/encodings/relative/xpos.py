@@ -100,4 +100,5 @@ class XPos(PositionModel):
             )
         dtype = at_least_float32(q.dtype)
         of_query, of_key = ([part.to(dtype) for part in parts] for parts in (state.query, state.key))
-        return turn(q, *of_query, self.pairs), turn(k, *of_key, self.pairs), v
+        q = turn(q, of_query[0], of_query[1], self.pairs)
+        return q, turn(k, of_key[0], of_key[1], self.pairs), v
