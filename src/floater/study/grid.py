@@ -186,8 +186,15 @@ def _rows(settings: StudySettings, origin: str) -> Iterator[Row]:
     """The rows of the table; a model that knows no blocks, or sets them itself, has one."""
     for model, given_entry in settings.models.items():
         entry = _mapping(given_entry, f"{origin}: model {model}")
-        position, start = str(entry.get("position", model)), entry.get("start")
+        named, start = entry.get("position", model), entry.get("start")
         given = _mapping(entry.get("position_options"), f"{origin}: model {model}: position_options")
+        if isinstance(named, list):  # short for a composition
+            if given:
+                raise SettingsError(
+                    f"{origin}: model {model}: position is a list, which takes no position_options"
+                )
+            named, given = "compose", {"models": named}
+        position = str(named)
         _mapping(entry.get("settings"), f"{origin}: model {model}: settings")
         seeds = entry.get("seeds", settings.seeds)
         if not isinstance(seeds, list) or not seeds or repeated(seeds) is not None:
