@@ -283,9 +283,7 @@ def test_gaps_that_are_equal_in_float32_make_no_edges(folder: Path) -> None:
     assert math.isfinite(result(run)["nll"])
 
 
-@pytest.mark.parametrize("position", ["cape", "convolution"])
-def test_a_position_model_that_shows_later_events_is_refused(folder: Path, position: str) -> None:
-    model = {"position": position, "clock": "time" if position == "cape" else "index"}
-    with pytest.raises(DataError, match=f"'{position}' shows events what comes after them"):
-        train(settings(folder, "leak", model=model))
+def test_a_position_model_that_shows_later_events_is_refused(folder: Path) -> None:
+    with pytest.raises(DataError, match="'cape' shows events what comes after them"):
+        train(settings(folder, "leak", model={"position": "cape", "clock": "time"}))
     assert not (folder / "leak").exists()
