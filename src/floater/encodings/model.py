@@ -170,6 +170,14 @@ class PositionModel(nn.Module):
         """Factor of the dot products."""
         return float(head_dim**-0.5)
 
+    def query_gain(self, head_dim: int) -> float:
+        """Factor of the initial query weights of self-attention.
+
+        1 unless the authors compensate their `scale` at initialisation, as T5 does. Not every model with
+        a scale of its own does: TUPE, DeBERTa and TENER start with the weights of the plain Transformer.
+        """
+        return 1.0
+
     def bias(self, q: Tensor, k: Tensor, state: Any, layer: int) -> Tensor | None:
         """Additive logits of self-attention, broadcastable to (batch, heads, T, S), already scaled."""
         return None

@@ -21,6 +21,7 @@ from floater.positions import Positions
 from floater.transformer.blocks import DecoderBlock, EncoderBlock
 from floater.transformer.config import FloaterConfig
 from floater.transformer.halting import Halting
+from floater.transformer.stacks import Stack
 
 # what Hugging Face's Trainer and generate pass along and what changes no result here
 _HARMLESS = {"cache_position", "logits_to_keep", "num_items_in_batch", "use_cache"}
@@ -184,6 +185,12 @@ class FloaterPreTrainedModel(PreTrainedModel):
             nn.init.zeros_(module.bias)
         elif isinstance(module, Halting):
             nn.init.ones_(module.probability.bias)
+        elif isinstance(module, Stack):
+            # its projections are initialised by now; weights of a checkpoint are left alone by nn.init
+            gain = module.position.query_gain(self.config.hidden_size // self.config.num_attention_heads)
+            for block in module.blocks if gain != 1.0 else ():
+                assert isinstance(block, EncoderBlock)
+                nn.init.xavier_uniform_(block.attention.query.weight, gain=gain)
         elif isinstance(module, PositionModel):
             # a position model draws all of its parameters at once: keep those that a checkpoint gave
             loaded = [(p, p.clone()) for p in module.parameters() if getattr(p, "_is_hf_initialized", False)]

@@ -68,6 +68,14 @@ def test_the_fixed_part_starts_at_zero_and_learns():
     assert all(bool(parameter.grad[1].any()) for parameter in built.parameters())
 
 
+def test_vectors_start_as_in_the_released_code():
+    built = build("chang", dim=512, heads=8, layers=4, max_length=16, window=8, keys=True)
+    theirs = nn.init.kaiming_uniform_(torch.empty(64, 17), a=math.sqrt(5))  # mlpc-ucsd/BERT_Convolutions
+    for table in (built.query, built.key):
+        for block in table.detach():
+            assert float(block.std()) == pytest.approx(float(theirs.std()), rel=0.1)
+
+
 def test_windows_and_times_that_cannot_be_are_refused():
     with pytest.raises(PositionError, match="window is 0; it must be at least 1"):
         build("chang", **SIZES, window=0)

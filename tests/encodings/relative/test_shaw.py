@@ -51,6 +51,13 @@ def test_values_may_be_left_out():
     assert sum(p.numel() for p in model.parameters()) == 3 * 33 * WIDTH
 
 
+def test_vectors_start_as_in_tensor2tensor():
+    model = build("shaw", dim=512, heads=8, layers=4, max_length=16, clip=20)
+    for table in (model.keys, model.values_):
+        for block in table.detach():  # uniform_unit_scaling: a variance of 1 / ((41 + 64) / 2)
+            assert float(block.std()) == pytest.approx((2 / (41 + 64)) ** 0.5, rel=0.1)
+
+
 def test_the_pair_table_ends():
     with pytest.raises(PositionError, match="'shaw_absolute' ends at position 15; position 16 was asked for"):
         build("shaw_absolute", **SIZES).prepare(Positions.arange(17))

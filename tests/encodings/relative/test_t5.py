@@ -7,7 +7,7 @@ import torch
 from relative_cases import HEADS, PLACES, SIZES, by_pairs, logits, made, queries_and_keys
 
 from floater import PositionError, Positions, build
-from floater.encodings.relative.t5 import bucket
+from floater.encodings.relative.t5 import T5, bucket
 
 
 @pytest.mark.parametrize("both", [True, False])
@@ -27,16 +27,27 @@ def test_one_bucket_of_both_sides_is_never_used():
 
 
 @pytest.mark.parametrize("site", ["self", "decoder"])
-def test_the_bias_is_that_of_transformers(site):
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_bias_is_that_of_transformers(site, causal):
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
-    config = t5.T5Config(d_model=8, d_kv=4, num_heads=HEADS, is_decoder=site == "decoder")
+    config = t5.T5Config(d_model=8, d_kv=4, num_heads=HEADS, is_decoder=causal)
     theirs = t5.T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
-    model = build("t5", **SIZES, site=site)
+    model = build("t5", **SIZES, site=site, causal=causal)
     with torch.no_grad():
         model.table.weight.copy_(theirs.relative_attention_bias.weight)
     q = torch.zeros(1, HEADS, 40, 4)
     found = model.bias(q, q, model.prepare(Positions.arange(40)), 1)
     torch.testing.assert_close(found, theirs.compute_bias(40, 40))
+
+
+@pytest.mark.parametrize("name", ["t5", "tupe_r", "bert_r", "untied_cls"])
+def test_a_causal_stack_uses_every_bucket(name):
+    sizes = SIZES | {"max_length": 200}
+    model = build(name, **sizes, causal=True)
+    t5 = next(part for part in model.modules() if isinstance(part, T5))
+    q = torch.zeros(1, HEADS, 200, 4)
+    model.bias(q, q, model.prepare(Positions.arange(200)), 0).tril().square().sum().backward()
+    assert bool(t5.table.weight.grad.any(1).all())
 
 
 def written_out(delta, both, buckets=32, far=128):

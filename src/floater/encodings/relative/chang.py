@@ -19,8 +19,8 @@ class Chang(PositionModel):
     A number for each distance and head (the fixed one, as in T5) and the product of the query with a vector
     for each distance, shared by the heads of a block (the dynamic one, as in Shaw et al. 2018). Section 3 of
     the paper; Dufter et al. 2022, section 4.1.2, say only that both are combined. As in the released program
-    the numbers are not scaled and start at zero, and distances are clipped to the window: two tokens further
-    apart than it are taken for that far apart.
+    the numbers are not scaled and start at zero, the vectors start uniform within (2 window + 1)^-1/2, and
+    distances are clipped to the window: two tokens further apart than it are taken for that far apart.
 
     Shapes: fixed (layers, heads, 2 window + 1); query (layers, head_dim, 2 window + 1), and key the same.
     Column window + d belongs to keys d places after the query.
@@ -65,7 +65,8 @@ class Chang(PositionModel):
         nn.init.zeros_(self.fixed)
         for table in (self.query, self.key):
             if table is not None:
-                nn.init.normal_(table, std=0.02)
+                for block in table:
+                    nn.init.kaiming_uniform_(block, a=5**0.5)
 
     def prepare(self, positions: Positions) -> Tensor:
         for places in (positions.query, positions.key):

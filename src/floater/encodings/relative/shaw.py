@@ -39,7 +39,7 @@ class Shaw(ShawTables):
 
     a_ts = w_{clip(s - t, k)}. The survey's count has a vector of width d for each distance below t_max; the
     paper clips at k = 16 and shares vectors of width head_dim among the heads. Whether blocks have tables of
-    their own the paper leaves open; here they have, as in the authors' code.
+    their own the paper leaves open; here they have, as in the authors' code. Its initialisation is Xavier's.
 
     Clips as the paper does: farther distances share a vector, so it serves any length.
 
@@ -81,6 +81,11 @@ class Shaw(ShawTables):
             raise PositionError(f"clip is {clip}; it must be at least 1")
         self.clip = clip
         self.tables(2 * clip + 1, values=values)
+
+    def reset_parameters(self) -> None:
+        for table in self.parameters(recurse=False):
+            for block in table:
+                nn.init.xavier_uniform_(block)
 
     def prepare(self, positions: Positions) -> Distances:
         return Distances.of(positions, "shaw", reach=self.clip)

@@ -49,16 +49,22 @@ class T5(PositionBias):
     """A learned scalar per head and bucket of distances, added to logits that are not scaled (section 2.1).
 
     One table serves all blocks of a stack, as in the released models; the survey counts a scalar per
-    distance. T5 leaves out 1/sqrt(head_dim), its initial weights being smaller; `scaled` puts it back for
-    the dot products, never for the bias.
+    distance.
+
+    T5 leaves out 1/sqrt(head_dim) and starts with query weights smaller by that factor: of std
+    (d head_dim)^-1/2, where those of keys and values have d^-1/2. So the initial logits are those of the
+    plain Transformer, but an optimizer that moves every weight alike, such as Adam, moves the logits
+    sqrt(head_dim) times as far. `scaled` puts the factor back into the dot products, never into the bias.
+    In T5 all of this holds for cross-attention too; here cross-attention is the plain Transformer's, whose
+    initial logits are the same.
 
     Clips as the paper does: distances of max_distance and more share a bucket, so it serves any length.
     Real positions are served, as a bucket holds a range of distances.
 
     Args:
         frame: the stack of blocks it serves.
-        directions: "both", "past" (causal: later keys share the bucket of distance 0), or "auto": "past" at
-            the site "decoder", else "both".
+        directions: "both", "past" (later keys share the bucket of distance 0), or "auto": "past" in a causal
+            stack, where half of the buckets of "both" are never used, else "both".
         buckets: their number; even, at least 4.
         max_distance: where the last bucket begins; above the number of exact buckets.
         scaled: whether dot products are divided by sqrt(head_dim).
@@ -103,7 +109,7 @@ class T5(PositionBias):
         one_of("directions", directions, ("auto", "both", "past"))
         if buckets < 4 or buckets % 2:
             raise PositionError(f"buckets is {buckets}; it must be even and at least 4")
-        self.both = directions == "both" or (directions == "auto" and frame.site != "decoder")
+        self.both = directions == "both" or (directions == "auto" and not frame.causal)
         if max_distance <= buckets // (4 if self.both else 2):
             raise PositionError(
                 f"max_distance is {max_distance}; it must be above the {buckets // (4 if self.both else 2)} "
@@ -118,6 +124,9 @@ class T5(PositionBias):
 
     def scale(self, head_dim: int) -> float:
         return super().scale(head_dim) if self.scaled else 1.0
+
+    def query_gain(self, head_dim: int) -> float:
+        return 1.0 if self.scaled else float(head_dim**-0.5)
 
     def prepare(self, positions: Positions) -> Tensor:
         if positions.query.is_floating_point():

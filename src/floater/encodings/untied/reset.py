@@ -145,6 +145,9 @@ class UntiedCls(PositionBias):
     def scale(self, head_dim: int) -> float:
         return self.inner.scale(head_dim)
 
+    def query_gain(self, head_dim: int) -> float:
+        return self.inner.query_gain(head_dim)
+
     def prepare(self, positions: Positions) -> tuple[Any, Reset | None]:
         return self.inner.prepare(positions), Reset.at(positions, self.cls)
 

@@ -1,0 +1,152 @@
+"""Functional Interpolation for Relative Positions Improves Long Context Transformers (Li et al. 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.relative.bias import PositionBias
+from floater.encodings.relative.distances import Distances
+from floater.positions import Positions
+
+
+def piecewise(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
+    """Apply a network with one layer of ReLU to scalars, by the pieces in which it is linear.
+
+    As many numbers as heads are made for each scalar, never one for each hidden unit.
+
+    Args:
+        x: (...).
+        weight: (width,), and
+        bias: (width,) of the hidden units.
+        out: (heads, width), of the output.
+
+    Returns:
+        (heads, ...): out relu(weight x + bias).
+
+    Example:
+        >>> x, (weight, bias), out = torch.randn(5), torch.randn(2, 8), torch.randn(3, 8)
+        >>> wanted = out @ (weight[:, None] * x + bias[:, None]).relu()
+        >>> torch.allclose(piecewise(x, weight, bias, out), wanted, atol=1e-5)
+        True
+    """
+    with torch.no_grad():
+        corners, order = torch.where(weight == 0, 0.0, -bias / weight).sort()
+        after = torch.arange(len(weight) + 1, device=x.device)[:, None] > order.argsort()
+        active = torch.where(weight == 0, bias > 0, after == (weight > 0)).to(out.dtype)
+        piece = torch.bucketize(x.detach().to(corners.dtype), corners)
+    # sums, as autocast rounds what goes into a matrix product
+    slopes, offsets = (((out * unit)[:, None] * active).sum(-1) for unit in (weight, bias))
+    return slopes[:, piece] * x + offsets[:, piece]
+
+
+@dataclass(frozen=True)
+class FireState:
+    """Where queries and keys stand; their distances, if these are whole; by block, whether all positions are
+    below its threshold, so that its bias is one of distances alone; and the bias that all blocks share."""
+
+    positions: Positions
+    distances: Distances | None
+    near: tuple[bool, ...]
+    shared: Tensor | None = None
+
+
+@register("fire")
+class Fire(PositionBias):
+    """A learned function of the distance relative to the query's position (section 3, equation 18).
+
+    b = f(psi(t - s) / psi(max(L, t))) with psi(x) = log(c x + 1) and f an MLP from 1 to `width` ReLU units to
+    the heads: as the distance grows with the position, the input stays between 0 and 1 at any length
+    (progressive interpolation). Each block learns f, c and L, the last as a multiple of `threshold`;
+    `share_layers` is the paper's FIRE-S.
+
+    Initialisation and numbers are those of the released module: c = 0.1, weights and hidden biases of torch's
+    linear layers, eps = 1e-6 beside psi(max(L, t)). Its output bias is left out: it would add one number to
+    all logits of a query, which the softmax does not see.
+
+    The paper is causal. Here a key after its query enters with a negative sign, and the later of the two is
+    the position that counts: f(-psi(s - t) / psi(max(L, s))). A causal stack sees the paper's half alone. It
+    serves any length and real positions.
+
+    Args:
+        frame: the stack of blocks it serves.
+        width: hidden units of f.
+        threshold: where L starts, positive; the paper trains with 2,048 tokens.
+        share_layers: one function for all blocks.
+
+    Raises:
+        PositionError: if an option is not valid.
+
+    Example:
+        >>> model = Fire(Frame(dim=8, heads=2, layers=3, max_length=16))
+        >>> model.correlation(model.prepare(Positions.arange(5)), 1).shape
+        torch.Size([1, 2, 5, 5])
+    """
+
+    card = Card(
+        paper="Li et al. 2024",
+        link="https://arxiv.org/abs/2310.04418",
+        point="relative",
+        equation="q_t k_s / sqrt(d_h) + f(psi(t - s) / psi(max(L, t))), psi(x) = log(c x + 1); "
+        "later keys: f(-psi(s - t) / psi(max(L, s)))",
+        parameters="(2 * width + width * h + 2) * l",
+    )
+
+    def __init__(
+        self, frame: Frame, *, width: int = 32, threshold: float = 512.0, share_layers: bool = False
+    ) -> None:
+        super().__init__(frame)
+        if width < 1:
+            raise PositionError(f"width is {width}; it must be at least 1")
+        if not threshold > 0:
+            raise PositionError(f"threshold is {threshold}; it must be positive")
+        self.threshold = threshold
+        blocks = 1 if share_layers else frame.layers
+        self.weight, self.hidden_bias = (nn.Parameter(torch.empty(blocks, width)) for _ in range(2))
+        self.out = nn.Parameter(torch.empty(blocks, frame.heads, width))
+        self.c, self.multiplier = (nn.Parameter(torch.empty(blocks)) for _ in range(2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for parameter in (self.weight, self.hidden_bias):
+            nn.init.uniform_(parameter, -1.0, 1.0)  # one input
+        nn.init.uniform_(self.out, -(self.out.shape[-1] ** -0.5), self.out.shape[-1] ** -0.5)
+        nn.init.constant_(self.c, 0.1)
+        nn.init.ones_(self.multiplier)
+
+    def prepare(self, positions: Positions) -> FireState:
+        distances, near = None, (False,) * len(self.c)
+        if not positions.query.is_floating_point():
+            distances = Distances.of(positions, "fire")
+            places = torch.cat([positions.query.flatten(), positions.key.flatten()])
+            last = int(places.max()) if len(places) else 0
+            near = tuple(last <= start for start in (self.multiplier.abs() * self.threshold).tolist())
+        state = FireState(positions, distances, near)
+        return replace(state, shared=self.of_block(state, 0)) if len(self.c) == 1 else state
+
+    def of_block(self, state: FireState, block: int) -> Tensor:
+        """The bias of a block, (batch or 1, heads, T, S)."""
+        # half precision has no odd number above 2,048
+        dtype = torch.promote_types(self.c.dtype, torch.float32)
+        limit = self.multiplier[block].to(dtype).abs() * self.threshold
+        if state.distances is not None and state.near[block]:
+            return state.distances.plane(self.function(-state.distances.values, limit, block))
+        query, key = state.positions.query[:, :, None], state.positions.key[:, None]
+        later = torch.maximum(query, key)
+        dtype = torch.promote_types(dtype, later.dtype)
+        limit = torch.maximum(later.to(dtype), limit.to(dtype))
+        return self.function(query - key, limit, block).transpose(0, 1)
+
+    def function(self, back: Tensor, limit: Tensor, block: int) -> Tensor:
+        """f at query - key (...), normalised by the distance `limit`, in whose dtype: (heads, ...)."""
+        back, c = back.to(limit.dtype), self.c[block].to(limit.dtype)
+        share = torch.log1p((c * back).abs()) / (torch.log1p((c * limit).abs()) + 1e-6)
+        parameters = (p[block].to(limit.dtype) for p in (self.weight, self.hidden_bias, self.out))
+        return piecewise(back.sign() * share, *parameters)
+
+    def correlation(self, state: FireState, layer: int) -> Tensor:
+        return self.of_block(state, layer) if state.shared is None else state.shared

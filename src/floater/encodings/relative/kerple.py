@@ -1,0 +1,107 @@
+"""KERPLE: Kernelized Relative Positional Embedding for Length Extrapolation (Chi et al. 2022)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, one_of, register
+from floater.encodings.relative.bias import PositionBias
+from floater.encodings.relative.distances import Distances
+from floater.positions import Positions
+
+_LEAST = 0.01  # the released code keeps every parameter at or above it
+_MOST = {"log": torch.inf, "power": 2.0}  # and r2 at or below this
+_INITIAL = {"log": (2.0, 1.0), "power": (1.0, 2.0)}  # r1 and r2 start uniform between 0 and these
+
+
+class _Confined(torch.autograd.Function):
+    """Values kept between two bounds, whose gradients still lead back from beyond a bound.
+
+    The released code writes the kept values into the parameters at each forward pass. A forward pass here
+    changes no parameter: one beyond a bound counts as the bound and can only move towards it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, low: float, high: float) -> Tensor:
+        ctx.save_for_backward(x < low, x > high)
+        return x.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,), (below, above) = gradients, ctx.saved_tensors
+        away = (below & (gradient > 0)) | (above & (gradient < 0))
+        return gradient.masked_fill(away, 0.0), None, None
+
+
+@register("kerple")
+class Kerple(PositionBias):
+    """A kernel of the distance d in each head, with two learned positive numbers (section 4, equation 5).
+
+    "log" adds -r1 log(1 + r2 d), "power" -r1 d^r2 with r2 at most 2. All blocks share the numbers, and they
+    start uniform in (0, 2) and (0, 1) for "log", in (0, 1) and (0, 2) for "power", as in the released code,
+    which keeps each at or above 0.01. r2 = 1 in "power" is ALiBi with learned slopes.
+
+    The paper is causal; here the bias is the same on both sides, as that of `alibi`. It serves any length and
+    real positions.
+
+    Args:
+        frame: the stack of blocks it serves.
+        kind: "log", which extrapolates best in the paper, or "power".
+        share_layers: one pair of numbers per head for all blocks; else one for each block.
+
+    Raises:
+        PositionError: if kind is not valid.
+
+    Example:
+        >>> model = Kerple(Frame(dim=8, heads=1, layers=3, max_length=16))
+        >>> _ = nn.init.constant_(model.r1, 2.0), nn.init.constant_(model.r2, 1.0)
+        >>> model.correlation(model.prepare(Positions.arange(3)), 0)[0, 0, 0].exp()  # 1 / (1 + d)^2
+        tensor([1.0000, 0.2500, 0.1111], grad_fn=<ExpBackward0>)
+    """
+
+    card = Card(
+        paper="Chi et al. 2022",
+        link="https://arxiv.org/abs/2205.09921",
+        point="relative",
+        equation="q_t k_s / sqrt(d_h) - r1 log(1 + r2 |s - t|), or - r1 |s - t|^r2",
+        parameters="2 * h",
+    )
+
+    def __init__(self, frame: Frame, *, kind: str = "log", share_layers: bool = True) -> None:
+        super().__init__(frame)
+        one_of("kind", kind, tuple(_INITIAL))
+        self.kind = kind
+        shape = 1 if share_layers else frame.layers, frame.heads
+        self.r1, self.r2 = (nn.Parameter(torch.empty(shape)) for _ in range(2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for parameter, most in zip((self.r1, self.r2), _INITIAL[self.kind], strict=True):
+            nn.init.uniform_(parameter, 0.0, most)
+
+    def prepare(self, positions: Positions) -> list[Tensor]:
+        if positions.query.is_floating_point():
+            far = positions.delta.abs()[:, None]
+            return [self.kernel(far, block) for block in range(len(self.r1))]
+        distances = Distances.of(positions, "kerple")
+        far = distances.values.abs()
+        return [distances.plane(self.kernel(far, block)) for block in range(len(self.r1))]
+
+    def kernel(self, far: Tensor, block: int) -> Tensor:
+        """The bias at distances (N,) or (batch or 1, 1, T, S), with the heads before the last or last two."""
+        r1, r2 = (
+            _Confined.apply(parameter[block], _LEAST, most).view(-1, *[1] * min(far.ndim, 2))  # type: ignore[no-untyped-call]
+            for parameter, most in ((self.r1, torch.inf), (self.r2, _MOST[self.kind]))
+        )
+        # half precision has no odd distances above 2,048
+        far = far.to(torch.promote_types(far.dtype, torch.promote_types(r1.dtype, torch.float32)))
+        kernel = torch.log1p(r2 * far) if self.kind == "log" else far.pow(r2)
+        bias: Tensor = -r1 * kernel
+        return bias
+
+    def correlation(self, state: list[Tensor], layer: int) -> Tensor:
+        return state[layer if len(state) > 1 else 0]
