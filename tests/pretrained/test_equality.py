@@ -176,3 +176,11 @@ def test_the_bounded_field_is_the_one_that_is_asked_for() -> None:
     model = zoo.build("bert")
     floater.plug(model, field="bounded")
     assert {type(field) for field in model.floater.fields.values()} == {BoundedField}
+
+
+def test_clocks_slower_than_the_training_span_are_cut_if_asked_for() -> None:
+    model = zoo.build("bert")
+    floater.plug(model, field="bounded", delta=1.0, max_length=20, uncovered="cut")
+    clocks = 0.5 ** torch.arange(8.0)
+    for field in model.floater.fields.values():
+        assert torch.equal(field.adapt(clocks), clocks * (2 * torch.pi / clocks <= 20))

@@ -91,6 +91,8 @@ def test_nothing_to_plug() -> None:
         ({"activation": "sine"}, "unknown activation"),
         ({"field": "nonsense"}, "field is 'nonsense'; it must be one of 'mlp', 'bounded'"),
         ({"field": "bounded", "activation": "relu"}, "goes with activation='tanh'"),
+        ({"uncovered": "drop"}, "uncovered is 'drop'; it must be one of 'keep', 'cut', 'round'"),
+        ({"uncovered": "cut"}, "uncovered='cut' changes the clocks of field='bounded', not 'mlp'"),
         ({"delta": "learned"}, "delta is 'learned'; it must be a positive number"),
         ({"refresh_every": None}, "refresh_every is None"),
         ({"hidden": True}, "hidden is True"),

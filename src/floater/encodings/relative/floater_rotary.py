@@ -123,8 +123,8 @@ class FloaterRotary(Precise):
         upper[..., row, column] = self.generator
         skew = upper - upper.mT
         one = torch.eye(self.head_dim, dtype=skew.dtype, device=skew.device)
-        rotation: Tensor = torch.linalg.solve(one - skew, one + skew)
-        return rotation
+        orthogonal: Tensor = torch.linalg.solve(one - skew, one + skew)
+        return orthogonal
 
     def prepare(self, positions: Positions) -> Turned:
         at = positions.query.double()[None, :, :, None, None]

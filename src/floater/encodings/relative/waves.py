@@ -82,7 +82,7 @@ def covered(frequencies: Tensor, span: float, uncovered: str, step: float = 1.0)
 
     Example:
         >>> at = 2 * math.pi / torch.tensor([6.3, 40.2], dtype=torch.float64)
-        >>> (2 * math.pi / covered(at, 16, "round")).tolist()
+        >>> torch.round(2 * math.pi / covered(at, 16, "round"), decimals=6).tolist()
         [6.0, 40.0]
         >>> covered(at, 16, "cut")[1].item()
         0.0

@@ -54,10 +54,10 @@ class XPos(PositionModel):
 
     Example:
         >>> model = XPos(Frame(dim=2, heads=1, layers=1, max_length=16))
-        >>> x = torch.ones(1, 2, 1, 2)
-        >>> q, k, _ = model.qkv(x, x, x, model.prepare(Positions.arange(2)), 0)
-        >>> (q.norm(dim=-1) * k.norm(dim=-1)).flatten()  # zeta^t zeta^-t |x|^2
-        tensor([2., 2.])
+        >>> x = torch.ones(1, 1, 1, 2)
+        >>> q, k, _ = model.qkv(x, x, x, model.prepare(Positions.arange(1, offset=512)), 0)
+        >>> [round(float(y.norm() / x.norm()), 4) for y in (q, k)]  # 0.4 / 1.4 and its inverse
+        [0.2857, 3.5]
     """
 
     card = Card(
@@ -99,6 +99,8 @@ class XPos(PositionModel):
                 f"{served} in it: take a larger scale_base or another encoding, such as 'rotary'"
             )
         dtype = at_least_float32(q.dtype)
-        of_query, of_key = ([part.to(dtype) for part in parts] for parts in (state.query, state.key))
-        q = turn(q, of_query[0], of_query[1], self.pairs)
-        return q, turn(k, of_key[0], of_key[1], self.pairs), v
+        q, k = (
+            turn(x, sin.to(dtype), cos.to(dtype), self.pairs)
+            for x, (sin, cos) in ((q, state.query), (k, state.key))
+        )
+        return q, k, v
