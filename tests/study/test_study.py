@@ -167,6 +167,37 @@ def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.Monk
         run.study(asked, say=lambda text: None)
 
 
+def test_windows_of_a_causal_model_are_scored_by_what_was_read_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "text"
+    text.write_text("so it is a b c\n" * 60, encoding="utf-8")
+    files = {"train": str(text), "valid": str(text), "documents": "file"}
+    common = {
+        "data": files | {"block": 16, "vocabulary_size": 280},
+        "model": settings(tmp_path).settings["model"],
+        "training": {"max_steps": 1, "validate_every": 1, "save_every": 1, "keep": 1, "average": 0},
+    }
+    asked = settings(
+        tmp_path / "study",
+        task="language_modeling",
+        settings=common,
+        seeds=[1],
+        short_to_long={},
+        tests={"near": {"source": str(text)}, "far": {"source": str(text), "window": 64}},
+        bins=[16, 32],
+    )
+    monkeypatch.setattr(run, "launcher", lambda *_: Inline())
+    found = run.study(asked, say=lambda text: None)
+    places = [(column.test, column.metric, column.bin_label) for column in found.columns(None)]
+    far = [(metric, bin) for metric in ("loss", "excess") for bin in ("", "< 16", "16–31", "≥ 32")]
+    assert places == [("near", "loss", ""), *(("far", metric, bin) for metric, bin in far)]
+    assert found.lengths == "tokens read before"
+    assert all(found.value(row, column) for row in found.grid.rows for column in found.columns(None))
+    page = (tmp_path / "study" / "table.md").read_text(encoding="utf-8")
+    assert "loss beyond that of the training length" in page
+
+
 def test_a_cell_goes_on_from_one_that_is_trained_and_fails_a_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

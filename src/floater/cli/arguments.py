@@ -69,7 +69,8 @@ def parser() -> argparse.ArgumentParser:
         "--bins",
         metavar="N,N,...",
         type=_edges,
-        help="score by source length in words, too, as in 80,100,120,140; on a generated task by its lengths",
+        help="score by source length in words, too, as in 80,100,120,140; on a generated task by its "
+        "lengths, of a causal language model by the tokens read before",
     )
     language_modeling = evaluate.add_argument_group("language modelling and events")
     language_modeling.add_argument(
@@ -82,7 +83,8 @@ def parser() -> argparse.ArgumentParser:
         "--stride",
         metavar="N",
         type=int,
-        help="tokens that the window moves by (default: the run's, or half of a window that is given)",
+        help="tokens that the window moves by (default: the run's; of a given window half, or all but one if "
+        "it is longer than the training rows)",
     )
     language_modeling.add_argument(
         "--memory", metavar="N", type=int, help="tokens that the blocks remember (default: the run's)"

@@ -206,7 +206,9 @@ class Results:
         for test, metrics in self.metrics.items():
             chosen = metrics if metric is None else metrics[metric : metric + 1]
             for name in chosen:
-                bins = bounds(self.settings.edges)
+                # a window may end before a bin begins
+                bins = [b for b in bounds(self.settings.edges) if self.count(Column(test, name, *b)) != 0]
+                bins = bins if len(bins) > 1 else []
                 whole = [] if bins and test == short_to_long.TEST else [Column(test, name)]
                 columns += whole + [Column(test, name, *bin) for bin in bins]
         if not self.grid.tests and not metric:

@@ -189,8 +189,9 @@ METRICS: dict[str, Metric] = {
         "length over the reference's (BLEU's tokens)", greater=None, score=_ratio, of="bleu"
     ),
     "loss": Metric("loss (nats/token)", greater=False, score=_ratio),
+    "excess": Metric("loss beyond that of the training length (nats/token)", greater=False, score=_ratio),
     "accuracy": Metric("accuracy (%)", greater=True, score=_percent),
     "exact": Metric("exact match (%)", greater=True, score=_percent),
     "tokens": Metric("right tokens (%)", greater=True, score=_percent),
 }
-"""Statistics of "loss" are nats and tokens, of percentages what is right and how many there are."""
+"""Statistics of "loss" and "excess" are nats and tokens, of percentages what is right and of how many."""

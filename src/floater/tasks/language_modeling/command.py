@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from floater.tasks.language_modeling.settings import LanguageModelingSettings as Settings
-from floater.tasks.language_modeling.train import check, check_test, measure, train
+from floater.tasks.language_modeling.train import check, check_test, measure, reads_in_order, train
 from floater.tasks.language_modeling.train import evaluate as scored
 
 __all__ = ["OPTIONS", "Settings", "check", "check_test", "evaluate", "lengths", "measure", "train"]
 
-OPTIONS = {"window": False, "stride": False, "memory": False}
+OPTIONS = {"window": False, "stride": False, "memory": False, "bins": False}
 
 
 def evaluate(
@@ -18,11 +20,12 @@ def evaluate(
     window: int | None = None,
     stride: int | None = None,
     memory: int | None = None,
+    bins: Sequence[int] = (),
 ) -> tuple[str, None]:
     """Perplexity for people; see `floater.tasks.language_modeling.evaluate`."""
-    return str(scored(run, source, window=window, stride=stride, memory=memory)), None
+    return str(scored(run, source, window=window, stride=stride, memory=memory, edges=bins)), None
 
 
 def lengths(settings: Settings) -> str:
     """What the lengths of examples count."""
-    return "predicted tokens of a row"
+    return "tokens read before" if reads_in_order(settings) else "predicted tokens of a row"

@@ -40,6 +40,25 @@ Record = Callable[[Sequence[Row], Tensor, Tensor], None]
 
 
 @dataclass(frozen=True)
+class Range:
+    """The loss of the tokens of a text that have read a range of numbers of tokens.
+
+    Args:
+        low: least number of tokens read before, and
+        high: greatest.
+        tokens: how many were predicted.
+        loss: nats per token.
+        near: of the same tokens in windows of the training length; None where the window is not longer.
+    """
+
+    low: int
+    high: int
+    tokens: int
+    loss: float
+    near: float | None
+
+
+@dataclass(frozen=True)
 class Score:
     """How well a model predicts a text.
 
@@ -47,11 +66,13 @@ class Score:
         nats: cross-entropy, summed over the tokens.
         tokens: how many were predicted.
         seconds: that it took.
+        ranges: the loss by the number of tokens read before, where that was asked for.
     """
 
     nats: float
     tokens: int
     seconds: float
+    ranges: Sequence[Range] = ()
 
     @property
     def loss(self) -> float:
@@ -75,11 +96,30 @@ class Score:
         return {"loss": loss, "perplexity": perplexity, "tokens": self.tokens}
 
     def __str__(self) -> str:
-        return (
-            f"perplexity {self.perplexity:.3f} (loss {self.loss:.4f} nats a token)\n"
-            f"tokens     {self.tokens:,}\n"
-            f"seconds    {self.seconds:.1f}"
-        )
+        """The score for a person, with a table of the ranges.
+
+        Example:
+            >>> print(Score(20.0, 10, 1.0, [Range(1, 7, 6, 1.5, 1.25), Range(8, 15, 4, 2.75, None)]))
+            perplexity 7.389 (loss 2.0000 nats a token)
+            tokens     10
+            seconds    1.0
+            context            tokens    loss  as trained  difference
+            1-7                     6  1.5000      1.2500     +0.2500
+            8-15                    4  2.7500
+        """
+        lines = [
+            f"perplexity {self.perplexity:.3f} (loss {self.loss:.4f} nats a token)",
+            f"tokens     {self.tokens:,}",
+            f"seconds    {self.seconds:.1f}",
+        ]
+        if self.ranges:
+            lines.append(f"{'context':<12}{'tokens':>13}{'loss':>8}  as trained  difference")
+        for part in self.ranges:
+            line = f"{f'{part.low}-{part.high}':<12}{part.tokens:>13,}{part.loss:>8.4f}"
+            if part.near is not None:
+                line += f"{part.near:>12.4f}{part.loss - part.near:>+12.4f}"
+            lines.append(line)
+        return "\n".join(lines)
 
 
 def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:

@@ -72,7 +72,8 @@ class Evaluation:
     Attributes:
         window: tokens that a causal model sees at once, and of a row of a masked one; null is data.block.
         stride: tokens that a causal model's window moves by, and that it predicts then; below the window.
-            Null is half of the window. With a memory it moves by itself, and null is all there is.
+            Null is half of the window, or of one longer than data.block all but a token, so that tokens are
+            predicted at every place. With a memory it moves by itself, and null is all there is.
         memory: tokens before the window that the blocks of a causal model remember; null is data.memory.
         max_tokens: tokens in a batch.
         seed: of the tokens that are masked.
@@ -98,9 +99,11 @@ class Evaluation:
         Example:
             >>> Evaluation().windows(512), Evaluation(stride=1).windows(64)
             ((512, 256), (64, 1))
+            >>> Evaluation(window=2048).windows(128)
+            (2048, 2047)
         """
         window = self.window or block
-        stride = self.stride or window // 2
+        stride = self.stride or (window // 2 if window <= block else window - 1)
         if stride >= window:
             raise ValueError(f"stride is {stride}; it must be below the window, {window}")
         return window, stride

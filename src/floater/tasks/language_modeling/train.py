@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import PartialState
-from torch import Tensor
 from transformers import PreTrainedTokenizerFast, set_seed
 
 from floater.settings import load
@@ -25,8 +24,8 @@ from floater.tasks.language_modeling.data import (
     read_documents,
     with_mask,
 )
+from floater.tasks.language_modeling.far import Losses, check_edges, doubling, losses, ranges, summed
 from floater.tasks.language_modeling.score import (
-    Row,
     Score,
     causal_score,
     masked_score,
@@ -133,6 +132,7 @@ def evaluate(
     window: int | None = None,
     stride: int | None = None,
     memory: int | None = None,
+    edges: Sequence[int] = (),
 ) -> Score:
     """Measure the perplexity of a text with a run's final model.
 
@@ -140,50 +140,89 @@ def evaluate(
         run: a finished run directory.
         source: the text, a file or several.
         window: tokens that the model sees at once; by default what the run's configuration says.
-        stride: tokens that the window moves by, for a causal model; by default the run's, or half of the
-            window if one is given.
+        stride: tokens that the window moves by, for a causal model; by default the run's, or if a window is
+            given half of it, all but one token of one that is longer than the training rows.
         memory: tokens before the window that the blocks of a causal model remember; by default the run's.
+        edges: where ranges of context begin, besides 1: a causal model is scored in each. By default they
+            begin at the training length, twice as much, and so on, where the window is longer.
+
+    Returns:
+        The score. Where the window is longer than the training rows, its ranges also have the loss of the
+        same tokens in windows of the training length.
 
     Raises:
-        DataError: if the run, a file, or the window is not what it must be.
+        DataError: if the run, a file, the window or the edges are not what they must be.
         PositionError: if the window is longer than learned positions reach, or the position model has no use
             for a memory.
     """
+    check_edges(edges)
     model, tokenizer, settings = load_run(run)
     texts = read_documents(source, settings.data.documents)
-    return scorer(settings, tokenizer, texts, window, stride, memory)(model)
+    block, (wide, _, held) = settings.data.block, _windows(settings, window, stride, memory)
+    if edges and (held or settings.objective != "causal"):
+        raise DataError(f"bins {list(edges)}: only a causal model without a memory is scored by context")
+    score, found, near = _losses(model, tokenizer, settings, texts, window, stride, memory)
+    starts = edges or (doubling(block, wide) if near is not None else ())
+    return replace(score, ranges=ranges(found, near, starts, wide)) if starts else score
 
 
 def measure(
-    run: str | Path, source: str | list[str], window: int | None = None, stride: int | None = None
+    run: str | Path,
+    source: str | list[str],
+    window: int | None = None,
+    stride: int | None = None,
+    edges: tuple[int, ...] = (),
 ) -> Measurement:
     """Loss of a run's final model on a text, row by row; see `evaluate` for the arguments.
 
     A row is a window of a causal model, and a packed row of a masked one; its length is the number of its
-    tokens that are predicted, and the position of a loss is that of its token in the row.
+    tokens that are predicted, and the position of a loss is that of its token in the row. With edges, an
+    example is the part of a window whose tokens have read as many before them as a range says; its length is
+    the least of these numbers.
+
+    Where the window is longer than the training rows, "excess" is the loss less that of the same tokens in
+    windows of the training length.
     """
     model, tokenizer, settings = load_run(run)
     texts = read_documents(source, settings.data.documents)
-    rows: dict[Row, tuple[Tensor, Tensor]] = {}
-
-    def record(indices: Sequence[Row], losses: Tensor, there: Tensor) -> None:
-        rows.update((i, (row.double(), known)) for i, row, known in zip(indices, losses, there, strict=True))
-
-    scorer(settings, tokenizer, texts, window, stride)(model, record=record)
-    chosen = [rows[i] for i in sorted(rows) if rows[i][1].any()]
-    longest = max(len(losses) for losses, _ in chosen)
-    nats, tokens = torch.zeros(longest, dtype=torch.float64), torch.zeros(longest, dtype=torch.int64)
-    for losses, there in chosen:
-        nats[: len(losses)] += losses
-        tokens[: len(there)] += there
-    return Measurement(
-        lengths=np.array([int(there.sum()) for _, there in chosen]),
-        statistics={
-            "loss": np.array([[float(losses.sum()), float(there.sum())] for losses, there in chosen])
-        },
-        position_nats=nats.numpy(),
-        position_tokens=tokens.numpy(),
+    _, found, near = _losses(model, tokenizer, settings, texts, window, stride)
+    ordered = reads_in_order(settings) and bool(edges)
+    part = np.searchsorted(edges, found.contexts, side="right") if ordered else np.zeros_like(found.rows)
+    first, sums = summed(
+        found.rows * (len(edges) + 1) + part, found.nats, *([] if near is None else [near.nats])
     )
+    tokens = sums[:, -1]
+    statistics = {"loss": np.stack([sums[:, 0], tokens], axis=1)}
+    if near is not None:
+        statistics["excess"] = np.stack([sums[:, 0] - sums[:, 1], tokens], axis=1)
+    return Measurement(
+        lengths=found.contexts[first] if ordered else tokens.astype(np.int64),
+        statistics=statistics,
+        position_nats=np.bincount(found.places, weights=found.nats),
+        position_tokens=np.bincount(found.places),
+    )
+
+
+def reads_in_order(settings: LanguageModelingSettings) -> bool:
+    """Whether a test reads windows of a causal model without a memory, whose tokens have a context each."""
+    return settings.objective == "causal" and not _windows(settings)[2]
+
+
+def _losses(
+    model: LanguageModel,
+    tokenizer: PreTrainedTokenizerFast,
+    settings: LanguageModelingSettings,
+    texts: Texts,
+    window: int | None = None,
+    stride: int | None = None,
+    memory: int | None = None,
+) -> tuple[Score, Losses, Losses | None]:
+    """Score a text, and again in windows of the training length where those of a causal model are longer."""
+    score, found = losses(scorer(settings, tokenizer, texts, window, stride, memory), model)
+    wide, _, held = _windows(settings, window, stride, memory)
+    if held or settings.objective != "causal" or wide <= settings.data.block:
+        return score, found, None
+    return score, found, losses(scorer(settings, tokenizer, texts, settings.data.block), model)[1]
 
 
 def scorer(
@@ -228,6 +267,7 @@ def check_test(
     source: str | list[str],
     window: int | None = None,
     stride: int | None = None,
+    edges: tuple[int, ...] = (),
 ) -> None:
     """Refuse a test set that `measure` would, before the training; see there for the arguments.
 
