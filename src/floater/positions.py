@@ -39,6 +39,8 @@ class Positions:
         query_time: (batch or 1, T) times of the queries for encodings that read times instead of positions
             (`PositionModel.reads_times`); None when these are the positions.
         key_time: (batch or 1, S) times of the keys; given if and only if `query_time` is.
+        group: w and G: distances d above w count as w + (d - w) / G, rounded down for whole positions; None
+            for true distances.
 
     Raises:
         ValueError: if the shapes do not fit together, or ids are no integers.
@@ -64,6 +66,7 @@ class Positions:
     segment: Tensor | None = None
     query_time: Tensor | None = None
     key_time: Tensor | None = None
+    group: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         masks = {"key_valid": self.key_valid, "special": self.special}
@@ -103,11 +106,28 @@ class Positions:
     def delta(self) -> Tensor:
         """Relative position key - query, (batch or 1, T, S): the one sign convention of this library.
 
+        Distances are grouped where `group` says so.
+
         Example:
             >>> Positions.arange(1, offset=2).delta.tolist()
             [[[-2, -1, 0]]]
         """
-        return self.key[:, None, :] - self.query[:, :, None]
+        return self.grouped(self.key[:, None, :] - self.query[:, :, None])
+
+    def grouped(self, delta: Tensor) -> Tensor:
+        """Return relative positions as `group` counts them.
+
+        Example:
+            >>> replace(Positions.arange(1), group=(2, 3)).grouped(torch.tensor([-9, -4, 1, 5]))
+            tensor([-4, -2,  1,  3])
+        """
+        if self.group is None:
+            return delta
+        near, size = self.group
+        far = delta.abs()
+        rounding = None if delta.is_floating_point() else "floor"
+        beyond = near + (far - near).clamp(min=0).div(size, rounding_mode=rounding)
+        return delta.sign() * torch.minimum(far, beyond)
 
     @property
     def timed(self) -> Positions:
@@ -132,7 +152,7 @@ class Positions:
         """
         parts = [getattr(self, field.name) for field in fields(self)]
         tensors = [part.token_valid if isinstance(part, Structure) else part for part in parts]
-        return max(len(tensor) for tensor in tensors if tensor is not None)
+        return max(len(tensor) for tensor in tensors if isinstance(tensor, Tensor))
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Positions:
         """The same positions on a device.
@@ -156,8 +176,9 @@ class Positions:
         changed: dict[str, Any] = {}
         for field in fields(self):
             part = getattr(self, field.name)
-            if part is not None:
-                changed[field.name] = part.map(change) if isinstance(part, Structure) else change(part)
+            if isinstance(part, Structure):
+                part = part.map(change)
+            changed[field.name] = change(part) if isinstance(part, Tensor) else part
         return Positions(**changed)
 
     @property

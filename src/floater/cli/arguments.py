@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     translate.add_argument("run", metavar="RUN", help="run directory, or a saved model")
     translate.add_argument("--source", metavar="FILE", help="source lines (default: standard input)")
     translate.add_argument("--output", metavar="FILE", help="translations (default: standard output)")
+    _add_reading(translate)
 
     evaluate = command(
         "evaluate",
@@ -60,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
         help="text to translate or to predict, CoNLL-U, events, or documents; not for generated tasks",
     )
     evaluate.add_argument("--output", metavar="FILE", help="write the translations, tags or labels here")
+    _add_reading(evaluate)
     translation = evaluate.add_argument_group("translation")
     translation.add_argument("--reference", metavar="FILE", help="its translation, line by line")
     translation.add_argument(
@@ -160,6 +162,15 @@ def parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--run", metavar="DIR", default="runs/demo", help="where runs, tables and report go")
     return whole
+
+
+def _add_reading(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--reading",
+        metavar="KEY=VALUE,...",
+        help="how to read texts longer than in training: length=N (tokens declared), interpolate=true, "
+        "group=W:G (distances above W in groups of G), temperature=true (default: the model's)",
+    )
 
 
 def _add_settings(command: argparse.ArgumentParser, example: str, shown: type[argparse.Action]) -> None:

@@ -28,6 +28,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 def translate(arguments: argparse.Namespace) -> None:
     from floater.tasks.registry import name_of_run
+    from floater.tasks.run import read_by
     from floater.tasks.text import DataError, decode_lines, read_lines
     from floater.tasks.translation import load_run, translate
     from floater.tasks.translation.run import run_decoding
@@ -37,6 +38,7 @@ def translate(arguments: argparse.Namespace) -> None:
         raise DataError(f"{arguments.run} is a run of task {task!r}; only one of 'translation' translates")
     _writable(arguments.output)
     model, tokenizer = load_run(arguments.run)
+    read_by(model, arguments.reading)
     if arguments.source:
         lines = read_lines(arguments.source)
     else:
@@ -54,7 +56,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     task = find(name, arguments.run)
     known = (
         *("source", "reference", "output", "language", "bins"),
-        *("window", "stride", "memory", "part", "threshold"),
+        *("window", "stride", "memory", "part", "threshold", "reading"),
     )
     given = {option: value for option in known if (value := getattr(arguments, option)) is not None}
     options = {"source": True} | task.OPTIONS

@@ -121,6 +121,16 @@ class PositionModel(nn.Module):
         card = getattr(self, "card", None)  # the identity has none
         return card is not None and card.point == "absolute" and not self.length_aware
 
+    @property
+    def reads_distances(self) -> bool:
+        """Whether the model adds a bias of `Positions.delta`, which counts far distances in groups if asked.
+
+        Rotations of queries and keys do not: cached keys are rotated before a query is known.
+        """
+        card = getattr(self, "card", None)
+        relative = card is not None and card.point in ("relative", "both")
+        return relative and self.overrides("bias", "logits") and not self.overrides("qkv")
+
     def reset_parameters(self) -> None:
         """Draw the model's own parameters anew."""
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -27,6 +27,7 @@ from floater.tasks.text import DataError
 from floater.training import average, flush_denormals
 from floater.transformer import FloaterConfig
 from floater.transformer.base import FloaterPreTrainedModel
+from floater.transformer.reading import Reading, check_reading
 
 SETTINGS, VOCABULARY, MODEL, LOG, RESULT = "config.yaml", "vocabulary", "model", "log.json", "result.json"
 LONGEST = "longest"
@@ -183,6 +184,34 @@ def fill(
             raise DataError(f"{origin} does not fit: {name} is {there} there and {here} here")
     model.load_state_dict(weights, strict=False)
     model.tie_weights()
+
+
+def read_by(model: FloaterPreTrainedModel, reading: Any) -> None:
+    """Make a rule the one that a trained model reads by, if one is given.
+
+    Args:
+        model: trained.
+        reading: anything `Reading.of` takes; None keeps the model's own.
+
+    Raises:
+        PositionError: if a value is not valid, or the model cannot read so.
+        DataError: if the model is not one of this library's Transformer.
+
+    Example:
+        >>> from floater.transformer import FloaterForMaskedLM
+        >>> model = FloaterForMaskedLM(FloaterConfig.preset("tiny", vocab_size=99, position="t5"))
+        >>> read_by(model, "group=32:4")
+        >>> model.config.reading
+        {'group': (32, 4)}
+    """
+    if reading is None:
+        return
+    rule = Reading.of(reading)
+    if not isinstance(model.config, FloaterConfig):
+        raise DataError(f"a reading is for the Transformer of this library, not for {type(model).__name__}")
+    check_reading(rule, model.base_model.encoder.position, model.config)
+    given = {field.name: getattr(rule, field.name) for field in fields(rule)}
+    model.config.reading = {name: value for name, value in given.items() if value not in (None, False)}
 
 
 @contextlib.contextmanager

@@ -56,6 +56,7 @@ class Changes:
         activation_function: of the feed-forward layers, by its Hugging Face name.
         norm_first: pre-norm blocks with a last norm, instead of post-norm.
         attention: "softmax", or "linear" for position models that leave the attention matrix alone.
+        attention_temperature: "log" or "learned", logits that grow with the logarithm of the number of keys.
         share_layers: one block, applied as often as there are layers, as Universal Transformers do.
         halting: threshold between 0 and 1 at which a token needs no further layer; needs share_layers.
         ponder_cost: weight in the loss of the layers that tokens take, with halting.
@@ -73,6 +74,7 @@ class Changes:
     activation_function: str | None = None
     norm_first: bool | None = None
     attention: Literal["softmax", "linear"] | None = None
+    attention_temperature: Literal["log", "learned"] | None = None
     share_layers: bool | None = None
     halting: float | None = None
     ponder_cost: float | None = None
@@ -111,6 +113,9 @@ class Model:
         max_length: training length in tokens: the table of learned positions, the span of a starting flow.
         times: random times of training, as in {mode: stretch, max_scale: 4}; mode stretch, shift, float or
             subset, max_scale the longest text served over max_length; shift false begins at 0 (stretch).
+        reading: how the trained model reads long texts unless it is asked otherwise, as in {group: [32, 4]};
+            length (tokens declared), interpolate, group (w and G: distances above w in groups of G),
+            temperature (sharper attention over more keys than max_length).
         changes: what differs from the preset.
     """
 
@@ -122,6 +127,7 @@ class Model:
     position_options: dict[str, Any] = field(default_factory=dict)
     max_length: int = 1024
     times: dict[str, Any] | None = None
+    reading: dict[str, Any] | None = None
     changes: Changes = field(default_factory=Changes)
 
     encoder_decoder: ClassVar[bool] = False
@@ -178,6 +184,7 @@ class Model:
             "position_options": dict(self.position_options),
             "training_length": self.max_length,
             "times": self.times,
+            "reading": self.reading,
             "is_encoder_decoder": self.encoder_decoder,
             **self.changes.given(),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -92,6 +93,8 @@ class Attention(nn.Module):
         layer: index of the block, from 0.
         causal: a query may attend to its own and earlier slots only.
 
+    With `config.attention_temperature` logits grow with the number of keys that a query sees.
+
     Example:
         >>> from floater.encodings import build
         >>> config = FloaterConfig(hidden_size=8, num_attention_heads=2)
@@ -111,6 +114,8 @@ class Attention(nn.Module):
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
         self.output = nn.Linear(config.hidden_size, config.hidden_size)
+        if config.attention_temperature == "learned":
+            self.temperature = nn.Parameter(torch.full((self.heads,), 1 / math.log(config.training_length)))
 
     def project(
         self, name: Projection, linear: nn.Linear, x: Tensor, position: PositionModel, state: Any, layer: int
@@ -128,6 +133,7 @@ class Attention(nn.Module):
         cache: Cache | None,
         layer: int | None = None,
         earlier: Earlier | None = None,
+        sharpen: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Self-attention.
 
@@ -139,6 +145,7 @@ class Attention(nn.Module):
             cache: keys and values of earlier steps.
             layer: index of the block where one serves as several; None means its own.
             earlier: what the block read of earlier segments: keys and values of these tokens, too.
+            sharpen: whether logits get the temperature "log" (see `FloaterConfig`), for reading alone.
 
         Returns:
             (batch, T, dim), and the weights (batch, heads, T, S) on the plain path.
@@ -159,7 +166,7 @@ class Attention(nn.Module):
         if cache is not None:
             own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
             k, v = own.update(k, v, layer)
-        return self.attend(q, k, v, position, state, key_valid, layer)
+        return self.attend(q, k, v, position, state, key_valid, layer, sharpen)
 
     def attend(
         self,
@@ -170,6 +177,7 @@ class Attention(nn.Module):
         state: Any,
         key_valid: Tensor | None,
         layer: int,
+        sharpen: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """softmax(q k^T scale + bias) v, projected.
 
@@ -181,6 +189,7 @@ class Attention(nn.Module):
             state: what it prepared for this forward pass.
             key_valid: (batch, S) bool, False where a key is padding, or (batch, T, S), by query.
             layer: index of the block.
+            sharpen: see `forward`.
 
         Returns:
             (batch, T, dim), and the weights (batch, heads, T, S) on the plain path. A query that may attend
@@ -207,8 +216,12 @@ class Attention(nn.Module):
         if self.causal and not kernel_causal and length > 1:
             earlier = torch.ones(length, slots, dtype=torch.bool, device=q.device).tril(slots - length)
             mask = earlier if mask is None else mask & earlier
+        factor = self.sharpness(mask, length, slots, q, sharpen)
         if plain:
-            return self._plain(q, k, v, position, state, bias, mask, scale, dropout, layer)
+            return self._plain(q, k, v, position, state, bias, mask, scale, dropout, layer, factor)
+        if factor is not None:
+            q = q * factor
+            bias = None if bias is None else bias * factor
         if bias is not None:
             bias = bias.to(q.dtype)
             mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
@@ -219,6 +232,35 @@ class Attention(nn.Module):
                 q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=kernel_causal, scale=scale
             )
         return self.output(out.transpose(1, 2).flatten(-2)), None
+
+    def sharpness(
+        self, mask: Tensor | None, length: int, slots: int, q: Tensor, sharpen: bool
+    ) -> Tensor | None:
+        """Return the factor of the logits, by the number of keys that each query sees.
+
+        Args:
+            mask: which keys a query may attend to, broadcastable to (batch, heads, T, S); None for all, in a
+                causal block for all but later ones.
+            length: number of queries T.
+            slots: number of keys S.
+            q: (batch, heads, T, head_dim), of its dtype and device.
+            sharpen: see `forward`.
+
+        Returns:
+            Broadcastable to (batch, heads, T, 1); None for no factor.
+        """
+        kind = self.config.attention_temperature or ("log" if sharpen else None)
+        if kind is None:
+            return None
+        if mask is not None:
+            seen = mask.expand(*mask.shape[:-1], slots).sum(-1, keepdim=True)
+        else:
+            first = slots - length + 1 if self.causal else slots
+            seen = torch.arange(first, slots + 1, device=q.device)[:, None]
+        logs = seen.clamp(min=1).log()
+        if kind == "learned":
+            return (self.temperature[:, None, None] * logs).to(q.dtype)
+        return (logs / math.log(self.config.training_length)).clamp(min=1).to(q.dtype)
 
     def _plain(
         self,
@@ -232,11 +274,14 @@ class Attention(nn.Module):
         scale: float,
         dropout: float,
         layer: int,
+        factor: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         logits = q @ k.transpose(-1, -2) * scale
         if bias is not None:
             logits = logits + bias.to(logits.dtype)
         logits = position.logits(logits, q, k, state, layer)
+        if factor is not None:
+            logits = logits * factor
         if mask is not None:
             logits = logits.masked_fill(~mask, -torch.inf)
         weights = logits.softmax(-1)
@@ -265,6 +310,7 @@ class CrossAttention(Attention):
         key_valid: Tensor | None,
         cache: Cache | None,
         layer: int | None = None,
+        sharpen: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Cross-attention; keys and values are computed once per source when there is a cache.
 
@@ -278,6 +324,7 @@ class CrossAttention(Attention):
             key_valid: (batch, S) bool, False where the source is padding.
             cache: an `EncoderDecoderCache`.
             layer: index of the block where one serves as several; None means its own.
+            sharpen: see `Attention.forward`.
 
         Returns:
             (batch, T, dim), and the weights (batch, heads, T, S) on the plain path.
@@ -294,4 +341,4 @@ class CrossAttention(Attention):
             if isinstance(cache, EncoderDecoderCache):
                 k, v = cache.cross_attention_cache.update(k, v, layer)
                 cache.is_updated[layer] = True
-        return self.attend(q, k, v, _IDENTITY, None, key_valid, layer)
+        return self.attend(q, k, v, _IDENTITY, None, key_valid, layer, sharpen)

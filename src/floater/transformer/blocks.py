@@ -90,6 +90,7 @@ class EncoderBlock(GradientCheckpointingLayer):
         past_key_values: Cache | None = None,  # by this name gradient checkpointing knows to leave it out
         layer: int | None = None,
         earlier: Earlier | None = None,
+        sharpen: bool = False,
     ) -> Tensor:
         """One block; see `Attention.forward` for the arguments."""
         layer = self.layer if layer is None else layer
@@ -98,7 +99,9 @@ class EncoderBlock(GradientCheckpointingLayer):
             earlier = Earlier(self.attention_residual.norm(earlier.hidden), earlier.state)
         x = self.attention_residual(
             x,
-            lambda h: self.attention(h, position, state, key_valid, past_key_values, layer, earlier)[0],
+            lambda h: self.attention(h, position, state, key_valid, past_key_values, layer, earlier, sharpen)[
+                0
+            ],
             keep=position.residual(layer),
         )
         out: Tensor = self.feed_forward_residual(x, self.feed_forward)
@@ -131,17 +134,30 @@ class DecoderBlock(EncoderBlock):
         source_valid: Tensor | None,
         past_key_values: Cache | None = None,
         layer: int | None = None,
+        sharpen: bool = False,
     ) -> Tensor:
         """One block; see `Attention.forward` and `CrossAttention.forward` for the arguments."""
         layer = self.layer if layer is None else layer
         x = position.block(x, state, layer)
         x = self.attention_residual(
-            x, lambda h: self.attention(h, position, state, key_valid, past_key_values, layer)[0]
+            x,
+            lambda h: self.attention(h, position, state, key_valid, past_key_values, layer, sharpen=sharpen)[
+                0
+            ],
         )
         x = self.cross_residual(
             x,
             lambda h: self.cross_attention(
-                h, source, position, state, memory, memory_state, source_valid, past_key_values, layer
+                h,
+                source,
+                position,
+                state,
+                memory,
+                memory_state,
+                source_valid,
+                past_key_values,
+                layer,
+                sharpen,
             )[0],
         )
         out: Tensor = self.feed_forward_residual(x, self.feed_forward)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
+from floater.encodings.model import one_of
+from floater.transformer.reading import Reading, check_temperature
 from floater.transformer.times import Times
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -68,6 +70,11 @@ class FloaterConfig(PreTrainedConfig):
         training_length: training length in tokens; see `Frame.max_length`.
         times: random times of training, as in {"mode": "stretch", "max_scale": 4.0}; see
             `floater.transformer.times.Times`. None trains at the positions.
+        reading: how a trained model reads unless it is asked otherwise, as in {"group": [32, 4]}; see
+            `floater.transformer.reading.Reading`.
+        attention_temperature: in training and reading: "log" multiplies logits by max(1, log n / log L), n
+            the keys that a query sees and L the training length; "learned" by s log n, s learned for each
+            head of a block, at first 1 / log L (Nakanishi 2025, Scalable-Softmax). None leaves logits alone.
         dropout: after the embeddings and after each sub-layer.
         attention_dropout: of the attention weights.
         activation_dropout: inside the feed-forward layers.
@@ -113,6 +120,8 @@ class FloaterConfig(PreTrainedConfig):
     position_options: dict[str, Any] | None = None
     training_length: int = 512
     times: dict[str, Any] | None = None
+    reading: dict[str, Any] | None = None
+    attention_temperature: str | None = None
     dropout: float | int = 0.1
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
@@ -153,6 +162,10 @@ class FloaterConfig(PreTrainedConfig):
                 raise ValueError("position is a list; options stand in its entries, not in position_options")
             self.position, self.position_options = "compose", {"models": self.position}
         Times.of(self.times, self.training_length)
+        Reading.of(self.reading)
+        if self.attention_temperature is not None:
+            one_of("attention_temperature", self.attention_temperature, ("log", "learned"))
+            check_temperature(self)
         self.position_options = dict(self.position_options or {})
         super().__post_init__(**kwargs)
 

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import GenerationMixin
 
 from floater.flow import FlowEncoder
+from floater.transformer.reading import Reading
 
 
 class FloaterGenerationMixin(GenerationMixin):
@@ -37,6 +38,8 @@ class FloaterGenerationMixin(GenerationMixin):
         # of its inputs transformers repeats the tensors for each hypothesis, not those inside a value
         if (positions := model_kwargs.get("positions")) is not None:
             model_kwargs["positions"] = positions.repeat(expand_size)
+        if (reading := model_kwargs.get("reading")) is not None:
+            model_kwargs["reading"] = Reading.of(reading).repeat(expand_size)
         length = model_kwargs.get("target_length")
         ids, expanded = super()._expand_inputs_for_generation(  # type: ignore[misc]
             expand_size, is_encoder_decoder, input_ids, **model_kwargs

@@ -44,6 +44,7 @@ from floater.transformer.outputs import (
     with_auxiliary,
 )
 from floater.transformer.placement import fitted, place
+from floater.transformer.reading import Reading
 from floater.transformer.stacks import Encoder
 
 
@@ -77,6 +78,7 @@ class FloaterModel(FloaterPreTrainedModel):
         document_ids: Tensor | None = None,
         positions: Positions | None = None,
         memory: Memory | None = None,
+        reading: Reading | None = None,
         **kwargs: Any,
     ) -> Hidden:
         """Hidden states of token ids (batch, T).
@@ -91,6 +93,7 @@ class FloaterModel(FloaterPreTrainedModel):
             positions: where the T tokens stand, and the cached ones before them, instead of what the mask
                 says: trees, graphs, times, languages, a target length.
             memory: of earlier segments, to be extended; mask and document ids are then of the T tokens alone.
+            reading: how to read long texts, in evaluation mode; None means `config.reading`.
             kwargs: nothing but what Hugging Face passes along.
 
         Returns:
@@ -116,7 +119,7 @@ class FloaterModel(FloaterPreTrainedModel):
         if input_ids is not None:
             placed = replace(placed, token=input_ids)
         costs: list[Tensor] = []
-        states = self.encoder(x, placed, past_key_values, memory, costs)
+        states = self.encoder(x, placed, past_key_values, memory, costs, reading=reading)
         return Hidden(last_hidden_state=states, auxiliary_loss=self.ponder_loss(costs))
 
     def encode(self, *args: Any, **kwargs: Any) -> Hidden:
@@ -318,6 +321,7 @@ class FloaterForCausalLM(FloaterPreTrainedModel, FloaterGenerationMixin):
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        reading: Reading | None = None,
         **kwargs: Any,
     ) -> CausalLM:
         """Logits (batch, T, vocabulary), and with labels (batch, T), -100 ignored, the mean loss.
@@ -331,7 +335,9 @@ class FloaterForCausalLM(FloaterPreTrainedModel, FloaterGenerationMixin):
         wanted = self.uses_cache(use_cache, labels) and kwargs.get("memory") is None
         if wanted and past_key_values is None:
             past_key_values = DynamicCache()
-        found = self.model.encode(input_ids, attention_mask, inputs_embeds, past_key_values, **kwargs)
+        found = self.model.encode(
+            input_ids, attention_mask, inputs_embeds, past_key_values, reading=reading, **kwargs
+        )
         logits = self.lm_head(found.last_hidden_state)
         loss = None
         if labels is not None:

@@ -22,6 +22,7 @@ from floater.transformer.generation import FloaterGenerationMixin
 from floater.transformer.length_predictor import LengthPredictor
 from floater.transformer.outputs import IGNORED, Hidden, Seq2SeqLM, total, with_auxiliary
 from floater.transformer.placement import fitted, place
+from floater.transformer.reading import Reading, hold
 from floater.transformer.stacks import Decoder, Encoder
 from floater.transformer.times import randomised
 
@@ -43,12 +44,15 @@ class _EncoderOnly(nn.Module):
         inputs_embeds: Tensor | None = None,
         positions: Positions | None = None,
         target_length: Tensor | None = None,  # the decoder's business
+        reading: Reading | None = None,
         return_dict: bool = True,
         **kwargs: Any,
     ) -> BaseModelOutput:
         refuse(self.model, kwargs)
-        states = self.model.encode(input_ids, attention_mask, inputs_embeds, positions).last_hidden_state
-        return BaseModelOutput(last_hidden_state=states)
+        found = self.model.encode(input_ids, attention_mask, inputs_embeds, positions, reading)
+        out = BaseModelOutput(last_hidden_state=found.last_hidden_state)
+        hold(out, self.model.encoder.rule(reading))
+        return out
 
 
 class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationMixin):
@@ -101,37 +105,53 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         positions: Positions | None = None,
+        reading: Reading | None = None,
     ) -> BaseModelOutput:
         """The encoder's output for source tokens (batch, S) or embeddings (batch, S, dim).
 
-        The target length of the positions is the decoder's business.
+        The target length of the positions is the decoder's business. Source and target have one `reading`.
         """
         x = embed(self.embedding, input_ids, inputs_embeds)
         placed = replace(source_positions(attention_mask, x, positions), target_length=None)
         if input_ids is not None:
             placed = replace(placed, token=input_ids)
         costs: list[Tensor] = []
-        hidden = self.encoder(x, placed, None, None, costs)
-        return Hidden(last_hidden_state=hidden, auxiliary_loss=self.ponder_loss(costs))
+        if not self.training:
+            (placed,) = self.encoder.spaced(self.encoder.rule(reading), placed, apart=True)
+        hidden = self.encoder(x, placed, None, None, costs, reading=reading)
+        out = Hidden(last_hidden_state=hidden, auxiliary_loss=self.ponder_loss(costs))
+        hold(out, self.encoder.rule(reading))
+        return out
 
     def timed(
-        self, source: Positions, target: Positions, cache: Cache | None, *, apart: bool
+        self,
+        source: Positions,
+        target: Positions,
+        cache: Cache | None,
+        encoded: Any,
+        reading: Reading | None,
     ) -> tuple[Positions, ...]:
-        """Give source and target the same random times, in training.
+        """Give source and target times of one rule: random in training, else those of the reading.
 
         Args:
             source: positions of the source tokens.
             target: positions of the target tokens.
             cache: keys and values of earlier target tokens.
-            apart: whether the encoder ran in a call of its own.
+            encoded: the encoder's output, if it ran in a call of its own.
+            reading: see `forward`.
 
         Raises:
             ValueError: if times would differ from those of the encoder or of cached keys.
         """
-        times = self.encoder.times
-        if not self.training or times is None or source.query_time is not None:
+        times, rule = self.encoder.times, self.encoder.rule(reading)
+        if not self.training:
+            hold(encoded, rule)
+            hold(cache, rule)
+            apart = cache is not None or encoded is not None
+            return self.encoder.spaced(rule, source, target, apart=apart)
+        if times is None or source.query_time is not None:
             return source, target
-        if apart or cache is not None:
+        if encoded is not None or cache is not None:
             raise ValueError(
                 "in training source and target share random times, drawn in each pass: give input_ids and no "
                 "cache, or call eval()"
@@ -205,6 +225,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         num_items_in_batch: Tensor | int | None = None,
         positions: Positions | None = None,
         target_length: Tensor | None = None,
+        reading: Reading | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLM:
         """Logits of each next target token.
@@ -226,6 +247,8 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
                 languages. Their target length goes to the decoder.
             target_length: (batch,) tokens that the target shall have, the end included, for position models
                 that read it; left out, that of the positions, the number of labels, or a prediction.
+            reading: how to read long texts, in evaluation mode, the same for all passes of a cache; None
+                means `config.reading`.
             kwargs: nothing but what Hugging Face passes along.
 
         Returns:
@@ -250,11 +273,11 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         read = inputs_embeds if input_ids is None else input_ids
         read = read if encoder_outputs is None else encoder_outputs[0]
         if read is None:
-            raise ValueError("give input_ids, inputs_embeds or encoder_outputs")
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
         source_placed = source_positions(attention_mask, read, positions)
-        source_placed, placed = self.timed(source_placed, placed, cache, apart=encoder_outputs is not None)
+        source_placed, placed = self.timed(source_placed, placed, cache, encoder_outputs, reading)
         if encoder_outputs is None:
-            encoder_outputs = self.encode(input_ids, attention_mask, inputs_embeds, source_placed)
+            encoder_outputs = self.encode(input_ids, attention_mask, inputs_embeds, source_placed, reading)
         source = encoder_outputs[0]
         length, auxiliary = self.target_lengths(source, source_placed, target_length, labels)
         placed = replace(placed, target_length=length)
@@ -264,7 +287,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         counted = None
         if self.config.halting is not None and decoder_attention_mask is None:
             counted = written(decoder_input_ids, labels, self.config.pad_token_id)
-        hidden = self.decoder(y, placed, source, source_placed, cache, costs, counted)
+        hidden = self.decoder(y, placed, source, source_placed, cache, costs, counted, reading)
         logits = self.lm_head(hidden)
         auxiliary = total(
             auxiliary, self.ponder_loss(costs), getattr(encoder_outputs, "auxiliary_loss", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from floater.transformer.blocks import DecoderBlock, EncoderBlock
 from floater.transformer.config import FloaterConfig
 from floater.transformer.halting import Halting
 from floater.transformer.memory import Earlier, Memory, check_memory
+from floater.transformer.reading import Reading, check_reading, hold, spaced
 from floater.transformer.times import Times, check_times, randomised
 
 
@@ -51,6 +53,8 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
     )
     if times is not None and site == "self":
         check_times(times, model, config.position)
+    if site == "self":
+        check_reading(Reading.of(config.reading), model, config)
     if config.attention == "linear" and model.overrides("bias", "logits", "mask", "values"):
         raise PositionError(
             f"attention is 'linear', but '{config.position}' changes the attention matrix, which linear "
@@ -85,12 +89,38 @@ class Stack(nn.Module):
         super().__init__()
         for name, model in positions.items():
             self.add_module(name, model)
+        self.config = config
         self.times = Times.of(config.times, config.training_length)
         self.dropout = nn.Dropout(config.dropout)
         self.repeats = layers if config.share_layers else 1
         self.blocks = nn.ModuleList(map(blocks, range(1 if config.share_layers else layers)))
         self.norm = nn.LayerNorm(config.hidden_size) if config.norm_first else nn.Identity()
         self.halting = None if config.halting is None else Halting(config.hidden_size, config.halting)
+
+    def rule(self, reading: Reading | None, *, check: bool = True) -> Reading:
+        """Return how to read in this pass.
+
+        Args:
+            reading: the rule that is asked for; None means `config.reading` in evaluation mode, none in
+                training.
+            check: whether to refuse what would change nothing.
+
+        Raises:
+            ValueError: if a rule is given in training mode.
+            PositionError: see `check_reading`.
+        """
+        if self.training:
+            if reading is not None:
+                raise ValueError("a reading is for a trained model: call eval() first")
+            return Reading()
+        found = Reading.of(self.config.reading if reading is None else reading)
+        if check:
+            check_reading(found, self.position, self.config)
+        return found
+
+    def spaced(self, rule: Reading, *several: Positions, apart: bool) -> tuple[Positions, ...]:
+        """Return positions at the times of a rule; see `floater.transformer.reading.spaced`."""
+        return spaced(rule, self.times, self.config.training_length, *several, apart=apart)
 
     def steps(
         self,
@@ -161,6 +191,7 @@ class Encoder(Stack):
         memory: Memory | None = None,
         costs: list[Tensor] | None = None,
         counted: Tensor | None = None,
+        reading: Reading | None = None,
     ) -> Tensor:
         """Encode embeddings.
 
@@ -171,13 +202,16 @@ class Encoder(Stack):
             memory: of earlier segments (a causal stack), to be extended.
             costs: gets the mean number of steps and remainders of the tokens, with halting.
             counted: (batch, T) bool, which tokens that mean is over; None means those that are keys.
+            reading: how to read in evaluation mode; None means `config.reading`.
 
         Returns:
             (batch, T, dim).
 
         Raises:
-            PositionError: if the position model has no use for a memory.
+            PositionError: if the position model has no use for a memory, or cannot read so.
+            ValueError: if a reading or a cache is given where times are random.
         """
+        rule = self.rule(reading)
         if self.training and self.times is not None and positions.query_time is None:
             if cache is not None:
                 raise ValueError(
@@ -185,6 +219,10 @@ class Encoder(Stack):
                     "earlier ones: give no cache, or call eval()"
                 )
             (positions,) = randomised(self.times, positions)
+        elif not self.training:
+            hold(cache, rule)
+            (positions,) = self.spaced(rule, positions, apart=cache is not None)
+        positions = positions if rule.group is None else replace(positions, group=rule.group)
         whole: Any = None
         read: list[Tensor] = []
         if memory is not None:
@@ -192,7 +230,10 @@ class Encoder(Stack):
             if memory.length:
                 at, valid, time = positions.key, positions.key_valid, positions.key_time
                 whole = self.position.prepared(
-                    Positions(at, at, valid, document=positions.document, query_time=time, key_time=time)
+                    replace(
+                        Positions(at, at, valid, document=positions.document, query_time=time, key_time=time),
+                        group=positions.group,
+                    )
                 )
         state = self.position.prepared(positions)
         visible = positions.visible
@@ -211,6 +252,7 @@ class Encoder(Stack):
                 past_key_values=cache,
                 layer=layer,
                 earlier=earlier,
+                sharpen=rule.temperature,
             )
             return out
 
@@ -256,6 +298,7 @@ class Decoder(Stack):
         cache: Cache | None = None,
         costs: list[Tensor] | None = None,
         counted: Tensor | None = None,
+        reading: Reading | None = None,
     ) -> Tensor:
         """Decode target embeddings.
 
@@ -267,10 +310,13 @@ class Decoder(Stack):
             cache: an `EncoderDecoderCache` of earlier steps.
             costs: see `Encoder.forward`.
             counted: see `Encoder.forward`.
+            reading: see `Encoder.forward`; both positions have its times already.
 
         Returns:
             (batch, T, dim).
         """
+        rule = self.rule(reading, check=False)
+        positions = positions if rule.group is None else replace(positions, group=rule.group)
         state = self.position.prepared(positions)
         memory_state = self.memory.prepared(source_positions)
         visible = positions.visible
@@ -287,6 +333,7 @@ class Decoder(Stack):
                 source_positions.key_valid,
                 past_key_values=cache,
                 layer=layer,
+                sharpen=rule.temperature,
             )
             return out
 

@@ -84,6 +84,7 @@ class Distances:
 
     Args:
         values: (N,) distances in rising order; among them all that occur, those past `reach` as that one.
+            Grouped ones (`Positions.group`) may repeat.
         index: (batch or 1, T, S), which of them each pair has; None for the skewed view, then N = T + S.
         shape: T and S.
 
@@ -125,13 +126,17 @@ class Distances:
         least, most = (
             (key.min() - query.max(), key.max() - query.min()) if skewed else positions.delta.aminmax()
         )
+        first = int(least)
+        if skewed:
+            least, most = positions.grouped(torch.stack([least, most]))
         low, high = int(least), int(most)
         if limit is not None and max(-low, high) >= limit:
             raise PositionError(
                 f"'{name}' ends at a distance of {limit - 1}; {max(-low, high)} was asked for"
             )
         if skewed:
-            return cls(torch.arange(low, low + sum(shape), device=key.device), None, shape)
+            values = torch.arange(first, first + sum(shape), device=key.device)
+            return cls(positions.grouped(values), None, shape)
         delta = positions.delta
         if reach is not None:
             low, high = max(low, -reach), min(high, reach)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionModel, register
+from floater.encodings.model import Frame, PositionError, PositionModel, register
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.waves import Waves, frequencies
 from floater.flow import sinusoid
@@ -86,6 +86,8 @@ class TransformerXL(PositionModel):
     def prepare(self, positions: Positions) -> XLState:
         dim, device = self.frame.dim, positions.key.device
         if positions.query.is_floating_point() or positions.key.is_floating_point():
+            if positions.group is not None:
+                raise PositionError("'transformer_xl' groups whole distances, not those of real positions")
             at = frequencies(dim, device=device)
             dtype = self.u.dtype
             return XLState(

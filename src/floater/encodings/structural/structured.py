@@ -31,6 +31,11 @@ class Structured(PositionModel):
         """Whether it reads times: no, a structure."""
         return False
 
+    @property
+    def reads_distances(self) -> bool:
+        """Whether it reads distances of positions: no, a structure."""
+        return False
+
     def structure(self, positions: Positions) -> Structure:
         """The structure of the positions.
 

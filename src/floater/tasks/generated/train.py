@@ -19,7 +19,7 @@ from floater.tasks.generated.score import Score, Solver, by_length, count, measu
 from floater.tasks.generated.settings import Data, GeneratedSettings
 from floater.tasks.measurement import Measurement
 from floater.tasks.optimisation import check_schedule
-from floater.tasks.run import SETTINGS, Say, begin_run, load_model, trained
+from floater.tasks.run import SETTINGS, Say, begin_run, load_model, read_by, trained
 from floater.tasks.text import DataError, first_line
 from floater.tasks.trainer import TaskTrainer
 from floater.transformer import FloaterConfig, FloaterForCausalLM, FloaterForSequenceClassification
@@ -127,18 +127,21 @@ def _load_symbols(folder: Path) -> PreTrainedTokenizerFast:
     return found
 
 
-def evaluate(run: str | Path, edges: tuple[int, ...] = ()) -> Score:
+def evaluate(run: str | Path, edges: tuple[int, ...] = (), reading: Any = None) -> Score:
     """Test a run's final model on lengths trained on and longer ones.
 
     Args:
         run: a finished run directory.
         edges: the first length of every bin but the first; by default one after the greatest length trained
             on, after twice as much, and so on.
+        reading: how to read long examples, see `Reading.of`; by default as the model does.
 
     Raises:
         DataError: if the run is not what it must be, or there are too few questions of such lengths.
+        PositionError: if the model cannot read so.
     """
     model, tokenizer, settings = load_run(run)
+    read_by(model, reading)
     data = settings.data
     parts = [(bin, _examples(data, tokenizer, "test", data.test, bin)) for bin in data.bins(edges)]
     return by_length(model, parts, data.lengths)

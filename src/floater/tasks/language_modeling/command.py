@@ -10,7 +10,7 @@ from floater.tasks.language_modeling.train import evaluate as scored
 
 __all__ = ["OPTIONS", "Settings", "check", "check_test", "evaluate", "lengths", "measure", "train"]
 
-OPTIONS = {"window": False, "stride": False, "memory": False, "bins": False}
+OPTIONS = {"window": False, "stride": False, "memory": False, "bins": False, "reading": False}
 
 
 def evaluate(
@@ -21,9 +21,11 @@ def evaluate(
     stride: int | None = None,
     memory: int | None = None,
     bins: Sequence[int] = (),
+    reading: str | None = None,
 ) -> tuple[str, None]:
     """Perplexity for people; see `floater.tasks.language_modeling.evaluate`."""
-    return str(scored(run, source, window=window, stride=stride, memory=memory, edges=bins)), None
+    score = scored(run, source, window=window, stride=stride, memory=memory, edges=bins, reading=reading)
+    return str(score), None
 
 
 def lengths(settings: Settings) -> str:

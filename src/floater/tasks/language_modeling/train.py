@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +44,7 @@ from floater.tasks.run import (
     begin_run,
     inside,
     load_model,
+    read_by,
     trained,
 )
 from floater.tasks.text import DataError
@@ -133,6 +135,7 @@ def evaluate(
     stride: int | None = None,
     memory: int | None = None,
     edges: Sequence[int] = (),
+    reading: Any = None,
 ) -> Score:
     """Measure the perplexity of a text with a run's final model.
 
@@ -145,6 +148,7 @@ def evaluate(
         memory: tokens before the window that the blocks of a causal model remember; by default the run's.
         edges: where ranges of context begin, besides 1: a causal model is scored in each. By default they
             begin at the training length, twice as much, and so on, where the window is longer.
+        reading: how to read long rows, see `Reading.of`; by default as the model does.
 
     Returns:
         The score. Where the window is longer than the training rows, its ranges also have the loss of the
@@ -157,6 +161,7 @@ def evaluate(
     """
     check_edges(edges)
     model, tokenizer, settings = load_run(run)
+    read_by(model, reading)
     texts = read_documents(source, settings.data.documents)
     block, (wide, _, held) = settings.data.block, _windows(settings, window, stride, memory)
     if edges and (held or settings.objective != "causal"):

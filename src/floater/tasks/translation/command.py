@@ -11,14 +11,20 @@ from floater.tasks.translation.train import check, check_test, train
 
 __all__ = ["OPTIONS", "Settings", "check", "check_test", "evaluate", "lengths", "measure", "train"]
 
-OPTIONS = {"reference": True, "output": False, "language": False, "bins": False}
+OPTIONS = {"reference": True, "output": False, "language": False, "bins": False, "reading": False}
 
 
 def evaluate(
-    run: str, source: str, *, reference: str, language: str | None = None, bins: Sequence[int] = ()
+    run: str,
+    source: str,
+    *,
+    reference: str,
+    language: str | None = None,
+    bins: Sequence[int] = (),
+    reading: str | None = None,
 ) -> tuple[str, list[str]]:
     """Scores for people, and the translations; see `floater.tasks.translation.evaluate`."""
-    result = scored(run, source, reference, language=language, edges=bins)
+    result = scored(run, source, reference, language=language, edges=bins, reading=reading)
     lines = [str(result.scores)]
     for part in result.bins:
         bounds = f"{part.low} to {part.high - 1} words" if part.high else f"{part.low} words and more"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from floater.tasks.translation.data import source_batch
 from floater.tasks.translation.settings import Decoding
 from floater.training import TokenBatchSampler
 from floater.transformer import FloaterForConditionalGeneration
+from floater.transformer.reading import Reading
 
 MARGIN = 50
 
@@ -34,7 +36,8 @@ def translate(
     """Translate lines by beam search (Vaswani et al. 2017, section 6.1), or all tokens of a line at once.
 
     A translation does not depend on the lines it is batched with. It has at most
-    decoding.max_ratio x source tokens + 50 tokens, and no more than learned positions.
+    decoding.max_ratio x source tokens + 50 tokens, and no more than learned positions. Where a length spaces
+    the tokens (`floater.transformer.reading.Reading`), it is the longer of the source and that bound.
 
     Args:
         model: an encoder-decoder.
@@ -95,11 +98,22 @@ def translate_and_count(
             )
     limits = torch.tensor([int(length * decoding.max_ratio) + MARGIN for length in lengths])
     limits = limits if table is None else limits.clamp(max=table)
+    reading = _declared(model, lengths, limits)
+    if reading is not None:
+        assert isinstance(reading.length, Tensor)
+        if bool((over := torch.tensor(lengths) > reading.length).any()):
+            which = int(over.long().argmax())
+            raise PositionError(
+                f"line {order[which] + 1} has {lengths[which]} tokens, but reading.length is "
+                f"{int(reading.length[which])}"
+            )
+        limits = torch.minimum(limits, reading.length)
     budget = max(decoding.max_tokens // decoding.beam, max(lengths))
     cut = 0
     with evaluating(model):
         for batch in TokenBatchSampler(lengths, budget, seed=0, shuffle=False):
-            generated = _search(model, tokenizer, [ids[i] for i in batch], limits[batch], decoding)
+            rule = None if reading is None else replace(reading, length=reading.length[batch])
+            generated = _search(model, tokenizer, [ids[i] for i in batch], limits[batch], decoding, rule)
             allowed = torch.arange(generated.shape[1]) < limits[batch][:, None]
             ended = ((generated == tokenizer.eos_token_id) & allowed).any(1)
             cut += int((~ended).sum())
@@ -110,12 +124,37 @@ def translate_and_count(
     return out, cut
 
 
+def _declared(
+    model: FloaterForConditionalGeneration, lengths: Sequence[int], limits: Tensor
+) -> Reading | None:
+    """Return how to read, the length of each line declared: its own, or that of its longest translation.
+
+    A line's length depends on the line alone, so that its translation does not depend on the others.
+
+    Args:
+        model: of any training.
+        lengths: of the lines, in tokens.
+        limits: tokens that each translation may have.
+
+    Returns:
+        The rule; None where no length spaces tokens.
+    """
+    rule = Reading.of(model.config.reading)
+    if model.config.times is None and not rule.interpolate:
+        return None
+    length = torch.maximum(torch.tensor(lengths), limits)
+    if rule.length is not None:
+        length = torch.as_tensor(rule.length).expand(len(lengths))
+    return replace(rule, length=length, overrun=True)
+
+
 def _search(
     model: FloaterForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
     rows: Sequence[Any],
     limits: Tensor,
     decoding: Decoding,
+    reading: Reading | None,
 ) -> Tensor:
     """Token ids of the best translation of each row, without the start token, (batch, longest) on the CPU."""
     inputs = source_batch(rows, pad=tokenizer.pad_token_id)
@@ -137,8 +176,10 @@ def _search(
         pad_token_id=tokenizer.pad_token_id,
         decoder_start_token_id=model.config.decoder_start_token_id,
     )
+    given = {} if reading is None else {"reading": reading}
     generated: Tensor = model.generate(
         **inputs,
+        **given,
         generation_config=config,
         stopping_criteria=StoppingCriteriaList([_LongestOutput(limits.to(model.device))]),
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from floater.tasks.measurement import (
     text_statistics,
     tokenised_statistics,
 )
-from floater.tasks.run import SETTINGS
+from floater.tasks.run import SETTINGS, read_by
 from floater.tasks.scores import LengthBin, Scores, bleu_by_length, score
 from floater.tasks.text import read_pairs
 from floater.tasks.translation.decode import translate, translate_and_count
@@ -44,6 +45,7 @@ def evaluate(
     language: str | None = None,
     edges: Sequence[int] = (),
     decoding: Decoding | None = None,
+    reading: Any = None,
 ) -> Evaluation:
     """Translate a test set with a run's final model and score it.
 
@@ -54,18 +56,20 @@ def evaluate(
         language: of the references; by default the run's target language.
         edges: bounds of the bins of source length, in words between spaces; none for no bins.
         decoding: by default what the run's configuration says.
+        reading: how to read long sentences, see `Reading.of`; by default as the model does.
 
     Returns:
         Translations, scores, and scores by length.
 
     Raises:
         DataError: if the run or a file is not what it must be.
-        PositionError: if a source line is longer than learned positions reach.
+        PositionError: if a source line is longer than learned positions reach, or the model cannot read so.
     """
     pairs = read_pairs(source, reference, skip_empty=False)
     if language is None and (Path(run) / SETTINGS).is_file():
         language = run_settings(run).data.target
     model, tokenizer = load_run(run)
+    read_by(model, reading)
     hypotheses = translate(model, tokenizer, pairs.source, decoding or run_decoding(run))
     lengths = [len(line.split()) for line in pairs.source]
     bins = bleu_by_length(hypotheses, pairs.target, lengths, edges) if edges else []

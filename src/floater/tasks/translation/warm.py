@@ -16,6 +16,7 @@ _COMPUTES = (
     "activation_function",
     "norm_first",
     "attention",
+    "attention_temperature",
     "halting",
     "share_layers",
 )

@@ -1,0 +1,302 @@
+"""Rules that a trained model reads long texts by: spacing of times, grouped distances, temperature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from floater.encodings import PositionError
+from floater.encodings.model import PositionModel, one_of
+from floater.flow.stepping import wide_dtype
+from floater.positions import Positions
+from floater.transformer.times import Times, check_names
+
+
+@dataclass(frozen=True, eq=False)  # a tensor has no single truth value to compare by
+class Reading:
+    """How a trained model reads texts that may be longer than those it was trained on.
+
+    **Spacing**: token i of a text of N tokens stands at the time t_i = i T / max(N0, N). A model of random
+    times reads so in any case: T is its horizon, N0 is T for "stretch" and "shift" (tokens are one apart as
+    long as they fit) and the training length for "float" and "subset", whose times are spread over all of T.
+    With `interpolate` a model without random times does so, too, with T = N0 = training length (position
+    interpolation, Chen et al. 2023). N is declared, or the length of each text; an encoder-decoder takes the
+    longer side. It cannot move once keys are cached, or the encoder has run apart: then it is N0 unless
+    declared.
+
+    **Grouped distances**: a distance d above w counts as w + (d - w) / G, rounded down for whole positions
+    (Jin et al. 2024, Self-Extend; Su 2023, leaky ReRoPE), in biases of distances.
+
+    **Temperature**: logits are multiplied by max(1, log n_i / log L), n_i the keys that query i sees and L
+    the training length (Chiang and Cholak 2022; Su 2021), in cross-attention, too.
+
+    Args:
+        length: N in tokens, one number or (batch,) numbers; None where it is not declared.
+        interpolate: space the tokens of a model without random times.
+        group: w and G.
+        temperature: whether to sharpen attention over many keys.
+        overrun: a row may run past its N, as the finished ones of a search do while others go on; what is
+            past stands where the last token does. False makes that an error.
+
+    Raises:
+        PositionError: if a value is not valid.
+
+    Example:
+        >>> Reading.of("length=200,group=32:4").group
+        (32, 4)
+    """
+
+    length: int | Tensor | None = None
+    interpolate: bool = False
+    group: tuple[int, int] | None = None
+    temperature: bool = False
+    overrun: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("interpolate", "temperature", "overrun"):
+            one_of(f"reading.{name}", getattr(self, name), (True, False))
+        if isinstance(self.length, Tensor):
+            if self.length.ndim != 1 or self.length.is_floating_point() or bool((self.length < 1).any()):
+                raise PositionError("reading.length must hold a whole number of at least 1 for each sample")
+        elif self.length is not None and not _whole(self.length, 1):
+            raise PositionError(f"reading.length is {self.length!r}; it must be at least 1 token")
+        if self.group is not None:
+            pair = isinstance(self.group, Sequence) and len(self.group) == 2
+            if not pair or not all(_whole(part, 1) for part in self.group):
+                raise PositionError(
+                    f"reading.group is {self.group!r}; it must be w and G, whole numbers of at least 1"
+                )
+            object.__setattr__(self, "group", tuple(self.group))  # of a list, as JSON has it
+
+    @classmethod
+    def of(cls, given: Reading | Mapping[str, Any] | str | None) -> Reading:
+        """Return the reading rule that a value describes.
+
+        Args:
+            given: a rule; its fields by name; these as a text, as in "length=200,group=32:4"; or None for no
+                rule.
+
+        Raises:
+            PositionError: if a name or value is not valid.
+
+        Example:
+            >>> Reading.of("group=32")
+            Traceback (most recent call last):
+            floater.encodings.model.PositionError: reading.group is 32; it must be w and G, whole numbers ...
+        """
+        if isinstance(given, Reading):
+            return given
+        if isinstance(given, str):
+            parts = [part.partition("=") for part in given.split(",")]
+            given = {name.strip(): _value(text) for name, _, text in parts}
+        check_names("reading", given or {}, [field.name for field in fields(cls) if field.name != "overrun"])
+        return cls(**(given or {}))
+
+    def repeat(self, times: int) -> Reading:
+        """Return the rule with each sample's length a number of times, as a beam search needs it.
+
+        Example:
+            >>> Reading(length=torch.tensor([3, 4])).repeat(2).length.tolist()
+            [3, 3, 4, 4]
+        """
+        if not isinstance(self.length, Tensor):
+            return self
+        return replace(self, length=self.length.repeat_interleave(times))
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _value(text: str) -> Any:
+    """The value of a text: a number, a truth value, or numbers between colons."""
+    if text.replace(":", "").isdecimal() and ":" in text:
+        return tuple(int(part) if part else 0 for part in text.split(":"))
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def check_reading(reading: Reading, position: PositionModel, config: Any) -> None:
+    """Refuse a rule that would change nothing, or that the encoding cannot follow.
+
+    Args:
+        reading: the rule.
+        position: the encoding.
+        config: of the model.
+
+    Raises:
+        PositionError: it says which part of the rule that is, and for which models it is made.
+    """
+    name = config.position
+    if reading.length is not None and config.times is None and not reading.interpolate:
+        raise PositionError(
+            "reading.length is given, but no token is spaced by it: the model was trained without random "
+            "times, and interpolate is off"
+        )
+    if reading.interpolate and not position.reads_times:
+        raise PositionError(
+            f"reading.interpolate spaces times, but '{name}' reads none; encodings of absolute positions, "
+            "such as 'floater' and 'sinusoidal', do"
+        )
+    if reading.group is not None and not position.reads_distances:
+        raise PositionError(
+            f"reading.group changes distances, but '{name}' has no bias of them; biases, such as 'alibi' and "
+            "'t5', do"
+        )
+    if reading.temperature:
+        check_temperature(config)
+        if config.attention_temperature is not None:
+            raise PositionError(
+                f"reading.temperature is True, but the model has attention_temperature "
+                f"'{config.attention_temperature}' already"
+            )
+
+
+def check_temperature(config: Any) -> None:
+    """Refuse a temperature where there are no logits, or the training length has no logarithm.
+
+    Raises:
+        PositionError: if attention is linear or the training length is below 2.
+    """
+    if config.attention == "linear":
+        raise PositionError("a temperature scales logits; attention is 'linear' and has none")
+    if config.training_length < 2:
+        raise PositionError(f"training_length is {config.training_length}; a temperature needs at least 2")
+
+
+def lengths(positions: Positions) -> Tensor:
+    """Return the length of the text that each key belongs to: (batch or 1, 1), packed (batch, S).
+
+    Example:
+        >>> lengths(Positions.packed([[2, 3]]))
+        tensor([[2, 2, 3, 3, 3]])
+    """
+    ends = positions.key + 1
+    if positions.key_valid is not None:
+        ends = ends.masked_fill(~positions.key_valid, 0)
+    if not ends.shape[1]:
+        return ends.new_ones(1, 1)
+    if positions.document is None:
+        return ends.amax(1, keepdim=True)
+    ids, documents = torch.unique(positions.document, return_inverse=True)
+    rows = max(len(ends), len(documents))
+    ends, documents = ends.expand(rows, -1), documents.expand(rows, -1)
+    longest: Tensor = ends.new_zeros(rows, len(ids)).scatter_reduce(1, documents, ends, "amax")
+    return longest.gather(1, documents)
+
+
+def spaced(
+    reading: Reading, times: Times | None, length: int, *several: Positions, apart: bool
+) -> tuple[Positions, ...]:
+    """Give positions the times that a model reads them at; see `Reading`.
+
+    Args:
+        reading: the rule.
+        times: random times that the model was trained with, or None.
+        length: training length in tokens.
+        several: positions that share a length, as source and target do.
+        apart: whether other keys stand, or will stand, at times of the same rule: cached ones, or those of an
+            encoder that ran in a call of its own.
+
+    Returns:
+        The positions with times; as they are where nothing spaces them, or they have times already.
+
+    Raises:
+        PositionError: if a text goes past its length, or more than T whole times are asked for.
+
+    Example:
+        >>> (long,) = spaced(Reading(length=8, interpolate=True), None, 4, Positions.arange(3), apart=False)
+        >>> long.query_time
+        tensor([[0.0000, 0.5000, 1.0000]], dtype=torch.float64)
+    """
+    if (times is None and not reading.interpolate) or several[0].query_time is not None:
+        return several
+    most, least = (length, length) if times is None else (times.horizon, times.least)
+    own = lengths(several[0])
+    for other in several[1:]:  # one length for a source and its target
+        own = torch.maximum(own.amax(1, keepdim=True), lengths(other).amax(1, keepdim=True))
+    if reading.length is not None:
+        limit = torch.as_tensor(reading.length, dtype=own.dtype, device=own.device).view(-1, 1)
+    else:
+        limit = own.new_full((1, 1), least) if apart else own.clamp(min=least)
+    if not reading.overrun and bool((own > limit).any()):
+        over = int((own - limit).argmax())
+        text, known = (int(part.expand_as(own - limit).flatten()[over]) for part in (own, limit))
+        said = (
+            "its length was declared as"
+            if reading.length is not None
+            else ("beside cached keys, or an encoder that ran apart, a length that is not declared is")
+        )
+        raise PositionError(
+            f"a text has {text} tokens, but {said} {known}; declare the longest it may become with "
+            "reading=Reading(length=N) from its first pass on"
+        )
+    spread = limit.clamp(min=least)
+    whole = times is not None and times.mode == "subset"
+    if whole and bool((spread > most).any()):
+        raise PositionError(
+            f"a text of {int(spread.max())} tokens has no whole times of its own below the horizon, {most}"
+        )
+    even = bool((spread == most).all())  # one apart: positions are the times, and stay whole
+
+    def time(at: Tensor) -> Tensor:
+        first = limit.shape[1] - at.shape[1] if limit.shape[1] > 1 else 0
+        over = spread[:, first:]
+        if reading.overrun:
+            at = torch.minimum(at, (limit[:, first:] - 1).to(at.dtype))
+        if even:
+            return at
+        if whole:
+            return (at * most).div(over, rounding_mode="floor")
+        wide = wide_dtype(at.device)
+        return at.to(wide) * (most / over.to(wide))
+
+    return tuple(
+        replace(positions, query_time=time(positions.query), key_time=time(positions.key))
+        for positions in several
+    )
+
+
+def hold(holder: Any, reading: Reading) -> None:
+    """Keep with a cache, or an encoder's output, what spaced its tokens; refuse to go on otherwise.
+
+    Args:
+        holder: the object; None for none.
+        reading: the rule of this pass.
+
+    Raises:
+        PositionError: if it was another rule, or length, before.
+    """
+    if holder is None or isinstance(holder, tuple):
+        return
+    before = getattr(holder, "reading", None)
+    if before is None:
+        holder.reading = reading
+    elif before.interpolate != reading.interpolate or not _same(before.length, reading.length):
+        raise PositionError(
+            f"keys stand at times of length {_shown(before)}, and this pass would go on with length "
+            f"{_shown(reading)}; declare one length for all passes"
+        )
+
+
+def _same(before: int | Tensor | None, now: int | Tensor | None) -> bool:
+    """Whether lengths are equal, but for repeats of each sample in a beam search."""
+    if before is None or now is None:
+        return before is now
+    a, b = (torch.as_tensor(part).flatten().cpu() for part in (before, now))
+    if len(a) > 1 and len(b) % len(a) == 0:
+        a = a.repeat_interleave(len(b) // len(a))
+    return bool((a == b).all()) if len(a) == len(b) or 1 in (len(a), len(b)) else False
+
+
+def _shown(reading: Reading) -> str:
+    length = reading.length
+    told = length.tolist() if isinstance(length, Tensor) else "undeclared" if length is None else length
+    return f"{told}{', interpolated' if reading.interpolate else ''}"

@@ -1,0 +1,294 @@
+"""Rules by which a trained model reads long texts: spacing, grouped distances, temperature."""
+
+import math
+
+import pytest
+import torch
+from transformer_cases import config, made, tokens
+from transformers import DynamicCache, EncoderDecoderCache
+
+from floater import FloaterConfig, PositionError, Positions, catalogue
+from floater.encodings.measure import places
+from floater.transformer import (
+    FloaterForCausalLM,
+    FloaterForConditionalGeneration,
+    FloaterForMaskedLM,
+    FloaterModel,
+)
+from floater.transformer.attention import Attention
+from floater.transformer.reading import Reading, spaced
+from floater.transformer.stacks import Encoder, position_model
+from floater.transformer.times import Times
+
+CLOSE = {"rtol": 1e-4, "atol": 2e-5}
+LENGTH = 4  # of training: what is read is longer
+CASES = {
+    "stretch": {"times": {"mode": "stretch", "max_scale": 2.0}},
+    "float": {"times": {"mode": "float", "max_scale": 4.0}},
+    "subset": {"times": {"mode": "subset", "max_scale": 8.0}},
+    "interpolate": {"reading": {"interpolate": True}},
+}
+EVERY = pytest.mark.parametrize("case", CASES)
+ENCODINGS = pytest.mark.parametrize("encoding", ["sinusoidal", "floater"])
+
+
+def model(cls, case, encoding="sinusoidal", **changes):
+    return made(cls, encoding, training_length=LENGTH, **CASES[case], **changes)
+
+
+def read(reading, times, length, count, apart=False):
+    (found,) = spaced(reading, times, length, Positions.arange(count), apart=apart)
+    return found.key_time
+
+
+@pytest.mark.parametrize(
+    ("mode", "length", "expected"),
+    [
+        ("stretch", 20, lambda i: i),
+        ("stretch", 64, lambda i: i / 2),
+        ("shift", 32, lambda i: i),
+        ("float", 16, lambda i: 2 * i),
+        ("float", 64, lambda i: i / 2),
+        ("float", None, lambda i: 4 * i),
+        ("subset", 12, lambda i: (i * 32) // 12),
+        (None, 32, lambda i: i / 4),
+        (None, 8, lambda i: i),
+    ],
+)
+def test_a_length_spaces_tokens_over_the_horizon(mode, length, expected):
+    times = None if mode is None else Times(mode, length=8, max_scale=4.0)
+    found = read(Reading(length, interpolate=mode is None), times, 8, 6)
+    torch.testing.assert_close(found[0], expected(torch.arange(6)), check_dtype=False, rtol=0, atol=1e-12)
+    whole = mode == "subset" or (mode, length) in {("stretch", 20), ("shift", 32), (None, 8)}
+    assert found.is_floating_point() != whole
+
+
+@EVERY
+@ENCODINGS
+@torch.no_grad()
+def test_a_text_is_read_alike_alone_padded_and_packed(case, encoding):
+    causal, ids = model(FloaterForCausalLM, case, encoding), tokens(3, 12)
+    for sides in ("left", "right"):
+        sizes = (12, 9, 3)
+        kept = [slice(12 - n, 12) if sides == "left" else slice(0, n) for n in sizes]
+        mask = torch.zeros(3, 12, dtype=torch.long)
+        for row, part in enumerate(kept):
+            mask[row, part] = 1
+        whole = causal(ids, mask, use_cache=False).logits
+        for row, part in enumerate(kept):
+            alone = causal(ids[row : row + 1, part], use_cache=False).logits[0]
+            torch.testing.assert_close(whole[row, part], alone, **CLOSE)
+    documents = torch.tensor([[0] * 9 + [1] * 3])
+    packed = causal(ids[:1], document_ids=documents, use_cache=False).logits[0]
+    for part in (slice(0, 9), slice(9, 12)):
+        torch.testing.assert_close(packed[part], causal(ids[:1, part], use_cache=False).logits[0], **CLOSE)
+
+
+@EVERY
+@ENCODINGS
+@pytest.mark.parametrize("length", [14, torch.tensor([12, 16, 20])], ids=["one", "each"])
+@torch.no_grad()
+def test_cached_steps_of_a_declared_length_are_one_pass(case, encoding, length):
+    reading, ids = Reading(length, interpolate=case == "interpolate"), tokens(3, 12)
+    causal = model(FloaterForCausalLM, case, encoding)
+    mask = torch.tensor([[1] * 12, [0] * 2 + [1] * 10, [0] * 7 + [1] * 5])
+    whole = causal(ids, mask, use_cache=False, reading=reading).logits
+    cache, parts = DynamicCache(), []
+    for begin in range(0, 12, 3):
+        step = slice(begin, begin + 3)
+        given = {"past_key_values": cache, "reading": reading}
+        parts.append(causal(ids[:, step], mask[:, : step.stop], **given).logits)
+    torch.testing.assert_close(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()], **CLOSE)
+    seq = model(FloaterForConditionalGeneration, case, encoding)
+    source, valid = tokens(3, 11, seed=1), mask[:, 1:]
+    whole = seq(source, valid, ids, use_cache=False, reading=reading).logits
+    encoded = seq.encode(source, valid, reading=reading)
+    cache, parts = EncoderDecoderCache(DynamicCache(), DynamicCache()), []
+    given = {"attention_mask": valid, "encoder_outputs": encoded, "past_key_values": cache}
+    for begin in range(0, 12, 3):
+        parts.append(seq(decoder_input_ids=ids[:, begin : begin + 3], reading=reading, **given).logits)
+    torch.testing.assert_close(torch.cat(parts, 1), whole, **CLOSE)
+
+
+@EVERY
+@torch.no_grad()
+def test_what_would_move_times_under_cached_keys_is_refused(case):
+    causal, cache = model(FloaterForCausalLM, case), DynamicCache()
+    reach = {"stretch": 8}.get(case, LENGTH)
+    causal(tokens(1, reach), past_key_values=cache)
+    why = f"has {reach + 1} tokens, but beside cached keys.* is {reach}; declare"
+    with pytest.raises(PositionError, match=why):
+        causal(tokens(1, 1), past_key_values=cache)
+    with pytest.raises(PositionError, match=r"keys stand at times of length undeclared.*with length 30"):
+        causal(tokens(1, 1), past_key_values=cache, reading=Reading(30, interpolate=case == "interpolate"))
+    with pytest.raises(PositionError, match="has 9 tokens, but its length was declared as 8; declare"):
+        causal(tokens(1, 9), reading=Reading(8, interpolate=case == "interpolate"))
+    seq = model(FloaterForConditionalGeneration, case)
+    encoded = seq.encode(tokens(1, 3), reading=Reading(20, interpolate=case == "interpolate"))
+    with pytest.raises(PositionError, match=r"length 20.*, and this pass would go on with length undeclared"):
+        seq(encoder_outputs=encoded, decoder_input_ids=tokens(1, 3))
+
+
+@EVERY
+@torch.no_grad()
+def test_a_beam_search_reads_each_row_at_its_own_length(case):
+    seq, ids = model(FloaterForConditionalGeneration, case), tokens(2, 9)
+    mask = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
+    search = {"num_beams": 3, "max_new_tokens": 10, "min_new_tokens": 10, "num_return_sequences": 3}
+    given = {"interpolate": case == "interpolate"}
+    both = seq.generate(ids, attention_mask=mask, reading=Reading(torch.tensor([20, 12]), **given), **search)
+    for row, (size, length) in enumerate([(9, 20), (5, 12)]):
+        alone = seq.generate(ids[row : row + 1, :size], reading=Reading(length, **given), **search)
+        assert torch.equal(both[3 * row : 3 * row + 3], alone)
+    causal = model(FloaterForCausalLM, case)
+    reading = Reading(12, **given)
+    found = causal.generate(ids, reading=reading, max_new_tokens=3, do_sample=False)
+    again = causal.generate(ids, reading=reading, max_new_tokens=3, do_sample=False, use_cache=False)
+    assert torch.equal(found, again)
+    with pytest.raises(PositionError, match="declared as 12"):
+        causal.generate(ids, reading=reading, max_new_tokens=5, do_sample=False)
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_far_distances_are_grouped(real):
+    """ALiBi's bias, written out."""
+    bias = position_model(config("alibi"), 1, "self")
+    at = torch.tensor([[0.0, 1.5, 7.0, 30.0]]) if real else torch.arange(12)[None]
+    positions = Positions(at, at, group=(4, 3))
+    (found,) = bias.prepare(positions)
+    for i, t in enumerate(at[0].tolist()):
+        for j, s in enumerate(at[0].tolist()):
+            d = abs(t - s)
+            beyond = (d - 4) / 3 if real else (d - 4) // 3
+            assert float(found[0, i, j]) == pytest.approx(-bias.slopes[0] * (d if d <= 4 else 4 + beyond))
+
+
+@pytest.mark.parametrize("name", [name for name in catalogue() if catalogue()[name].autoregressive])
+@torch.no_grad()
+def test_grouping_changes_biases_of_distances_and_is_refused_elsewhere(name):
+    torch.manual_seed(0)
+    encoder = Encoder(config(name)).double().eval()
+    for parameter in encoder.position.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    x, at = torch.randn(1, 30, 16, dtype=torch.double), places(encoder.position, 30)
+    rule = Reading(group=(3, 5))
+    if not encoder.position.reads_distances:
+        with pytest.raises(PositionError, match=f"'{name}' has no bias of them"):
+            encoder(x, at, reading=rule)
+        return
+    found = encoder(x, at, reading=rule)
+    assert not torch.allclose(found, encoder(x, at))
+    left = torch.tensor([[1] * 30, [0] * 10 + [1] * 20])  # not one row of positions, so gathered, not skewed
+    both = encoder(torch.cat([x, x]), Positions.from_mask(left), reading=rule)
+    torch.testing.assert_close(both[:1], found)
+
+
+def naive(attention, x, mask):
+    q, k, v = (
+        linear(x).unflatten(-1, (2, 8)).transpose(1, 2)
+        for linear in (attention.query, attention.key, attention.value)
+    )
+    seen = mask.expand(len(x), 1, 6, 6).sum(-1, keepdim=True)
+    factor = (seen.log() / math.log(3)).clamp(min=1)
+    logits = (q @ k.mT / 8**0.5 * factor).masked_fill(~mask, -torch.inf)
+    return attention.output((logits.softmax(-1) @ v).transpose(1, 2).flatten(-2))
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("causal", [False, True])
+@torch.no_grad()
+def test_temperature_counts_the_keys_that_a_query_sees(implementation, causal):
+    torch.manual_seed(0)
+    attention = Attention(
+        config("none", training_length=3, attn_implementation=implementation), 0, causal=causal
+    ).eval()
+    assert attention.config._attn_implementation == implementation
+    none, x = position_model(config("none"), 1, "self"), torch.randn(2, 6, 16)
+    valid = torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6]).bool()
+    document = torch.tensor([[0, 0, 0, 0, 0, 1], [0] * 6])
+    same = document[:, :, None] == document[:, None]
+    order = torch.ones(6, 6).bool().tril() if causal else torch.ones(6, 6).bool()
+    for given in (None, valid, valid[:, None] & same):
+        mask = order[None, None]
+        if given is not None:
+            mask = mask & (given[:, None, None] if given.ndim == 2 else given[:, None])
+        found, _ = attention(x, none, None, given, None, sharpen=True)
+        rows = mask.any(-1).expand(2, 1, 6)[:, 0]
+        torch.testing.assert_close(found[rows], naive(attention, x, mask)[rows], **CLOSE)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@torch.no_grad()
+def test_a_learned_temperature_starts_as_the_plain_transformer_at_the_training_length(implementation):
+    plain = made(FloaterForMaskedLM, "t5", training_length=6, attn_implementation=implementation)
+    learned = made(
+        FloaterForMaskedLM,
+        "t5",
+        training_length=6,
+        attn_implementation=implementation,
+        attention_temperature="learned",
+    )
+    found = learned.load_state_dict(plain.state_dict(), strict=False)
+    assert len(found.missing_keys) == 2
+    torch.testing.assert_close(learned(tokens(2, 6)).logits, plain(tokens(2, 6)).logits, **CLOSE)
+    assert not torch.allclose(learned(tokens(2, 9)).logits, plain(tokens(2, 9)).logits, atol=1e-3)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+@torch.no_grad()
+def test_temperature_and_groups_decode_with_a_cache(trained):
+    changes = {"reading": {"group": [2, 3], "temperature": not trained}}
+    changes |= {"attention_temperature": "log"} if trained else {}
+    for encoding in ("t5", "alibi", "shaw"):
+        causal = made(FloaterForCausalLM, encoding, training_length=3, **changes)
+        ids, mask = tokens(2, 12), torch.tensor([[1] * 12, [0] * 4 + [1] * 8])
+        whole = causal(ids, mask, use_cache=False).logits
+        cache = DynamicCache()
+        parts = [causal(ids[:, i : i + 1], mask[:, : i + 1], past_key_values=cache).logits for i in range(12)]
+        torch.testing.assert_close(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()], **CLOSE)
+        plain = made(FloaterForCausalLM, encoding, training_length=3)
+        assert not torch.allclose(whole, plain(ids, mask, use_cache=False).logits, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"stretch": 2}, "reading has no 'stretch'; valid: length, interpolate, group, temperature"),
+        ({"length": 0}, "reading.length is 0; it must be at least 1 token"),
+        ({"group": [4, 0]}, "it must be w and G, whole numbers of at least 1"),
+        ({"temperature": "hot"}, "reading.temperature is 'hot'; it must be one of True, False"),
+    ],
+)
+def test_wrong_values_are_refused(given, why):
+    with pytest.raises(PositionError, match=why):
+        FloaterConfig(reading=given)
+
+
+def test_a_rule_that_would_change_nothing_is_refused():
+    for encoding, given, changes, why in (
+        ("sinusoidal", {"length": 9}, {}, "no token is spaced by it"),
+        ("t5", {"interpolate": True}, {}, "'t5' reads none"),
+        ("rotary", {"group": [4, 2]}, {}, "'rotary' has no bias of them"),
+        ("none", {"temperature": True}, {"attention": "linear"}, "attention is 'linear' and has none"),
+        (
+            "none",
+            {"temperature": True},
+            {"attention_temperature": "log"},
+            "'log' already",
+        ),
+    ):
+        with pytest.raises(PositionError, match=why):
+            FloaterModel(config(encoding, reading=given, **changes))
+        with pytest.raises(PositionError, match=why):
+            made(FloaterModel, encoding, **changes)(tokens(1, 3), reading=Reading.of(given))
+    with pytest.raises(ValueError, match=r"call eval\(\) first"):
+        made(FloaterModel, "t5").train()(tokens(1, 3), reading=Reading(group=(2, 2)))
+
+
+def test_the_default_rule_is_saved_with_the_model(tmp_path):
+    causal = made(FloaterForCausalLM, "t5", reading={"group": [2, 3]}, attention_temperature="learned")
+    causal.save_pretrained(tmp_path)
+    loaded = FloaterForCausalLM.from_pretrained(tmp_path)
+    assert Reading.of(loaded.config.reading).group == (2, 3)
+    assert torch.equal(loaded(tokens(2, 9)).logits, causal(tokens(2, 9)).logits)
+    assert not torch.equal(loaded(tokens(2, 9), reading=Reading()).logits, causal(tokens(2, 9)).logits)
