@@ -209,7 +209,8 @@ def read_by(model: FloaterPreTrainedModel, reading: Any) -> None:
     rule = Reading.of(reading)
     if not isinstance(model.config, FloaterConfig):
         raise DataError(f"a reading is for the Transformer of this library, not for {type(model).__name__}")
-    check_reading(rule, model.base_model.encoder.position, model.config)
+    body: Any = model.base_model
+    check_reading(rule, body.encoder.position, model.config)
     given = {field.name: getattr(rule, field.name) for field in fields(rule)}
     model.config.reading = {name: value for name, value in given.items() if value not in (None, False)}
 

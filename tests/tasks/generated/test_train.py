@@ -233,7 +233,14 @@ def test_the_command_line_trains_tests_and_says_what_is_wrong(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["length", "examples", "exact", "match", "%", "tokens", "right", "%"]
     assert [line.split()[0] for line in lines[1:3]] == ["2-3", "4-4"]
+    assert main(["evaluate", str(trained), "--bins", "4", "--reading", "temperature=true"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(lines)
     for wrong, message in (
+        (
+            ["--reading", "stretch=2"],
+            "reading has no 'stretch'; valid: length, interpolate",
+        ),
+        (["--reading", "group=4:2"], "'sinusoidal' has no bias of them"),
         (["--source", "x"], "draws its own questions; it takes no --source"),
         (["--reference", "x"], "which takes no --reference"),
     ):

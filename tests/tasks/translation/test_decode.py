@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from floater.encodings import PositionError
+from floater.tasks.run import read_by
 from floater.tasks.translation import CutTranslation, Decoding, load_run, translate
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration
+from floater.transformer.reading import Reading
 
 from .conftest import Files
 from .small import SIZES, pairs
@@ -99,6 +101,47 @@ def test_a_line_alone_is_translated_as_in_a_batch(
     together = quiet(random, tokenizer, lines, decoding)
     assert together == [quiet(random, tokenizer, [line], decoding)[0] for line in lines]
     assert together == quiet(random, tokenizer, lines, dataclasses.replace(decoding, max_tokens=1))
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"times": {"mode": "float", "max_scale": 4.0}},
+        {"times": {"mode": "stretch", "max_scale": 2.0}},
+        {"reading": {"interpolate": True, "temperature": True}},
+    ],
+    ids=["float", "stretch", "interpolate"],
+)
+def test_a_line_is_spaced_by_its_own_longest_translation(
+    model: Any, lines: list[str], changes: dict[str, Any], beam: int
+) -> None:
+    """Not by the lines it is batched with; the same search with the length declared finds the same."""
+    tokenizer, decoding = model[1], Decoding(beam=beam, length_penalty=0.6, max_ratio=1.5)
+    random = small(tokenizer, "sinusoidal", **changes | {"training_length": 8}).eval()
+    together = quiet(random, tokenizer, lines, decoding)
+    assert together == [quiet(random, tokenizer, [line], decoding)[0] for line in lines]
+    source = tokenizer(lines[0], return_tensors="pt").input_ids
+    limit = int(source.shape[1] * 1.5) + 9
+    rule = dataclasses.replace(Reading.of(random.config.reading), length=limit)
+    search = {"num_beams": beam, "max_new_tokens": limit}
+    if beam > 1:
+        search |= {"length_penalty": 0.6, "early_stopping": True}
+    with torch.no_grad():
+        (found,) = random.generate(source, reading=rule, **search)
+    assert tokenizer.decode(found, skip_special_tokens=True).strip() == together[0]
+
+
+def test_a_declared_length_bounds_sources_and_outputs(model: Any) -> None:
+    tokenizer = model[1]
+    random = small(tokenizer, "floater")
+    read_by(random, "interpolate=true,length=60")
+    with pytest.raises(PositionError, match=r"line 2 has \d+ tokens, but reading.length is 60"):
+        translate(random, tokenizer, ["Spain", "Spain " * 100])
+    (found,) = quiet(random, tokenizer, ["Spain " * 10], Decoding(beam=1, max_ratio=9))
+    assert found
+    with pytest.raises(PositionError, match="'learned' has no bias of them"):
+        read_by(small(tokenizer, "learned"), "group=4:2")
 
 
 def test_order_is_kept_and_empty_lines_stay_empty(model: Any, lines: list[str]) -> None:

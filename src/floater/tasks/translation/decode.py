@@ -98,21 +98,19 @@ def translate_and_count(
             )
     limits = torch.tensor([int(length * decoding.max_ratio) + MARGIN for length in lengths])
     limits = limits if table is None else limits.clamp(max=table)
-    reading = _declared(model, lengths, limits)
-    if reading is not None:
-        assert isinstance(reading.length, Tensor)
-        if bool((over := torch.tensor(lengths) > reading.length).any()):
-            which = int(over.long().argmax())
-            raise PositionError(
-                f"line {order[which] + 1} has {lengths[which]} tokens, but reading.length is "
-                f"{int(reading.length[which])}"
-            )
-        limits = torch.minimum(limits, reading.length)
+    reading = _rule(model)
+    spaced = torch.maximum(torch.tensor(lengths), limits)
+    if reading is not None and reading.length is not None:
+        spaced = torch.as_tensor(reading.length).expand(len(lengths))
+        for line, length, most in zip(order, lengths, spaced.tolist(), strict=True):
+            if length > most:
+                raise PositionError(f"line {line + 1} has {length} tokens, but reading.length is {most}")
+        limits = torch.minimum(limits, spaced)
     budget = max(decoding.max_tokens // decoding.beam, max(lengths))
     cut = 0
     with evaluating(model):
         for batch in TokenBatchSampler(lengths, budget, seed=0, shuffle=False):
-            rule = None if reading is None else replace(reading, length=reading.length[batch])
+            rule = None if reading is None else replace(reading, length=spaced[batch])
             generated = _search(model, tokenizer, [ids[i] for i in batch], limits[batch], decoding, rule)
             allowed = torch.arange(generated.shape[1]) < limits[batch][:, None]
             ended = ((generated == tokenizer.eos_token_id) & allowed).any(1)
@@ -124,28 +122,15 @@ def translate_and_count(
     return out, cut
 
 
-def _declared(
-    model: FloaterForConditionalGeneration, lengths: Sequence[int], limits: Tensor
-) -> Reading | None:
-    """Return how to read, the length of each line declared: its own, or that of its longest translation.
+def _rule(model: FloaterForConditionalGeneration) -> Reading | None:
+    """Return how the model spaces tokens by the length of their text; None where it does not.
 
-    A line's length depends on the line alone, so that its translation does not depend on the others.
-
-    Args:
-        model: of any training.
-        lengths: of the lines, in tokens.
-        limits: tokens that each translation may have.
-
-    Returns:
-        The rule; None where no length spaces tokens.
+    The length of a line is then that of its longest translation, or its own: known before the first token
+    is written, and no matter of the lines it is batched with.
     """
     rule = Reading.of(model.config.reading)
-    if model.config.times is None and not rule.interpolate:
-        return None
-    length = torch.maximum(torch.tensor(lengths), limits)
-    if rule.length is not None:
-        length = torch.as_tensor(rule.length).expand(len(lengths))
-    return replace(rule, length=length, overrun=True)
+    spaces = model.config.times is not None or rule.interpolate
+    return replace(rule, overrun=True) if spaces else None
 
 
 def _search(
