@@ -144,6 +144,11 @@ def test_translating_files(trained: object, work: Path, capsys: pytest.CaptureFi
     assert main(["translate", "run", "--source", "test.en.gz", "--output", "out.de"]) == 0
     assert capsys.readouterr().out == ""
     assert (work / "out.de").read_text(encoding="utf-8") == expected
+    rule = ["--reading", "interpolate=true,length=900"]
+    assert main(["translate", "run", "--source", "corpus/test.en", *rule]) == 0
+    assert capsys.readouterr().out.count("\n") == 6
+    assert main(["translate", "run", "--source", "corpus/test.en", "--reading", "length=0"]) == 2
+    assert "reading.length is 0; it must be at least 1 token" in capsys.readouterr().err
 
 
 def test_a_source_longer_than_the_training_length(trained: object, work: Path) -> None:

@@ -9,6 +9,7 @@ from floater.tasks import settings
 from floater.tasks.generated.problems import PROBLEMS
 from floater.tasks.settings import Optimisation, check_flow, check_numbers
 from floater.tasks.text import DataError
+from floater.transformer.times import Times
 
 __all__ = ["Data", "GeneratedSettings", "Model", "Training"]
 
@@ -186,6 +187,12 @@ class GeneratedSettings:
             raise ValueError(
                 f"a training row may have {needed} tokens, more than a batch, training.max_tokens "
                 f"{self.training.max_tokens}"
+            )
+        times = Times.of(self.model.times, self.model.max_length)
+        if times is not None and needed > times.horizon:
+            raise ValueError(
+                f"a training row may have {needed} tokens, more than the horizon of random times, "
+                f"{times.horizon}; raise model.max_length or model.times.max_scale"
             )
         if bound is not None and needed > bound:
             raise ValueError(

@@ -94,7 +94,7 @@ def make_trainer(
 def check_lengths(
     model: FloaterForConditionalGeneration, examples: TokenPairs, valid: TokenPairs, max_tokens: int | None
 ) -> None:
-    """Check that the pairs fit into a batch and into learned positions.
+    """Check that the pairs fit into a batch, into learned positions and below the horizon of random times.
 
     Args:
         model: to train.
@@ -105,10 +105,12 @@ def check_lengths(
     Raises:
         DataError: if a pair does not fit.
     """
-    table = model.encoder.position.bound
+    table, times = model.encoder.position.bound, model.encoder.times
+    horizon = None if times is None else times.horizon
     for name, pairs, bound, what in (
         ("training", examples, max_tokens, "training.max_tokens"),
         ("training", examples, table, "the learned positions of model.max_length"),
+        ("training", examples, horizon, "the horizon of random times, times.max_scale x model.max_length"),
         ("validation", valid, table, "the learned positions of model.max_length"),
     ):
         longest = max(pairs.lengths)
