@@ -57,7 +57,7 @@ class FireState:
 
 @register("fire")
 class Fire(PositionBias):
-    """A learned function of the distance relative to the query's position (section 3, equation 18).
+    """A learned function of the distance relative to the query's position (FIRE).
 
     b = f(psi(t - s) / psi(max(L, t))) with psi(x) = log(c x + 1) and f an MLP from 1 to `width` ReLU units to
     the heads: as the distance grows with the position, the input stays between 0 and 1 at any length

@@ -39,7 +39,7 @@ class _Confined(torch.autograd.Function):
 
 @register("kerple")
 class Kerple(PositionBias):
-    """A kernel of the distance d in each head, with two learned positive numbers (section 4, equation 5).
+    """A kernel of the distance d in each head, with two learned positive numbers r1 and r2.
 
     "log" adds -r1 log(1 + r2 d), "power" -r1 d^r2 with r2 at most 2. All blocks share the numbers, and they
     start uniform in (0, 2) and (0, 1) for "log", in (0, 1) and (0, 2) for "power", as in the released code,
@@ -50,7 +50,7 @@ class Kerple(PositionBias):
 
     Args:
         frame: the stack of blocks it serves.
-        kind: "log", which extrapolates best in the paper, or "power".
+        kind: "log", the better one in the paper, or "power".
         share_layers: one pair of numbers per head for all blocks; else one for each block.
 
     Raises:
