@@ -206,15 +206,22 @@ class Results:
         for test, metrics in self.metrics.items():
             chosen = metrics if metric is None else metrics[metric : metric + 1]
             for name in chosen:
-                # a window may end before a bin begins
-                bins = [b for b in bounds(self.settings.edges) if self.count(Column(test, name, *b)) != 0]
-                bins = bins if len(bins) > 1 else []
+                bins = self._bins(test, name)
                 whole = [] if bins and test == short_to_long.TEST else [Column(test, name)]
                 columns += whole + [Column(test, name, *bin) for bin in bins]
         if not self.grid.tests and not metric:
             best = next((n for o in self.outcomes for n in o.result if n.startswith("best_valid_")), None)
             columns += [Column(VALIDATION, best.removeprefix("best_valid_"))] if best else []
         return columns
+
+    def _bins(self, test: str, metric: str) -> list[tuple[int, int | None]]:
+        """The bins of a test set but for those that only others reach, as their windows are longer."""
+        bins = []
+        for bin in bounds(self.settings.edges):
+            here = self.count(Column(test, metric, *bin))
+            if here != 0 or not any(self.count(Column(other, metric, *bin)) for other in self.metrics):
+                bins.append(bin)
+        return bins if len(bins) > 1 else []
 
     def value(self, row: Row, column: Column) -> Value | None:
         """None where no seed has a score."""

@@ -152,8 +152,8 @@ class StudySettings:
         tests: test sets by name, each with what the task scores: files, as source and reference, and options.
             Of one that is called "lengths" only the bins are shown, under no name.
         bins: bounds of the bins of length, as in 80, 100, 120, 140; by default these for short_to_long. Of a
-            causal language model they are those of the tokens read before. A bin without an example is not
-            shown.
+            causal language model they are those of the tokens read before. A bin that only other test
+            sets reach is not shown.
         short_to_long: train short, test long; it gives the data and a test set "lengths".
         checkpoints: pretrained models whose positions are pictured, by a name: Hugging Face names or
             directories.
