@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast, StoppingCriteria, StoppingCriteriaList
 
-from floater.encodings import PositionError, catalogue
+from floater.encodings import PositionError
 from floater.tasks.bpe import encode
 from floater.tasks.run import evaluating
 from floater.tasks.translation.data import source_batch
@@ -154,7 +154,7 @@ def _search(
         length_penalty=decoding.length_penalty if several else None,
         early_stopping=several or None,
         do_sample=False,
-        use_cache="cache" not in catalogue()[model.config.position].card.exceptions,
+        use_cache=model.decoder.position.caches,
         max_new_tokens=int(limits.max()),
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
