@@ -62,6 +62,10 @@ def section(name: str) -> str:
     lines = ["", f"## {name}", "", f"{summary(name)} [{card.paper}]({card.link})", "", f"    {card.equation}"]
     lines += ["", f"![{name}](catalogue/{name}.png)", ""]
     lines += [f"- `{key}={value!r}`: {told.get(key, '')}" for key, value in options(name).items()]
+    if card.recipe != "transformer":
+        lines.append(
+            f"- recipe of the Transformer around it: `{card.recipe}`, unless a configuration names one."
+        )
     for cell, why in (card.survey.differs if card.survey else {}).items():
         said = getattr(card.survey, cell)
         said = {True: "yes", False: "no"}[said] if isinstance(said, bool) else f"`{said}`"
@@ -89,16 +93,16 @@ def panels(name: str) -> list[Tensor]:
     model = row(DRAWN, **({"segment": 8} if name == "axial" else {})).eval()
     positions = example(model)
     state, x = model.prepare(positions), torch.zeros(1, positions.query.shape[1], DRAWN.dim)
-    if row.overrides("qkv", "bias", "logits", "values") or (
-        row.overrides("mask") and not row.overrides("embed")
+    if model.overrides("qkv", "bias", "logits", "values") or (
+        model.overrides("mask") and not model.overrides("embed")
     ):
         heads = attend(model, state, 0, x + torch.randn(DRAWN.dim)).logits[0]
         seen = heads.isfinite()
         heads = heads - (heads.masked_fill(~seen, 0.0).sum((1, 2)) / seen.sum((1, 2)))[:, None, None]
         return list(heads[:1] if torch.allclose(heads, heads[:1].expand_as(heads), atol=1e-5) else heads)
-    if row.overrides("adopt") and not row.overrides("bias"):
+    if model.overrides("adopt") and not model.overrides("bias"):
         model.adopt({"query": lambda y: y}, state, 0)
-    if row.overrides("projection"):
+    if model.overrides("projection"):
         vectors = model.projection("query", state, 0)
     elif row.card.point == "relative":
         word = x.clone()

@@ -132,6 +132,7 @@ def entry(name: str, frame: Frame) -> str:
         **{key: _shown(row[key]) for key in ("point", "injection", "learnable", "recurring", "unbound")},
         "parameters": number if row["formula"] == "0" else f"{row['formula']} = {number}",
         "sites": ", ".join(model.sites),
+        "recipe": card.recipe,
         **({"reads": f"Positions.{needs}"} if needs else {}),
     }
     given = {f"{option}={value!r}": told.get(option, "") for option, value in options(name).items()}

@@ -69,6 +69,7 @@ def config(name, given):
         num_hidden_layers=2,
         training_length=LENGTH,
         dropout=0.0,
+        recipe="transformer",  # the same for all, so that one threshold tells what an encoding does
         position=name,
         position_options=given,
     )

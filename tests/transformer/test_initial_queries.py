@@ -22,6 +22,7 @@ def config(name, **options):
         decoder_layers=2,
         position=name,
         position_options=options,
+        recipe="transformer",
     )
 
 

@@ -54,6 +54,8 @@ class Card:
         equation: the model in one line of plain text, in the letters of the paper.
         parameters: their number for one stack of blocks with default options: an arithmetic expression in
             d (dim), h (heads), l (layers), t_max (max_length) and the names of options.
+        recipe: name of the recipe (`floater.transformer.RECIPES`) of a Transformer around it that names none:
+            initialisation, scales, norms and head.
         survey: the row of the survey's Table 1, if it has one.
         exceptions: what of `CONTRACT` it does not keep, and why.
     """
@@ -63,5 +65,6 @@ class Card:
     point: Point
     equation: str
     parameters: str = "0"
+    recipe: str = "transformer"
     survey: SurveyRow | None = None
     exceptions: Mapping[Contract, str] = field(default_factory=dict)

@@ -37,6 +37,8 @@ class Frame:
         causal: whether queries of self-attention see their own and earlier keys only.
         horizon: end T of the times that encodings which read times meet, in tokens (random times in
             training); None when times are the positions.
+        std: standard deviation of the initial tables and projections of positions where the Transformer
+            around them has one for all weights (BERT, GPT); None for d^-1/2 and Xavier's.
 
     Raises:
         PositionError: if a size is not positive, heads do not divide dim, or there is no such site.
@@ -54,6 +56,7 @@ class Frame:
     vocabulary: int | None = None
     causal: bool = False
     horizon: int | None = None
+    std: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("dim", "heads", "layers", "max_length", "horizon"):
@@ -62,6 +65,17 @@ class Frame:
         if self.dim % self.heads:
             raise PositionError(f"dim {self.dim} is not a multiple of heads {self.heads}")
         one_of("site", self.site, get_args(Site))
+
+    def init_table(self, weight: Tensor) -> None:
+        """Draw a table of position vectors (..., dim)."""
+        nn.init.normal_(weight, std=self.dim**-0.5 if self.std is None else self.std)
+
+    def init_linear(self, weight: Tensor) -> None:
+        """Draw the weight (out, in) of a projection of positions."""
+        if self.std is None:
+            nn.init.xavier_uniform_(weight)
+        else:
+            nn.init.normal_(weight, std=self.std)
 
 
 class PositionModel(nn.Module):
@@ -136,6 +150,11 @@ class PositionModel(nn.Module):
         card = getattr(self, "card", None)
         relative = card is not None and card.point in ("relative", "both")
         return relative and self.overrides("bias", "logits") and not self.overrides("qkv")
+
+    @classmethod
+    def recipe(cls, given: Mapping[str, Any]) -> str:
+        """Return the name of the recipe of the Transformer around it (see `Card`), given its options."""
+        return cls.card.recipe
 
     def reset_parameters(self) -> None:
         """Draw the model's own parameters anew."""
@@ -303,6 +322,7 @@ def build(
     vocabulary: int | None = None,
     causal: bool = False,
     horizon: int | None = None,
+    std: float | None = None,
     **given: Any,
 ) -> PositionModel:
     """Make a position model for a stack of blocks.
@@ -317,6 +337,7 @@ def build(
         vocabulary: see `Frame`.
         causal: see `Frame`.
         horizon: see `Frame`; a table that is read at times gets so many entries.
+        std: see `Frame`.
         given: options of the model, by name.
 
     Returns:
@@ -330,7 +351,7 @@ def build(
         True
     """
     check_options(name, given)
-    frame = Frame(dim, heads, layers, max_length, site, vocabulary, causal, horizon)
+    frame = Frame(dim, heads, layers, max_length, site, vocabulary, causal, horizon, std)
     model = _CATALOGUE[name](frame, **given)
     if horizon is not None and model.reads_times and model.bound is not None and model.bound < horizon:
         model = _CATALOGUE[name](replace(frame, max_length=horizon), **given)

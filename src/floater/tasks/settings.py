@@ -55,6 +55,9 @@ class Changes:
         activation_dropout: inside the feed-forward layers.
         activation_function: of the feed-forward layers, by its Hugging Face name.
         norm_first: pre-norm blocks with a last norm, instead of post-norm.
+        recipe: initialisation, scales and norms of the Transformer: transformer, bert, roberta, t5, gpt, or a
+            mapping of preset, one of these, and of what differs from it; null takes bert for the encodings of
+            BERT and TUPE, else transformer.
         attention: "softmax", or "linear" for position models that leave the attention matrix alone.
         attention_temperature: "log" or "learned", logits that grow with the logarithm of the number of keys.
         share_layers: one block, applied as often as there are layers, as Universal Transformers do.
@@ -73,6 +76,7 @@ class Changes:
     activation_dropout: float | None = None
     activation_function: str | None = None
     norm_first: bool | None = None
+    recipe: str | dict[str, Any] | None = None
     attention: Literal["softmax", "linear"] | None = None
     attention_temperature: Literal["log", "learned"] | None = None
     share_layers: bool | None = None

@@ -11,10 +11,12 @@ from floater.transformer.models import (
     FloaterModel,
 )
 from floater.transformer.nonautoregressive import FloaterForNonAutoregressiveGeneration, encoder_decoder
+from floater.transformer.recipe import RECIPES, Recipe
 from floater.transformer.seq2seq import FloaterForConditionalGeneration
 
 __all__ = [
     "PRESETS",
+    "RECIPES",
     "FloaterConfig",
     "FloaterForCausalLM",
     "FloaterForConditionalGeneration",
@@ -26,5 +28,6 @@ __all__ = [
     "FloaterForTokenClassification",
     "FloaterModel",
     "LengthPredictor",
+    "Recipe",
     "encoder_decoder",
 ]

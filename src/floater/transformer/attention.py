@@ -16,13 +16,14 @@ from floater.transformer.biased import biased_attention, gradient_in_pieces
 from floater.transformer.config import FloaterConfig
 from floater.transformer.linear import linear_attention
 from floater.transformer.memory import Earlier
+from floater.transformer.recipe import Recipe
 
 
 def project(linear: nn.Linear, x: Tensor, bias: Tensor | None) -> Tensor:
     """x W + b + b(t), the positions' bias added by the product itself (Liu et al. 2020, equation 12).
 
     Args:
-        linear: the projection, with a bias b.
+        linear: the projection, with a bias b or none.
         x: (batch, T, dim).
         bias: b(t), (batch or 1, T, width), or None.
 
@@ -40,7 +41,7 @@ def project(linear: nn.Linear, x: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None or not plain:
         out: Tensor = linear(x)
         return out if bias is None else out + bias.to(out.dtype)
-    return added_product(bias.to(linear.bias.dtype), x, linear.weight.T, linear.bias)
+    return added_product(bias.to(linear.weight.dtype), x, linear.weight.T, linear.bias)
 
 
 def added_product(rows: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -79,7 +80,16 @@ def added_product(rows: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None =
     return product(own, flat, weight).view(shape)
 
 
-_IDENTITY = PositionModel(Frame(dim=1, heads=1, layers=1, max_length=1))
+_FRAME = Frame(dim=1, heads=1, layers=1, max_length=1)
+_IDENTITY = PositionModel(_FRAME)
+
+
+class _Unscaled(PositionModel):
+    def scale(self, head_dim: int) -> float:
+        return 1.0
+
+
+_UNSCALED = _Unscaled(_FRAME)
 
 
 class Attention(nn.Module):
@@ -110,10 +120,11 @@ class Attention(nn.Module):
         self.layer = layer
         self.causal = causal
         self.heads = config.num_attention_heads
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+        bias = Recipe.of(config).bias
+        self.query = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
         if config.attention_temperature == "learned":
             self.temperature = nn.Parameter(torch.full((self.heads,), 1 / math.log(config.training_length)))
 
@@ -297,7 +308,16 @@ class Attention(nn.Module):
 
 
 class CrossAttention(Attention):
-    """Attention of the decoder to the source."""
+    """Attention of the decoder to the source; unscaled where the recipe says so.
+
+    Args:
+        config: sizes and dropout.
+        layer: index of the block, from 0.
+    """
+
+    def __init__(self, config: FloaterConfig, layer: int) -> None:
+        super().__init__(config, layer)
+        self.scaled = Recipe.of(config).scale_cross_attention
 
     def forward(  # type: ignore[override]
         self,
@@ -341,4 +361,4 @@ class CrossAttention(Attention):
             if isinstance(cache, EncoderDecoderCache):
                 k, v = cache.cross_attention_cache.update(k, v, layer)
                 cache.is_updated[layer] = True
-        return self.attend(q, k, v, _IDENTITY, None, key_valid, layer, sharpen)
+        return self.attend(q, k, v, _IDENTITY if self.scaled else _UNSCALED, None, key_valid, layer, sharpen)

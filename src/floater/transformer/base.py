@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -21,6 +20,7 @@ from floater.positions import Positions
 from floater.transformer.blocks import DecoderBlock, EncoderBlock
 from floater.transformer.config import FloaterConfig
 from floater.transformer.halting import Halting
+from floater.transformer.recipe import Recipe
 from floater.transformer.stacks import Stack
 
 # what Hugging Face's Trainer and generate pass along and what changes no result here
@@ -110,10 +110,11 @@ def cached(cache: Cache | None) -> int:
     return int(cache.get_seq_length())
 
 
-def embed(embedding: nn.Embedding, ids: Tensor | None, embeds: Tensor | None) -> Tensor:
-    """Token embeddings scaled by sqrt(d) (Vaswani et al. 2017, section 3.4).
+def embed(recipe: Recipe, embedding: nn.Embedding, ids: Tensor | None, embeds: Tensor | None) -> Tensor:
+    """Token embeddings, by the recipe scaled by sqrt(d) (Vaswani et al. 2017, section 3.4).
 
     Args:
+        recipe: says whether they are.
         embedding: the table.
         ids: (batch, T), or
         embeds: (batch, T, dim), rows of the table, not yet scaled.
@@ -125,13 +126,39 @@ def embed(embedding: nn.Embedding, ids: Tensor | None, embeds: Tensor | None) ->
         ValueError: unless exactly one of ids and embeds is given.
 
     Example:
-        >>> embed(nn.Embedding.from_pretrained(torch.ones(3, 4)), torch.tensor([[2]]), None)
+        >>> table = nn.Embedding.from_pretrained(torch.ones(3, 4))
+        >>> embed(Recipe(), table, torch.tensor([[2]]), None)
         tensor([[[2., 2., 2., 2.]]])
     """
     if (ids is None) == (embeds is None):
         raise ValueError("give exactly one of input_ids and inputs_embeds")
     x: Tensor = embedding(ids) if embeds is None else embeds
-    return x * math.sqrt(embedding.embedding_dim)
+    factor = recipe.embedding_factor(embedding.embedding_dim)
+    return x if factor == 1.0 else x * factor
+
+
+def init_roles(stack: Stack) -> None:
+    """Draw the weights of a stack whose size depends on what they are for: queries, and the residual stream.
+
+    Args:
+        stack: its other weights are drawn already.
+    """
+    config, recipe = stack.config, stack.recipe
+    head_dim = config.hidden_size // config.num_attention_heads
+    gain, cross = stack.position.query_gain(head_dim), 1.0 if recipe.scale_cross_attention else head_dim**-0.5
+    for block in stack.blocks:
+        assert isinstance(block, EncoderBlock)
+        if gain != 1.0:
+            recipe.init_linear(block.attention.query.weight, gain)
+        writes = [block.attention.output, block.feed_forward.outer]
+        if isinstance(block, DecoderBlock):
+            writes.append(block.cross_attention.output)
+            if cross != 1.0:
+                recipe.init_linear(block.cross_attention.query.weight, cross)
+        if recipe.initialization == "gpt":
+            for linear in writes:
+                count = len(writes) * len(stack.blocks) * stack.repeats
+                recipe.init_linear(linear.weight, count**-0.5)
 
 
 class FloaterPreTrainedModel(PreTrainedModel):
@@ -144,6 +171,10 @@ class FloaterPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _no_split_modules = [EncoderBlock.__name__, DecoderBlock.__name__]  # noqa: RUF012
     _keep_in_fp32_modules_strict = ["position.frequency"]  # noqa: RUF012 (see `floater.encodings.precise`)
+
+    def __init__(self, config: FloaterConfig) -> None:
+        super().__init__(config)
+        self.recipe = Recipe.of(config)
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Self:
@@ -175,22 +206,20 @@ class FloaterPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
+            self.recipe.init_linear(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=self.config.hidden_size**-0.5)
-        elif isinstance(module, nn.LayerNorm):
+            self.recipe.init_embedding(module.weight)
+        elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
             nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
+            if isinstance(module, nn.LayerNorm):
+                nn.init.zeros_(module.bias)
         elif isinstance(module, Halting):
             nn.init.ones_(module.probability.bias)
         elif isinstance(module, Stack):
             # its projections are initialised by now; weights of a checkpoint are left alone by nn.init
-            gain = module.position.query_gain(self.config.hidden_size // self.config.num_attention_heads)
-            for block in module.blocks if gain != 1.0 else ():
-                assert isinstance(block, EncoderBlock)
-                nn.init.xavier_uniform_(block.attention.query.weight, gain=gain)
+            init_roles(module)
         elif isinstance(module, PositionModel):
             # a position model draws all of its parameters at once: keep those that a checkpoint gave
             loaded = [(p, p.clone()) for p in module.parameters() if getattr(p, "_is_hf_initialized", False)]
@@ -216,6 +245,12 @@ class FloaterPreTrainedModel(PreTrainedModel):
                 "the default"
             )
         super()._set_gradient_checkpointing(enable, gradient_checkpointing_func, every_n_layers)
+
+    def scaled(self, hidden: Tensor) -> Tensor:
+        """Scale what the output matrix reads by d^-1/2 where the recipe says so and the matrix is tied."""
+        if not (self.recipe.scale_logits and self.config.tie_word_embeddings):
+            return hidden
+        return hidden * float(hidden.shape[-1] ** -0.5)
 
     def ponder_loss(self, costs: list[Tensor]) -> Tensor | None:
         """The weighted sum of what halting cost in stacks of blocks; None without halting."""

@@ -14,6 +14,7 @@ from floater.encodings import PositionModel
 from floater.transformer.attention import Attention, CrossAttention
 from floater.transformer.config import FloaterConfig
 from floater.transformer.memory import Earlier
+from floater.transformer.recipe import Recipe
 
 
 class FeedForward(nn.Module):
@@ -25,8 +26,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__()
-        self.inner = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.outer = nn.Linear(config.intermediate_size, config.hidden_size)
+        bias = Recipe.of(config).bias
+        self.inner = nn.Linear(config.hidden_size, config.intermediate_size, bias=bias)
+        self.outer = nn.Linear(config.intermediate_size, config.hidden_size, bias=bias)
         self.activation = ACT2FN[config.activation_function]
         self.dropout = nn.Dropout(config.activation_dropout)
 
@@ -37,7 +39,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """x + sublayer(x) with a layer norm after the sum, or with `norm_first` before the sub-layer.
+    """x + sublayer(x) with a norm after the sum, or with `norm_first` before the sub-layer.
 
     Args:
         config: size, dropout and `norm_first`.
@@ -52,7 +54,7 @@ class Residual(nn.Module):
 
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(config.hidden_size)
+        self.norm = Recipe.of(config).normalization(config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
         self.norm_first = config.norm_first
 

@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig
 
 from floater.encodings.model import one_of
 from floater.transformer.reading import Reading, check_temperature
+from floater.transformer.recipe import Recipe
 from floater.transformer.times import Times
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -80,6 +81,10 @@ class FloaterConfig(PreTrainedConfig):
         activation_dropout: inside the feed-forward layers.
         activation_function: of the feed-forward layers, by its Hugging Face name.
         norm_first: pre-norm blocks with a last norm, instead of post-norm.
+        recipe: how the Transformer around the encoding is initialised, scaled and normalised: a name of
+            `floater.transformer.RECIPES`, or a mapping of `preset`, such a name, and of what differs from it
+            (see `Recipe`). None takes the recipe on the encoding's card: "bert" for BERT's and TUPE's,
+            else "transformer".
         attention: "softmax", or "linear" in time (Katharopoulos et al. 2020) for position models that leave
             the attention matrix alone.
         share_layers: one block, applied as often as there are layers (Dehghani et al. 2019).
@@ -127,6 +132,7 @@ class FloaterConfig(PreTrainedConfig):
     activation_dropout: float | int = 0.0
     activation_function: str = "relu"
     norm_first: bool = False
+    recipe: str | dict[str, Any] | None = None
     attention: str = "softmax"
     share_layers: bool = False
     halting: float | None = None
@@ -161,6 +167,8 @@ class FloaterConfig(PreTrainedConfig):
             if self.position_options:
                 raise ValueError("position is a list; options stand in its entries, not in position_options")
             self.position, self.position_options = "compose", {"models": self.position}
+        if self.recipe is not None:
+            Recipe.of(self)
         Times.of(self.times, self.training_length)
         Reading.of(self.reading)
         if self.attention_temperature is not None:

@@ -45,6 +45,7 @@ from floater.transformer.outputs import (
 )
 from floater.transformer.placement import fitted, place
 from floater.transformer.reading import Reading
+from floater.transformer.recipe import HeadTransform
 from floater.transformer.stacks import Encoder
 
 
@@ -106,7 +107,7 @@ class FloaterModel(FloaterPreTrainedModel):
             TypeError: if an argument would be ignored.
         """
         refuse(self, kwargs)
-        x = embed(self.embedding, input_ids, inputs_embeds)
+        x = embed(self.recipe, self.embedding, input_ids, inputs_embeds)
         earlier = cached(past_key_values)
         if memory is not None:
             if past_key_values is not None or positions is not None:
@@ -141,6 +142,8 @@ class FloaterModel(FloaterPreTrainedModel):
 class FloaterForMaskedLM(FloaterPreTrainedModel):
     """An encoder that predicts masked tokens; the output matrix is the embedding's.
 
+    With the recipes of BERT and RoBERTa a `HeadTransform` comes before the output matrix.
+
     Args:
         config: sizes and position model.
 
@@ -160,6 +163,8 @@ class FloaterForMaskedLM(FloaterPreTrainedModel):
         super().__init__(bidirectional(config))
         self.loss_type = "ForMaskedLM"  # else Hugging Face reads it off the name of a subclass
         self.model = FloaterModel(config)
+        transforms = self.recipe.head == "transform"
+        self.transform = HeadTransform(config) if transforms else nn.Identity()
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
         self.post_init()
 
@@ -179,7 +184,7 @@ class FloaterForMaskedLM(FloaterPreTrainedModel):
         are those of `FloaterModel.forward`.
         """
         found = self.model.encode(input_ids, attention_mask, inputs_embeds, **kwargs)
-        logits = self.lm_head(found.last_hidden_state)
+        logits = self.lm_head(self.scaled(self.transform(found.last_hidden_state)))
         loss = None
         if labels is not None:
             loss = self.loss_function(
@@ -338,7 +343,7 @@ class FloaterForCausalLM(FloaterPreTrainedModel, FloaterGenerationMixin):
         found = self.model.encode(
             input_ids, attention_mask, inputs_embeds, past_key_values, reading=reading, **kwargs
         )
-        logits = self.lm_head(found.last_hidden_state)
+        logits = self.lm_head(self.scaled(found.last_hidden_state))
         loss = None
         if labels is not None:
             documents = kwargs.get("document_ids")

@@ -152,7 +152,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         auxiliary = total(
             auxiliary, self.ponder_loss(costs), getattr(encoder_outputs, "auxiliary_loss", None)
         )
-        logits, loss = self.lm_head(hidden), None
+        logits, loss = self.lm_head(self.scaled(hidden)), None
         if labels is not None:
             loss = self.loss_function(
                 logits,

@@ -111,7 +111,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
 
         The target length of the positions is the decoder's business. Source and target have one `reading`.
         """
-        x = embed(self.embedding, input_ids, inputs_embeds)
+        x = embed(self.recipe, self.embedding, input_ids, inputs_embeds)
         placed = replace(source_positions(attention_mask, x, positions), target_length=None)
         if input_ids is not None:
             placed = replace(placed, token=input_ids)
@@ -268,7 +268,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         cache: Any = past_key_values
         if self.uses_cache(use_cache, labels) and cache is None:
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        y = embed(self.embedding, decoder_input_ids, decoder_inputs_embeds)
+        y = embed(self.recipe, self.embedding, decoder_input_ids, decoder_inputs_embeds)
         placed = place(decoder_attention_mask, y.shape[1], cached(cache), y.device)
         read = inputs_embeds if input_ids is None else input_ids
         read = read if encoder_outputs is None else encoder_outputs[0]
@@ -288,7 +288,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         if self.config.halting is not None and decoder_attention_mask is None:
             counted = written(decoder_input_ids, labels, self.config.pad_token_id)
         hidden = self.decoder(y, placed, source, source_placed, cache, costs, counted, reading)
-        logits = self.lm_head(hidden)
+        logits = self.lm_head(self.scaled(hidden))
         auxiliary = total(
             auxiliary, self.ponder_loss(costs), getattr(encoder_outputs, "auxiliary_loss", None)
         )

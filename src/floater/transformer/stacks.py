@@ -17,6 +17,7 @@ from floater.transformer.config import FloaterConfig
 from floater.transformer.halting import Halting
 from floater.transformer.memory import Earlier, Memory, check_memory
 from floater.transformer.reading import Reading, check_reading, hold, spaced
+from floater.transformer.recipe import Recipe
 from floater.transformer.times import Times, check_times, randomised
 
 
@@ -49,6 +50,7 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
         vocabulary=config.vocab_size,
         causal=causal,
         horizon=None if times is None else times.horizon,
+        std=Recipe.of(config).table_std,
         **given,
     )
     if times is not None and site == "self":
@@ -94,7 +96,11 @@ class Stack(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.repeats = layers if config.share_layers else 1
         self.blocks = nn.ModuleList(map(blocks, range(1 if config.share_layers else layers)))
-        self.norm = nn.LayerNorm(config.hidden_size) if config.norm_first else nn.Identity()
+        self.recipe = recipe = Recipe.of(config)
+        self.embedding_norm, self.norm = (
+            recipe.normalization(config.hidden_size) if wanted else nn.Identity()
+            for wanted in (recipe.embedding_norm, config.norm_first)
+        )
         self.halting = None if config.halting is None else Halting(config.hidden_size, config.halting)
 
     def rule(self, reading: Reading | None, *, check: bool = True) -> Reading:
@@ -160,7 +166,7 @@ class Stack(nn.Module):
             if costs is not None:
                 costs.append(found.cost(counted))
         out: Tensor = self.norm(x)
-        return out
+        return self.dropout(out) if self.recipe.final_dropout else out
 
 
 class Encoder(Stack):
@@ -256,7 +262,7 @@ class Encoder(Stack):
             )
             return out
 
-        x = self.dropout(self.position.embed(x, state))
+        x = self.dropout(self.embedding_norm(self.position.embed(x, state)))
         every = cache is not None or memory is not None
         x = self.steps(x, state, positions, step, every=every, costs=costs, counted=counted)
         if memory is not None:
@@ -337,6 +343,6 @@ class Decoder(Stack):
             )
             return out
 
-        x = self.dropout(self.position.embed(x, state))
+        x = self.dropout(self.embedding_norm(self.position.embed(x, state)))
         every = cache is not None
         return self.steps(x, state, positions, step, every=every, costs=costs, counted=counted)

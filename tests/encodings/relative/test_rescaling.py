@@ -11,7 +11,25 @@ from floater.encodings.relative.rescaling import rescaled
 SIZES = {"dim": 64, "heads": 2, "layers": 1, "max_length": 128}  # heads of 32
 LINEAR = {"rope_type": "linear", "factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+LONG = {
+    "rope_type": "longrope",
+    "factor": 4.0,
+    "short_factor": [1.0 + 0.01 * i for i in range(16)],
+    "long_factor": [1.0 + 0.5 * i for i in range(16)],
+}
+PROPORTIONAL = {"rope_type": "proportional", "partial_rotary_factor": 0.25}
 RULES = [
+    LLAMA3,
+    {**LLAMA3, "factor": 2.0, "low_freq_factor": 2.5, "high_freq_factor": 3.0},
+    PROPORTIONAL,
+    {**PROPORTIONAL, "partial_rotary_factor": 0.7, "factor": 3.0},
     LINEAR,
     YARN,
     {**YARN, "factor": 1.0},
@@ -44,6 +62,57 @@ def test_frequencies_and_factor_are_those_of_transformers(scaling, base):
     assert own == pytest.approx(factor, rel=1e-6)
 
 
+@pytest.mark.parametrize("length", [64, 128, 129, 500])
+@pytest.mark.parametrize("more", [{}, {"attention_factor": 1.3}, {"factor": 1.0}])
+def test_longrope_is_that_of_transformers_at_the_declared_length(length, more):
+    scaling = LONG | more
+    wanted, factor = ROPE_INIT_FUNCTIONS["longrope"](llama(scaling), "cpu", seq_len=length)
+    found, own = rescaled(32, 10000.0, 128, scaling | {"length": max(length, 128)})
+    torch.testing.assert_close(found.float(), wanted, rtol=1e-6, atol=1e-9)
+    assert own == pytest.approx(factor, rel=1e-6)
+    if not more:
+        assert torch.equal(
+            rescaled(32, 10000.0, 128, scaling)[0], rescaled(32, 10000.0, 128, scaling | {"length": 512})[0]
+        )
+
+
+@pytest.mark.parametrize("scaling", [LINEAR, YARN, LLAMA3])
+@pytest.mark.parametrize("partial", [0.25, 0.5])
+def test_rules_scale_what_rotates(scaling, partial):
+    wanted, _ = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](
+        llama({**scaling, "partial_rotary_factor": partial}), "cpu"
+    )
+    found, _ = build("rotary", **SIZES, scaling=scaling, partial=partial).frequencies(torch.device("cpu"))
+    torch.testing.assert_close(found.float(), wanted, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("pairs", ["half", "interleaved"])
+def test_what_does_not_rotate_stays(pairs):
+    model = build("rotary", **SIZES, partial=0.25, pairs=pairs)
+    whole = build("rotary", **(SIZES | {"dim": 16}), pairs=pairs)
+    x = torch.randn(2, 9, 2, 32)
+    found, _, v = model.qkv(x, x, x, model.prepare(Positions.arange(9)), 0)
+    part = x[..., :8]
+    wanted, _, _ = whole.qkv(part, part, part, whole.prepare(Positions.arange(9)), 0)
+    assert torch.equal(found[..., :8], wanted)
+    assert torch.equal(found[..., 8:], x[..., 8:])
+    assert v is x
+
+
+@pytest.mark.parametrize(
+    ("partial", "message"),
+    [
+        (0.0, "partial is 0.0; it must be above 0 and at most 1"),
+        (1.5, "partial is 1.5"),
+        (0.1, "head_dim is 32 times partial 0.1 is 3; rotary positions need an even one"),
+        (0.01, "head_dim is 32 times partial 0.01 is 0"),
+    ],
+)
+def test_parts_of_heads_that_cannot_rotate(partial, message):
+    with pytest.raises(PositionError, match=message):
+        build("rotary", **SIZES, partial=partial)
+
+
 @pytest.mark.parametrize(("factor", "length"), [(2.0, 256), (4.0, 200), (3.0, 128)])
 def test_dynamic_scaling_is_that_of_transformers_at_the_declared_length(factor, length):
     scaling = {"rope_type": "dynamic", "factor": factor}
@@ -64,7 +133,7 @@ def test_no_call_changes_a_dynamic_scale():
     torch.testing.assert_close(whole[:, :3], early)
 
 
-@pytest.mark.parametrize("scaling", [LINEAR, YARN])
+@pytest.mark.parametrize("scaling", [LINEAR, YARN, LLAMA3, PROPORTIONAL])
 @torch.no_grad()
 def test_llama_attends_the_same(scaling):
     torch.manual_seed(0)
@@ -100,6 +169,24 @@ def test_llama_attends_the_same(scaling):
         ({"rope_type": "linear", "factor": 0.5}, "factor of scaling is 0.5; it must be at least 1"),
         ({**LINEAR, "beta_fast": 32}, "scaling has 'beta_fast'; rope_type 'linear' takes factor and"),
         ({**YARN, "beta_slow": 64}, "beta_fast is 32.0; it must be above beta_slow, 64"),
+        (
+            {"rope_type": "llama3", "factor": 8.0},
+            "scaling has no 'low_freq_factor', which rope_type 'llama3' needs",
+        ),
+        (
+            {**LLAMA3, "low_freq_factor": 4.0},
+            "high_freq_factor is 4.0; it must be above low_freq_factor, 4.0",
+        ),
+        (
+            {**LONG, "long_factor": [1.0]},
+            r"long_factor of scaling is \[1.0\]; it must be 16 positive numbers",
+        ),
+        ({**LONG, "short_factor": 2.0}, "short_factor of scaling is 2.0; it must be 16 positive numbers"),
+        ({**LONG, "length": 5}, "length of scaling is 5; it must be at least the training length 128"),
+        (
+            {**PROPORTIONAL, "partial_rotary_factor": 1.1},
+            "partial_rotary_factor is 1.1; it must be between 0 and 1",
+        ),
         ({"rope_type": "dynamic", "factor": 2.0, "length": 100}, "length of scaling is 100; .* length 128"),
     ],
 )

@@ -17,10 +17,10 @@ def heads(x):
     return torch.stack(x.split(WIDTH, -1), 1)
 
 
-def written_out(attention, read, value, bias):
-    """softmax(q k^T / sqrt(d) + bias) v of what queries and keys read, and what values do."""
+def written_out(attention, read, value, bias, terms=1):
+    """softmax(q k^T / sqrt(terms d) + bias) v of what queries and keys read, and what values do."""
     q, k = (heads(x) for x in read)
-    logits = q @ k.transpose(-1, -2) / math.sqrt(WIDTH) + bias
+    logits = q @ k.transpose(-1, -2) / math.sqrt(terms * WIDTH) + bias
     out = logits.softmax(-1) @ heads(attention.value(value))
     return attention.output(out.transpose(1, 2).flatten(-2))
 
@@ -61,7 +61,7 @@ def test_bert_ad_projects_positions_apart(layer):
     p = model.table.weight[:5]
     found, _ = attention(x, model, model.prepare(Positions.arange(5)), None, None)
     read = attention.query(x) + p @ model.query.weight.T, attention.key(x) + p @ model.key.weight.T
-    torch.testing.assert_close(found, written_out(attention, read, x, 0))
+    torch.testing.assert_close(found, written_out(attention, read, x, 0, terms=4))
 
 
 def test_bert_a_is_learned_positions_under_another_name():

@@ -51,7 +51,7 @@ class Learned(AddedVectors):
 
     def reset_parameters(self) -> None:
         for layer in self.blocks:
-            nn.init.normal_(self.table(layer).weight, std=self.frame.dim**-0.5)
+            self.frame.init_table(self.table(layer).weight)
 
     def table(self, layer: int) -> nn.Embedding:
         """The table of a block."""

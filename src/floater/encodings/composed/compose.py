@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from floater.encodings.card import Card
 from floater.encodings.composed.parts import Composite, Part
@@ -41,6 +42,10 @@ class Compose(Composite):
 
     def __init__(self, frame: Frame, *, models: Sequence[Part] = ("floater_relative", "sinusoidal")) -> None:
         super().__init__(frame, models)
+
+    @classmethod
+    def named_parts(cls, given: Mapping[str, Any]) -> Sequence[Part]:
+        return list(given["models"])
 
     def acting(self, layer: int) -> Sequence[int]:
         return range(len(self.parts))

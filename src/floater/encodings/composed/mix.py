@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from floater.encodings.card import Card
 from floater.encodings.composed.parts import Composite, Part
@@ -42,6 +43,10 @@ class Mix(Composite):
             raise PositionError(f"every is {every}; it must be at least 2")
         super().__init__(frame, (model, other))
         self.every = every
+
+    @classmethod
+    def named_parts(cls, given: Mapping[str, Any]) -> Sequence[Part]:
+        return [given[key] for key in ("model", "other") if key in given]
 
     def acting(self, layer: int) -> Sequence[int]:
         return (int((layer + 1) % self.every == 0),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -73,6 +74,18 @@ class Composite(PositionModel):
         trees = {kind.needs for kind in kinds if hasattr(kind, "needs")}
         if trees:
             self.needs = "tree" if "tree" in trees else trees.pop()
+
+    @classmethod
+    def recipe(cls, given: Mapping[str, Any]) -> str:
+        """That of the first part that has another than the plain Transformer's."""
+        parts = map(named, cls.named_parts(given))
+        found = [catalogue()[name].recipe(own) for name, own in parts if name in catalogue()]
+        return next((recipe for recipe in found if recipe != cls.card.recipe), cls.card.recipe)
+
+    @classmethod
+    def named_parts(cls, given: Mapping[str, Any]) -> Sequence[Part]:
+        """Return the parts that options name."""
+        raise NotImplementedError(f"{cls.__name__} must define named_parts")
 
     @property
     def models(self) -> list[PositionModel]:
@@ -185,6 +198,7 @@ def _built(part: Part, frame: Frame) -> PositionModel:
         vocabulary=frame.vocabulary,
         causal=frame.causal,
         horizon=frame.horizon,
+        std=frame.std,
         **options,
     )
 
@@ -194,7 +208,7 @@ def _together(card: Card, cards: Sequence[Card]) -> Card:
     points = {part.point for part in cards} - {"none"}
     point: Point = "both" if len(points) > 1 else points.pop() if points else "none"
     exceptions = {key: why for part in cards for key, why in part.exceptions.items()}
-    return Card(card.paper, card.link, point, card.equation, card.parameters, exceptions=exceptions)
+    return replace(card, point=point, exceptions=exceptions)
 
 
 def _sum(terms: Sequence[Tensor | None]) -> Tensor | None:

@@ -56,7 +56,7 @@ class LanguageSpecific(PositionModel):
         return self.frame.max_length
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.table, std=self.frame.dim**-0.5)
+        self.frame.init_table(self.table)
 
     def prepare(self, positions: Positions) -> Tensor:
         query = counted(positions.query, "positions of a language", self.bound)

@@ -58,6 +58,9 @@ class Deberta(PositionModel):
     read; keys, values and the residual do not see it. It is bounded: positions past its table are an error.
     Distances are clipped, as in the paper.
 
+    The projections of P have biases in the released code, version 1 that of queries, later ones both:
+    bias=True. That of keys adds the same number to all logits of a query, so only that of queries is here.
+
     Later versions use logarithmic buckets and a layer norm on P, and project P as the block projects what it
     reads, biases included (share_att_key): share=True.
 
@@ -71,6 +74,7 @@ class Deberta(PositionModel):
         norm: whether P goes through a layer norm (versions 2 and 3).
         share: project P with the block's own projections of queries and keys (versions 2 and 3).
         absolute: whether the last block's queries read absolute positions.
+        bias: whether P's projection of queries has a bias, as in the released code; goes with share=False.
 
     Raises:
         PositionError: if an option is not valid; in `prepare`, if positions are real or past the table.
@@ -112,6 +116,7 @@ class Deberta(PositionModel):
         norm: bool = False,
         share: bool = False,
         absolute: bool = True,
+        bias: bool = False,
     ) -> None:
         super().__init__(frame)
         one_of("terms", terms, ("both", "content_to_position", "position_to_content"))
@@ -133,13 +138,18 @@ class Deberta(PositionModel):
         self.terms = 2 if terms == "both" else 1
         dim, layers = frame.dim, frame.layers
 
-        def projections(wanted: bool) -> nn.ModuleList:
+        if share and bias:
+            raise PositionError(
+                "bias is True, but with share=True P goes through the block's own projections"
+            )
+
+        def projections(wanted: bool, bias: bool = False) -> nn.ModuleList:
             used = layers if wanted and not share else 0
-            return nn.ModuleList(nn.Linear(dim, dim, bias=False) for _ in range(used))
+            return nn.ModuleList(nn.Linear(dim, dim, bias=bias) for _ in range(used))
 
         self.table = nn.Embedding(2 * self.span, dim)
         self.norm = nn.LayerNorm(dim) if norm else nn.Identity()
-        self.key, self.query = projections(self.c2p), projections(self.p2c)
+        self.key, self.query = projections(self.c2p), projections(self.p2c, bias)
         self.absolute = nn.Embedding(frame.max_length, dim) if absolute else None
         self.reset_parameters()
 
@@ -160,9 +170,11 @@ class Deberta(PositionModel):
     def reset_parameters(self) -> None:
         for module in self.modules():
             if isinstance(module, nn.Embedding):
-                nn.init.normal_(module.weight, std=self.frame.dim**-0.5)
+                self.frame.init_table(module.weight)
             elif isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
+                self.frame.init_linear(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,17 +24,23 @@ def rescaled(
     """Return the frequencies of rotary positions under a rule, and the factor of sines and cosines.
 
     Rules and keys are those of Hugging Face's `rope_parameters`: "linear" (position interpolation: Chen et
-    al. 2023), "dynamic" (NTK-aware scaling of the base), "yarn" (Peng et al. 2023, section 3). Keys of
-    attention are cached once they are rotated, so a rule depends on declared numbers, never on the length of
-    a call: "dynamic" reads the text length that the model is to serve from `length`.
+    al. 2023), "dynamic" (NTK-aware scaling of the base), "yarn" (Peng et al. 2023, section 3), "longrope" (a
+    factor found for each pair: Ding et al. 2024), "llama3" (by wavelength: Dubey et al. 2024),
+    "proportional" (the slowest pairs stand still: Barbero et al. 2024). Keys of attention are cached once
+    they are rotated, so a rule depends on declared numbers, never on the length of a call: "dynamic" and
+    "longrope" read the text length that the model is to serve from `length`.
 
     Args:
         dim: components that rotate; even.
         base: of the frequencies.
         trained: training length in tokens, unless `scaling` has `original_max_position_embeddings`.
-        scaling: None, or `rope_type` and its keys: `factor` (at least 1); for "dynamic" `length` (tokens,
-            factor times the training length by default); for "yarn" `attention_factor`, `beta_fast`,
-            `beta_slow`, `truncate`.
+        scaling: None, or `rope_type` and its keys: `factor` (at least 1; 1 by default for "proportional");
+            for "dynamic" `length` (tokens, factor times the training length by default); for "yarn"
+            `attention_factor`, `beta_fast`, `beta_slow`, `truncate`; for "longrope" `short_factor` and
+            `long_factor` (a number for each pair, that of texts up to the training length and of longer
+            ones), `length` as above and `attention_factor`; for "llama3" `low_freq_factor` and
+            `high_freq_factor`, training lengths over the wavelengths between which it smooths; for
+            "proportional" `partial_rotary_factor`, the share of the pairs that rotate.
         device: where the result lives.
 
     Returns:
@@ -64,8 +70,14 @@ def rescaled(
                 f"scaling has {key!r}; rope_type {name!r} takes {', '.join(valid)} "
                 "and original_max_position_embeddings"
             )
+    if name == "proportional":
+        given.setdefault("factor", 1.0)
     if not isinstance(given.get("factor"), int | float) or not 1 <= given["factor"] < math.inf:
         raise PositionError(f"factor of scaling is {given.get('factor')!r}; it must be at least 1")
+    required = inspect.signature(_RULES[name]).parameters
+    for key in valid:
+        if key not in given and required[key].default is inspect.Parameter.empty:
+            raise PositionError(f"scaling has no {key!r}, which rope_type {name!r} needs")
     return _RULES[name](dim, base, trained, device, **given)
 
 
@@ -84,11 +96,7 @@ def _dynamic(
     factor: float,
     length: float | None = None,
 ) -> tuple[Tensor, float]:
-    length = factor * trained if length is None else length
-    if length < trained:
-        raise PositionError(
-            f"length of scaling is {length}; it must be at least the training length {trained}"
-        )
+    length = _served(trained, factor, length)
     if dim < 4:
         raise PositionError(f"head_dim is {dim}; dynamic scaling needs at least 4")
     grown = factor * length / trained - (factor - 1)
@@ -127,8 +135,80 @@ def _yarn(
     return plain * (1 - interpolated) + plain / factor * interpolated, float(attention_factor)
 
 
+def _longrope(
+    dim: int,
+    base: float,
+    trained: int,
+    device: torch.device | None,
+    *,
+    factor: float,
+    short_factor: Sequence[float],
+    long_factor: Sequence[float],
+    length: float | None = None,
+    attention_factor: float | None = None,
+) -> tuple[Tensor, float]:
+    for name, numbers in (("short_factor", short_factor), ("long_factor", long_factor)):
+        whole = isinstance(numbers, Sequence) and all(isinstance(n, int | float) and n > 0 for n in numbers)
+        if not whole or len(numbers) != dim // 2:
+            raise PositionError(f"{name} of scaling is {numbers!r}; it must be {dim // 2} positive numbers")
+    chosen = long_factor if _served(trained, factor, length) > trained else short_factor
+    if attention_factor is None:
+        attention_factor = math.sqrt(1 + math.log(factor) / math.log(trained))
+    divisor = torch.tensor(chosen, dtype=torch.float64, device=device)
+    return frequencies(dim, base, device) / divisor, float(attention_factor)
+
+
+def _llama3(
+    dim: int,
+    base: float,
+    trained: int,
+    device: torch.device | None,
+    *,
+    factor: float,
+    low_freq_factor: float,
+    high_freq_factor: float,
+) -> tuple[Tensor, float]:
+    if not high_freq_factor > low_freq_factor > 0:
+        raise PositionError(
+            f"high_freq_factor is {high_freq_factor}; it must be above low_freq_factor, {low_freq_factor}, "
+            "and that above 0"
+        )
+    plain = frequencies(dim, base, device)
+    turns = trained * plain / (2 * math.pi)
+    kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
+    return plain * kept + plain / factor * (1 - kept), 1.0
+
+
+def _proportional(
+    dim: int,
+    base: float,
+    trained: int,
+    device: torch.device | None,
+    *,
+    factor: float,
+    partial_rotary_factor: float = 1.0,
+) -> tuple[Tensor, float]:
+    if not 0 <= partial_rotary_factor <= 1:
+        raise PositionError(f"partial_rotary_factor is {partial_rotary_factor}; it must be between 0 and 1")
+    turning = torch.arange(dim // 2, device=device) < int(partial_rotary_factor * dim // 2)
+    return frequencies(dim, base, device) * turning / factor, 1.0
+
+
+def _served(trained: int, factor: float, length: float | None) -> float:
+    """Return the declared length of texts, by default `factor` training lengths."""
+    length = factor * trained if length is None else length
+    if length < trained:
+        raise PositionError(
+            f"length of scaling is {length}; it must be at least the training length {trained}"
+        )
+    return length
+
+
 _RULES: dict[str, Callable[..., tuple[Tensor, float]]] = {
     "linear": _linear,
     "dynamic": _dynamic,
     "yarn": _yarn,
+    "longrope": _longrope,
+    "llama3": _llama3,
+    "proportional": _proportional,
 }

@@ -29,16 +29,19 @@ class Rotary(PositionModel):
         pairs: "interleaved", components 2i and 2i + 1 (the paper); "half", components i and i + head_dim / 2
             (GPT-NeoX and most models since).
         base: of the frequencies, above 1.
+        partial: share of the components of a head that rotate, the first ones (GPT-NeoX: 0.25), above 0 and
+            at most 1; rounded down to whole components, of which there must be an even number.
         scaling: None, or a rule that rescales the frequencies for longer texts: a mapping with `rope_type`
-            "linear", "dynamic" or "yarn" and `factor`; see `floater.encodings.relative.rescaling.rescaled`.
-            Rotated keys are cached, so "dynamic" scales for a declared `length`, not for that of a call.
+            "linear", "dynamic", "yarn", "longrope", "llama3" or "proportional" and its keys; see
+            `floater.encodings.relative.rescaling.rescaled`. Rotated keys are cached, so "dynamic" and
+            "longrope" scale for a declared `length`, not for that of a call.
         uncovered: pairs whose period exceeds max_length tokens: "keep" them, "cut" their frequency to zero
             (FoPE), or "round" all periods to whole tokens (Resonance RoPE); see
             `floater.encodings.relative.waves.covered`. Rounding follows scaling; cutting goes by the
             frequencies before it.
 
     Raises:
-        PositionError: if head_dim is odd or an option is not valid.
+        PositionError: if the number of components that rotate is odd or an option is not valid.
 
     Example:
         >>> model = Rotary(Frame(dim=4, heads=2, layers=1, max_length=16))
@@ -62,22 +65,23 @@ class Rotary(PositionModel):
         *,
         pairs: str = "interleaved",
         base: float = 10000.0,
+        partial: float = 1.0,
         scaling: Mapping[str, Any] | None = None,
         uncovered: str = "keep",
     ) -> None:
         super().__init__(frame)
-        self.head_dim = check_pairs(frame, pairs, base)
+        self.turned = check_pairs(frame, pairs, base, partial)
         one_of("uncovered", uncovered, UNCOVERED)
-        rescaled(self.head_dim, base, frame.max_length, scaling)  # refuses what is not valid
+        rescaled(self.turned, base, frame.max_length, scaling)  # refuses what is not valid
         self.pairs, self.base, self.scaling, self.uncovered = pairs, base, scaling, uncovered
 
     def frequencies(self, device: torch.device) -> tuple[Tensor, float]:
-        """The frequencies of the pairs, (head_dim / 2,) in float64, and the factor of sines and cosines."""
+        """The frequencies of the pairs that rotate, (N,) in float64, and the factor of sines and cosines."""
         span = self.frame.max_length
-        scaled, factor = rescaled(self.head_dim, self.base, span, self.scaling, device)
+        scaled, factor = rescaled(self.turned, self.base, span, self.scaling, device)
         if self.uncovered == "cut":
             # training saw the plain periods; scaling comes after it and uncovers no more
-            plain = frequencies(self.head_dim, self.base, device)
+            plain = frequencies(self.turned, self.base, device)
             return scaled * (covered(plain, span, "cut") > 0), factor
         return covered(scaled, span, self.uncovered), factor
 
@@ -85,7 +89,7 @@ class Rotary(PositionModel):
         query = positions.query
         at, factor = self.frequencies(query.device)
         waves = Waves.of(query, at, torch.float64)
-        # (batch or 1, T, 1, head_dim / 2)
+        # (batch or 1, T, 1, N)
         return factor * waves.sin.transpose(1, 2), factor * waves.cos.transpose(1, 2)
 
     def qkv(
@@ -93,14 +97,18 @@ class Rotary(PositionModel):
     ) -> tuple[Tensor, Tensor, Tensor]:
         dtype = at_least_float32(q.dtype)
         sin, cos = (part.to(dtype) for part in state)
-        return turn(q, sin, cos, self.pairs), turn(k, sin, cos, self.pairs), v
+        if self.turned == q.shape[-1]:
+            return turn(q, sin, cos, self.pairs), turn(k, sin, cos, self.pairs), v
+        n = self.turned
+        q, k = (torch.cat([turn(x[..., :n], sin, cos, self.pairs), x[..., n:]], -1) for x in (q, k))
+        return q, k, v
 
 
-def check_pairs(frame: Frame, pairs: str, base: float) -> int:
-    """Return the width of a head, if its components form pairs.
+def check_pairs(frame: Frame, pairs: str, base: float, partial: float = 1.0) -> int:
+    """Return the number of components of a head that rotate, if they form pairs.
 
     Raises:
-        PositionError: if head_dim is odd, `pairs` is not valid, or `base` is not above 1.
+        PositionError: if that is odd or 0, `pairs` or `partial` is not valid, or `base` is not above 1.
 
     Example:
         >>> check_pairs(Frame(dim=8, heads=2, layers=1, max_length=16), "half", 10000.0)
@@ -109,10 +117,14 @@ def check_pairs(frame: Frame, pairs: str, base: float) -> int:
     one_of("pairs", pairs, ("interleaved", "half"))
     if not base > 1:
         raise PositionError(f"base is {base}; it must be above 1")
+    if not 0 < partial <= 1:
+        raise PositionError(f"partial is {partial}; it must be above 0 and at most 1")
     head_dim = frame.dim // frame.heads
-    if head_dim % 2:
-        raise PositionError(f"head_dim is {head_dim}; rotary positions need an even one")
-    return head_dim
+    turned = int(head_dim * partial)
+    if turned % 2 or not turned:
+        part = "" if turned == head_dim else f" times partial {partial} is {turned}"
+        raise PositionError(f"head_dim is {head_dim}{part}; rotary positions need an even one")
+    return turned
 
 
 def turn(x: Tensor, sin: Tensor, cos: Tensor, pairs: str) -> Tensor:

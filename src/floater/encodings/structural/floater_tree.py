@@ -42,7 +42,11 @@ class FloaterTree(FloaterRelative, Structured):
     Args:
         frame: the stack of blocks it serves; log(1 + max_length) is the span over which vectors start of
             order one.
-        width, hidden, start, tail, solver: see `floater_relative`.
+        width: of psi.
+        hidden: width of the field; None means `width`.
+        start: "small" or "zero"; see `floater_relative`.
+        tail: subtract a learned logarithm of the distance; see `floater_relative`.
+        solver: a method of `floater.flow.solve`.
 
     Raises:
         PositionError: if an option is not valid, or the positions have no tree.

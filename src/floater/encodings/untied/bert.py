@@ -38,6 +38,7 @@ class BertA(Learned):
         point="absolute",
         equation="((x_t + p_t) W_Q) ((x_s + p_s) W_K) / sqrt(d_h)",
         parameters="t_max * d",
+        recipe="bert",
         survey=SurveyRow(
             "absolute", "APE", learnable=True, recurring=False, unbound=False, parameters="t_max*d"
         ),
@@ -73,6 +74,7 @@ class BertR(PositionModel):
         point="both",
         equation="((x_t + p_t) W_Q) ((x_s + p_s) W_K) / sqrt(d_h) + b_{bucket(s-t)}",
         parameters="t_max * d + buckets * h",
+        recipe="bert",
         exceptions={"real": "a table has nothing between whole positions or distances"},
     )
 
@@ -104,8 +106,8 @@ class BertR(PositionModel):
 class BertAD(PositionModel):
     """BERT-A with other projections for positions than for words (section 4.3).
 
-    Queries are x_t W_Q + p_t U_Q and keys x_s W_K + p_s U_K in every block; U_Q and U_K are shared by blocks,
-    as TUPE's are. Values read words alone. Bounded.
+    Queries are x_t W_Q + p_t U_Q and keys x_s W_K + p_s U_K in every block, their product of four terms over
+    sqrt(4 head_dim); U_Q and U_K are shared by blocks, as TUPE's are. Values read words alone. Bounded.
 
     Args:
         frame: the stack of blocks it serves; max_length positions.
@@ -123,8 +125,9 @@ class BertAD(PositionModel):
         paper="Ke et al. 2021",
         link=_LINK,
         point="absolute",
-        equation="(x_t W_Q + p_t U_Q) (x_s W_K + p_s U_K) / sqrt(d_h)",
+        equation="(x_t W_Q + p_t U_Q) (x_s W_K + p_s U_K) / sqrt(4 d_h)",
         parameters="t_max * d + 2 * d * d",
+        recipe="bert",
         exceptions={"real": "a table has nothing between whole positions"},
     )
 
@@ -140,9 +143,12 @@ class BertAD(PositionModel):
         return self.frame.max_length
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.table.weight, std=self.frame.dim**-0.5)
+        self.frame.init_table(self.table.weight)
         for linear in (self.query, self.key):
-            nn.init.xavier_uniform_(linear.weight)
+            self.frame.init_linear(linear.weight)
+
+    def scale(self, head_dim: int) -> float:
+        return super().scale(4 * head_dim)
 
     def prepare(self, positions: Positions) -> dict[Projection, Tensor]:
         whole_numbers(positions, "bert_ad", self.frame.max_length)

@@ -124,6 +124,7 @@ class UntiedCls(PositionBias):
             max_length=frame.max_length,
             site=frame.site,
             causal=frame.causal,
+            std=frame.std,
             **(options or {}),
         )
         more = ("embed", "block", "inputs", "projection", "qkv", "logits", "mask", "values")

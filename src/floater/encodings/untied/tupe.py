@@ -51,6 +51,7 @@ class TupeA(PositionBias):
         point="absolute",
         equation="q_t k_s / sqrt(2 d_h) + reset((p_t U_Q) (p_s U_K) / sqrt(2 d_h))",
         parameters="2 * d * d + t_max * d + 4 * d",
+        recipe="bert",
         exceptions={"real": "a table has nothing between whole positions"},
     )
     name = "tupe_a"
@@ -132,8 +133,9 @@ class TupeA(PositionBias):
 class TupeR(TupeA):
     """TUPE-A and T5's bias on top, [CLS] untied from their sum (equation 11).
 
-    The bias is not scaled. The released code resets the two parts one by one, which gives theta one more
-    scalar per head; here the sum is reset, as in the paper.
+    The bias is not scaled; its scalars start with a standard deviation of 1, as in the released code, where
+    the rest has BERT's 0.02. That code resets the two parts one by one, which gives theta one more scalar per
+    head; here the sum is reset, as in the paper.
 
     Args:
         frame: the stack of blocks it serves; max_length positions.
@@ -156,6 +158,7 @@ class TupeR(TupeA):
         point="both",
         equation="q_t k_s / sqrt(2 d_h) + reset((p_t U_Q) (p_s U_K) / sqrt(2 d_h) + b_{bucket(s-t)})",
         parameters="2 * d * d + t_max * d + 4 * d + buckets * h",
+        recipe="bert",
         survey=SurveyRow(
             "both",
             "MAM",
@@ -187,7 +190,7 @@ class TupeR(TupeA):
     def reset_parameters(self) -> None:
         super().reset_parameters()
         if hasattr(self, "relative"):
-            self.relative.reset_parameters()
+            nn.init.normal_(self.relative.table.weight)
 
     def positions(self, positions: Positions) -> Tensor:
         relative: Tensor = self.relative.prepare(positions)

@@ -15,7 +15,7 @@ from transformers import AutoConfig
 from floater.positions import Positions
 from floater.tasks.tagging.data import PAD
 from floater.transformer import FloaterConfig
-from floater.transformer.base import FloaterPreTrainedModel, bidirectional, changed
+from floater.transformer.base import FloaterPreTrainedModel, bidirectional, changed, embed
 from floater.transformer.outputs import SequenceClassifier, with_auxiliary
 from floater.transformer.stacks import Encoder
 
@@ -129,7 +129,7 @@ class FloaterForDocuments(FloaterPreTrainedModel):
         for rows in order.chunk(GROUPS):
             kept = mask[rows][:, : max(int(mask[rows].sum(1).max()), 1)]
             ids = words[rows][:, : kept.shape[1]]
-            x = self.embedding(ids) * math.sqrt(self.config.hidden_size)
+            x = embed(self.words.recipe, self.embedding, ids, None)
             own: list[Tensor] = []
             vectors.append(mean(self.words(x, Positions.from_mask(kept), costs=own), kept))
             spent += [cost * (kept.sum() / mask.sum()) for cost in own]

@@ -3,7 +3,6 @@
 # mypy: disable-error-code="no-untyped-call,untyped-decorator"
 # (the base classes of transformers are untyped)
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from transformers.utils.generic import ModelOutput
 from floater.positions import Positions
 from floater.tasks.events.heads import NARROWEST, Gaps, LogNormalMixture, PiecewiseHazard
 from floater.transformer import FloaterConfig
-from floater.transformer.base import FloaterPreTrainedModel
+from floater.transformer.base import FloaterPreTrainedModel, embed
 from floater.transformer.stacks import Encoder
 
 CLOCKS = ("time", "index")
@@ -193,7 +192,7 @@ class FloaterForEvents(FloaterPreTrainedModel):
                 f"row {row}: events {index} and {index + 1} are at one time, which has no density; "
                 "set a resolution above 0"
             )
-        x = self.event(types.masked_fill(~mask, 0)) * math.sqrt(self.config.hidden_size)
+        x = embed(self.recipe, self.event, types.masked_fill(~mask, 0), None)
         if self.gap is not None:
             mean, std = self.config.log_gap or (0.0, 1.0)
             logs = (torch.where(follows, elapsed, 1.0).log() - mean) / std
