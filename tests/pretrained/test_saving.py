@@ -47,7 +47,9 @@ def test_a_flow_moves_to_a_model_with_another_head(tmp_path: Path, baked: bool) 
     if baked:
         floater.bake(model, 16)
     floater.save(model, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["floater.json", "floater.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "README.md", "floater.json", "floater.safetensors",
+    ]  # fmt: skip
     other = BertForMaskedLM(model.config.__class__(**{**model.config.to_dict(), "floater": None})).eval()
     other.set_attn_implementation("eager")
     other.bert.load_state_dict(model.bert.state_dict(), strict=False)

@@ -20,6 +20,12 @@ from floater.pretrained.find import Found, find
 from floater.pretrained.flows import Flows, Row, is_count, known_options
 from floater.pretrained.product import put_into, take_out
 
+GUARD = "floater: this model has a FLOATER flow; import floater before the model is loaded"
+"""What a plugged model's configuration needs in `fusion_config`; see `floater.pretrained.loading`."""
+
+_UNSAVED = "a plugged model that is in no folder yet: save_pretrained it first, then name that folder"
+"""Where a plugged model comes from: not from the folder of the model that it was, as PEFT would note."""
+
 
 @dataclass
 class Plug:
@@ -30,12 +36,14 @@ class Plug:
         injections: what each projection got, and the handle of its hook.
         hooks: handles of the bodies' hooks.
         frozen: parameters that were trainable before.
+        origin: the model's `name_or_path` before.
     """
 
     options: dict[str, Any]
     injections: list[tuple[nn.Module, Injection, RemovableHandle]] = field(default_factory=list)
     hooks: list[RemovableHandle] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)
+    origin: str | None = None
 
 
 @dataclass(frozen=True)
@@ -186,7 +194,9 @@ def plug(
     state.injections = [(module, i, module.register_forward_hook(i)) for module, i in made]
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()  # what was compiled without the hooks would go on without them
-    _record(model, {**state.options, "baked": None})
+    record(model, {**state.options, "baked": None})
+    if "name_or_path" in model.__dict__:
+        state.origin, model.name_or_path = str(model.name_or_path), _UNSAVED  # type: ignore[assignment]
     fields = {
         name: (width, tuple(row.name for row in rows if row.field == name)) for name, width in widths.items()
     }
@@ -213,7 +223,9 @@ def unplug(model: nn.Module) -> None:
     for parameter in state.frozen:
         parameter.requires_grad_(True)
     del model.floater, model.__dict__["_floater_plug"]
-    _record(model, None)
+    if state.origin is not None:
+        model.name_or_path = state.origin  # type: ignore[assignment]
+    record(model, None)
 
 
 def bake(model: nn.Module, length: int) -> None:
@@ -240,7 +252,7 @@ def bake(model: nn.Module, length: int) -> None:
     for module, injection, handle in state.injections:
         if put_into(module, injection):
             handle.remove()
-    _record(model, {**state.options, "baked": length})
+    record(model, {**state.options, "baked": length})
 
 
 def plugged(model: nn.Module) -> Plug | None:
@@ -296,8 +308,13 @@ def _device(model: nn.Module) -> Any:
     return next((p.device for p in model.parameters() if p.device.type != "meta"), None)
 
 
-def _record(model: nn.Module, options: dict[str, Any] | None) -> None:
-    """Note in the model's configuration how it is plugged; in its own copy, as others may share this one."""
+def record(model: nn.Module, options: dict[str, Any] | None) -> None:
+    """Note in the model's configuration how it is plugged; in its own copy, as others may share this one.
+
+    Args:
+        model: any.
+        options: the arguments of `plug` by name, and `baked`; None if it is not plugged.
+    """
     config = getattr(model, "config", None)
     if config is None:
         return
@@ -305,7 +322,12 @@ def _record(model: nn.Module, options: dict[str, Any] | None) -> None:
     for module in model.modules():
         if module.__dict__.get("config") is config:
             module.config = own
-    if options is None:
-        own.__dict__.pop("floater", None)
-    else:
+    fusions = dict(getattr(own, "fusion_config", None) or {})
+    fusions.pop(GUARD, None)
+    for name in ("floater", "fusion_config"):
+        own.__dict__.pop(name, None)
+    if options is not None:
         own.floater = options
+        fusions[GUARD] = True
+    if fusions:
+        own.fusion_config = fusions

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from floater.alignment import align
+from floater.pretrained.card import write_card
 from floater.pretrained.families import PlugError
 from floater.pretrained.plug import bake, flows_of, inner, need, plug, plugged, unplug
 
@@ -47,6 +47,7 @@ def save(model: nn.Module, directory: str | Path) -> None:
         "plug": {**state.options, "baked": flows.length},
     }
     (directory / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write_card(directory, model, whole=False)
 
 
 def load(directory: str | Path, model: nn.Module | None = None, **kwargs: Any) -> nn.Module:
@@ -76,7 +77,7 @@ def load(directory: str | Path, model: nn.Module | None = None, **kwargs: Any) -
         record = _json(directory / RECORD)
         if not {"model_type", "model_class", "model", "plug"} <= record.keys():
             raise PlugError(f"{directory / RECORD} is not one that floater.save wrote")
-        tensors = _tensors([directory / TENSORS], "")
+        tensors = read_tensors([directory / TENSORS], "")
         if model is None:
             if record["model"] is None:
                 raise PlugError(f"{directory / RECORD} does not name a model; give one to load the flow into")
@@ -87,18 +88,30 @@ def load(directory: str | Path, model: nn.Module | None = None, **kwargs: Any) -
                 f"{directory} holds no flow: neither {RECORD} nor a config.json of a plugged model is there"
             )
         record = {"model_type": saved["model_type"], "plug": saved["floater"]}
-        tensors = _tensors(sorted(directory.glob("*.safetensors")), "floater.")
         if model is None:
-            kind = _class(saved["architectures"][0])
-            with _expecting_flow(kind):
-                model = align(kind.from_pretrained(directory, **kwargs))
-    assert model is not None
-    return _filled(model, record, tensors, directory)
+            whole_model: nn.Module = _class(saved["architectures"][0]).from_pretrained(directory, **kwargs)
+            return whole_model
+        tensors = read_tensors(sorted(directory.glob("*.safetensors")), "floater.")
+    return fill(model, record, tensors, directory)
 
 
-def _filled(
-    model: nn.Module, record: Mapping[str, Any], tensors: Mapping[str, Tensor], directory: Path
+def fill(
+    model: nn.Module, record: Mapping[str, Any], tensors: Mapping[str, Tensor], directory: str | Path
 ) -> nn.Module:
+    """Plug a model as it was saved, and give it the flow.
+
+    Args:
+        model: not plugged, or plugged as the saved one was.
+        record: `model_type` and `plug`, how it was plugged.
+        tensors: of the flow, by their names in it.
+        directory: where they come from, for messages.
+
+    Returns:
+        The model.
+
+    Raises:
+        PlugError: if they do not fit; the model is left as it was.
+    """
     root = inner(model)
     kind = getattr(getattr(root, "config", None), "model_type", None)
     if kind != record["model_type"]:
@@ -133,7 +146,7 @@ def _filled(
     return model
 
 
-def _check_same(saved: Mapping[str, Any], own: Mapping[str, Any], directory: Path) -> None:
+def _check_same(saved: Mapping[str, Any], own: Mapping[str, Any], directory: str | Path) -> None:
     for name, value in saved.items():
         # neither blocks nor projections have an order
         here, there = (sorted(v) if isinstance(v, list | tuple) else v for v in (own[name], value))
@@ -154,7 +167,12 @@ def _json(file: Path) -> dict[str, Any]:
     return read
 
 
-def _tensors(files: list[Path], prefix: str) -> dict[str, Tensor]:
+def read_tensors(files: Sequence[Path], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, without it.
+
+    Raises:
+        PlugError: if a file cannot be read.
+    """
     tensors = {}
     for file in files:
         try:
@@ -172,14 +190,3 @@ def _class(name: str) -> Any:
     if kind is None:
         raise PlugError(f"transformers has no model class '{name}'; give the model to load the flow into")
     return kind
-
-
-@contextmanager
-def _expecting_flow(kind: Any) -> Iterator[None]:
-    """Keep transformers from reporting the flow's tensors as unexpected ones."""
-    known = kind._keys_to_ignore_on_load_unexpected
-    kind._keys_to_ignore_on_load_unexpected = [*(known or ()), r"^floater\."]
-    try:
-        yield
-    finally:
-        kind._keys_to_ignore_on_load_unexpected = known

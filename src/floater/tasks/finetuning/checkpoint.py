@@ -132,7 +132,7 @@ def start(
     config = _config(folder, checkpoint.config | head.config)
     if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id
-    own = unplugged(config)
+    own = bool(getattr(config, "floater", None))
     try:
         with _quiet():
             model, found = head.auto.from_pretrained(
@@ -174,9 +174,9 @@ def plug_in(model: PreTrainedModel, plug: Plug, own: str | None) -> None:
     """Plug FLOATER into a model as the settings ask, and leave what shall not be trained.
 
     Args:
-        model: not plugged.
+        model: not plugged, or with the flow of its checkpoint.
         plug: of the settings.
-        own: the directory of the checkpoint, if it has a flow of its own, which is taken.
+        own: the directory of the checkpoint, if it came with a flow of its own.
 
     Raises:
         DataError: if the model or the options cannot be used, or the flow is for another model.
@@ -189,8 +189,8 @@ def plug_in(model: PreTrainedModel, plug: Plug, own: str | None) -> None:
     try:
         if plug.options is not None:
             floater.plug(model, **plug.options)
-        if source := plug.flow or own:
-            floater.load(locate(source), model)
+        if plug.flow is not None:
+            floater.load(locate(plug.flow), model)
     except (OSError, TypeError, ValueError) as error:
         raise DataError(f"plug: {first_line(error)}") from error
     flow = flow_parameters(model)
@@ -221,20 +221,11 @@ def load_finished(
         raise DataError(f"{run} holds no trained model; a finished run has {folder}/config.json")
     tokenizer = load_tokenizer(str(folder))
     try:
-        config = _config(str(folder))
-        own = unplugged(config)
-        model = head.auto.from_config(config)
-        if own:
-            floater.load(folder, model)
+        model = head.auto.from_config(_config(str(folder)))
         fill(model, average([folder]), str(folder))
     except (OSError, SafetensorError) as error:
         raise DataError(f"{folder} holds no model that can be loaded: {first_line(error)}") from error
     return ready(model, device), tokenizer
-
-
-def unplugged(config: Any) -> bool:
-    """Whether a configuration says that its model was plugged; it says so no more."""
-    return bool(config.__dict__.pop("floater", None))
 
 
 def _config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:

@@ -1,0 +1,178 @@
+"""Transformers' own ways to load a model, made to bring a plugged model's flow along.
+
+A flow is part of a model as its head is: weights without it compute something else. `save_pretrained` writes
+it, but Transformers builds a model by the class of its configuration, finds no place for the flow's weights,
+and leaves them out with a note. So three methods that all models of Transformers share are wrapped here:
+
+- `from_pretrained`, in which every Auto class, pipeline and library above them ends, plugs the model that it
+  has loaded and reads the flow; `_from_config` plugs a new one.
+- `_load_from_state_dict`, by which a Trainer resumes and PEFT reads an adapter, refuses a flow's weights
+  where there is no flow.
+
+Without this library imported, Transformers must not load such a folder either. The configuration names GUARD
+as one of the fusions of modules that the model needs, and Transformers refuses those that it does not know,
+by every class and before it reads any weights. Alternatives stop less, or harm more: a model type of our own
+does not stop the model's own class and hides the type from whatever asks for it; an unknown quantization
+method is only warned about; weights under another name stop a Trainer's resume of the plugged model, too.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+# (the base class of transformers is untyped)
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils.hub import cached_file
+
+from floater.alignment import align
+from floater.pretrained.card import write_card
+from floater.pretrained.families import PlugError
+from floater.pretrained.plug import GUARD, bake, plug, plugged, record
+from floater.pretrained.saving import fill, read_tensors
+
+_PREFIX = "floater."
+_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+
+
+def install() -> None:
+    """Wrap the methods of `PreTrainedModel` that load and save; once."""
+    if getattr(PreTrainedModel.from_pretrained, "floater", False):
+        return
+    from_pretrained = PreTrainedModel.from_pretrained.__func__  # type: ignore[attr-defined]
+    from_config = PreTrainedModel._from_config.__func__  # type: ignore[attr-defined]
+    from_state_dict = PreTrainedModel._load_from_state_dict
+    save_pretrained = PreTrainedModel.save_pretrained
+
+    @wraps(from_pretrained)
+    def load(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        wanted = kwargs.pop("output_loading_info", False)
+        try:
+            model, info = from_pretrained(cls, *args, output_loading_info=True, **kwargs)
+        except ValueError as error:
+            if GUARD not in str(error):
+                raise
+            kwargs["fusion_config"] = {}  # all that the guard asks for is done below
+            with _expecting_flow(cls):
+                model, info = from_pretrained(cls, *args, output_loading_info=True, **kwargs)
+        info = _restore(model, info, kwargs)
+        return (model, info) if wanted else model
+
+    @wraps(from_config)
+    def build(cls: Any, config: Any, **kwargs: Any) -> Any:
+        model = from_config(cls, config, **kwargs)
+        if (options := _options(model)) is not None:
+            length = options.pop("baked")
+            plug(model, **options)
+            if length is not None:
+                bake(model, length)
+        return model
+
+    @wraps(from_state_dict)
+    def read(self: Any, state_dict: Mapping[str, Tensor], prefix: str, *args: Any, **kwargs: Any) -> None:
+        flow = prefix + _PREFIX
+        if not hasattr(self, "floater") and any(name.startswith(flow) for name in state_dict):
+            raise PlugError(
+                f"this {type(self).__name__} is not plugged, and the weights that it is to load have a flow: "
+                f"plug it first as theirs was (floater.plug), or leave out those that begin with '{flow}'"
+            )
+        from_state_dict(self, state_dict, prefix, *args, **kwargs)
+
+    @wraps(save_pretrained)
+    def save(self: Any, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        save_pretrained(self, save_directory, *args, **kwargs)
+        if plugged(self) is not None and kwargs.get("is_main_process", True):
+            write_card(Path(save_directory), self, whole=True)
+
+    load.floater = True  # type: ignore[attr-defined]
+    PreTrainedModel.from_pretrained = classmethod(load)  # type: ignore[assignment]
+    PreTrainedModel._from_config = classmethod(build)  # type: ignore[assignment, arg-type]
+    PreTrainedModel._load_from_state_dict = read  # type: ignore[method-assign]
+    PreTrainedModel.save_pretrained = save  # type: ignore[method-assign]
+
+
+def _restore(model: Any, info: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Plug a model that was loaded as it was saved.
+
+    Args:
+        model: as Transformers loaded it.
+        info: what it reports of the weights.
+        given: the arguments of `from_pretrained`.
+
+    Returns:
+        The report, less the flow.
+
+    Raises:
+        PlugError: if the flow cannot be had.
+    """
+    origin = str(getattr(model, "name_or_path", None) or "the weights")
+    options = _options(model)
+    unread = {name for name in info["unexpected_keys"] if _is_flow(name)}
+    if options is None:
+        if unread and plugged(model) is None:
+            raise PlugError(
+                f"{origin} has a flow, {min(unread)}, that {type(model).__name__} has no place for: its "
+                "configuration does not say how it is plugged; load the model that the flow belongs to, plug "
+                "it (floater.plug) and give it these weights"
+            )
+        return info
+    record(model, None)
+    written = {"model_type": model.config.model_type, "plug": options}
+    fill(model, written, _flow(origin, given), origin)
+    align(model)
+    model.name_or_path = origin  # it is the plugged model that is there
+    return {**info, "unexpected_keys": {name for name in info["unexpected_keys"] if not _is_flow(name)}}
+
+
+def _is_flow(name: str) -> bool:
+    return name.startswith(_PREFIX) or f".{_PREFIX}" in name
+
+
+def _options(model: Any) -> dict[str, Any] | None:
+    """How the configuration says that a model is plugged, if the model is not."""
+    options = getattr(getattr(model, "config", None), "floater", None)
+    return dict(options) if isinstance(options, Mapping) and plugged(model) is None else None
+
+
+def _flow(origin: str, given: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The weights of the flow among those that a model was loaded from."""
+    if given.get("state_dict") is not None:
+        weights = given["state_dict"]
+        return {name.removeprefix(_PREFIX): t for name, t in weights.items() if name.startswith(_PREFIX)}
+    hub = {name: given[name] for name in _HUB if given.get(name) is not None}
+    hub["_raise_exceptions_for_missing_entries"] = False
+
+    def file(name: str) -> Path | None:
+        found = cached_file(origin, name, **hub)
+        return None if found is None else Path(found)
+
+    def variant(name: str) -> str:
+        stem, ending = name.rsplit(".", 1)
+        return f"{stem}.{given['variant']}.{ending}" if given.get("variant") else name
+
+    if (whole := file(variant(SAFE_WEIGHTS_NAME))) is not None:
+        return read_tensors([whole], _PREFIX)
+    if (index := file(variant(SAFE_WEIGHTS_INDEX_NAME))) is None:
+        raise PlugError(f"{origin} holds no {SAFE_WEIGHTS_NAME}; a flow is read from safetensors alone")
+    shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    names = sorted({shard for name, shard in shards.items() if name.startswith(_PREFIX)})
+    return read_tensors([found for name in names if (found := file(name)) is not None], _PREFIX)
+
+
+@contextmanager
+def _expecting_flow(kind: Any) -> Iterator[None]:
+    """Keep transformers from reporting the flow's tensors as unexpected ones."""
+    known = kind._keys_to_ignore_on_load_unexpected
+    kind._keys_to_ignore_on_load_unexpected = [*(known or ()), r"^floater\."]
+    try:
+        yield
+    finally:
+        kind._keys_to_ignore_on_load_unexpected = known

@@ -1,0 +1,306 @@
+"""A plugged model that is loaded in an ordinary way is plugged, or refused with a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
+from torch import Tensor
+from transformers import AutoConfig, AutoModel, Trainer, TrainingArguments, pipeline
+
+import floater
+from floater.pretrained import FAMILIES, PlugError
+
+from . import zoo
+
+AUTO = {
+    "ForCausalLM": "AutoModelForCausalLM",
+    "LMHeadModel": "AutoModelForCausalLM",
+    "ForMaskedLM": "AutoModelForMaskedLM",
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "ForPreTraining": "AutoModelForPreTraining",
+    "ForImageClassification": "AutoModelForImageClassification",
+    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
+    "MTModel": "AutoModelForSeq2SeqLM",
+    "EncoderDecoderModel": "AutoModelForSeq2SeqLM",
+}
+
+
+def auto(model: Any) -> Any:
+    """The Auto class of a model's head."""
+    if "Whisper" in type(model).__name__:
+        return transformers.AutoModelForSpeechSeq2Seq
+    name = next(name for ending, name in AUTO.items() if type(model).__name__.endswith(ending))
+    return getattr(transformers, name)
+
+
+def trained(name: str) -> Any:
+    model = zoo.build(name)
+    floater.plug(model, delta=0.2)
+    zoo.noisy(model)
+    return model
+
+
+def assert_same(name: str, again: Any, model: Any) -> None:
+    given = zoo.inputs(name)
+    assert torch.equal(zoo.output(again.eval(), **given), zoo.output(model, **given))
+
+
+def test_every_family_is_in_the_zoo() -> None:
+    kinds = {
+        part.config.model_type
+        for name in zoo.NAMES
+        for part in zoo.build(name).modules()
+        if hasattr(part, "config")
+    }
+    assert set(FAMILIES) <= kinds
+
+
+@pytest.mark.parametrize("baked", [False, True])
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_auto_and_own_classes_give_the_plugged_model(tmp_path: Path, name: str, baked: bool) -> None:
+    model = trained(name)
+    if baked:
+        floater.bake(model, 16)
+    model.save_pretrained(tmp_path)
+    loaders: tuple[Callable[..., Any], ...] = (auto(model).from_pretrained, type(model).from_pretrained)
+    for load in loaders:
+        again = load(tmp_path, attn_implementation="eager")
+        assert type(again) is type(model)
+        assert_same(name, again, model)
+        assert again.config.floater == model.config.floater
+
+
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_adapters_merge_and_come_back(tmp_path: Path, name: str) -> None:
+    """On a flow that was saved with its model, and on one that the adapter brings along."""
+    trained(name).save_pretrained(tmp_path / "base")
+    family = FAMILIES["bert" if name == "bert2bert" else zoo.build(name).config.model_type]
+    config = LoraConfig(target_modules=[family.attention[0].module], modules_to_save=["floater"], r=2)
+    base = auto(zoo.build(name)).from_pretrained(tmp_path / "base", attn_implementation="eager")
+    assert base.floater is not None
+    lora: Any = get_peft_model(base, config)
+    torch.manual_seed(4)
+    for parameter in lora.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.2)
+    lora.eval()
+    given = zoo.inputs(name)
+    expected = zoo.output(lora, **given)
+    lora.save_pretrained(tmp_path / "adapter")
+    base = auto(zoo.build(name)).from_pretrained(tmp_path / "base", attn_implementation="eager")
+    again = PeftModel.from_pretrained(base, str(tmp_path / "adapter")).eval()
+    torch.testing.assert_close(zoo.output(again, **given), expected, atol=1e-6, rtol=1e-6)
+    merged: Any = lora.merge_and_unload()
+    merged.save_pretrained(tmp_path / "merged")
+    loaded = auto(merged).from_pretrained(tmp_path / "merged", attn_implementation="eager")
+    assert_same(name, loaded, merged)
+
+
+def test_an_adapter_with_a_flow_needs_a_plugged_base(tmp_path: Path) -> None:
+    zoo.build("llama").save_pretrained(tmp_path / "base")
+    kind = transformers.AutoModelForCausalLM
+    model = kind.from_pretrained(tmp_path / "base")
+    floater.plug(model)
+    lora: Any = get_peft_model(
+        model, LoraConfig(target_modules=["q_proj"], modules_to_save=["floater"], task_type="CAUSAL_LM")
+    )
+    lora.save_pretrained(tmp_path / "adapter")
+    plain = kind.from_pretrained(tmp_path / "base")
+    with pytest.raises(PlugError, match="not plugged"):
+        PeftModel.from_pretrained(plain, str(tmp_path / "adapter"))
+    # its base is on no disk: neither may the plain one be taken for it
+    with pytest.raises((OSError, ValueError), match="save_pretrained"):
+        AutoPeftModelForCausalLM.from_pretrained(str(tmp_path / "adapter"))
+    with pytest.raises((OSError, ValueError), match="save_pretrained"):
+        kind.from_pretrained(tmp_path / "adapter")
+    floater.plug(plain)
+    PeftModel.from_pretrained(plain, str(tmp_path / "adapter"))
+
+
+def test_an_adapter_names_the_plugged_model_as_its_base(tmp_path: Path) -> None:
+    model = trained("llama")
+    model.save_pretrained(tmp_path / "base")
+    base = type(model).from_pretrained(tmp_path / "base", attn_implementation="eager")
+    get_peft_model(base, LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")).save_pretrained(
+        str(tmp_path / "adapter")
+    )
+    again = AutoPeftModelForCausalLM.from_pretrained(str(tmp_path / "adapter"), attn_implementation="eager")
+    assert_same("llama", again, model)
+
+
+class Texts(torch.utils.data.Dataset[dict[str, Tensor]]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, i: int) -> dict[str, Tensor]:
+        return {"input_ids": zoo.text(1, 6, seed=i)[0], "labels": torch.tensor(i % 2)}
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_a_trainer_does_not_resume_without_the_flow(tmp_path: Path, shards: bool) -> None:
+    model = trained("bert")
+    checkpoint = tmp_path / "checkpoint-1"
+    model.save_pretrained(checkpoint, **({"max_shard_size": "5KB"} if shards else {}))
+    assert (checkpoint / "model.safetensors.index.json").is_file() == shards
+    (checkpoint / "trainer_state.json").write_text(
+        json.dumps({"global_step": 1, "train_batch_size": 4, "save_steps": 1, "max_steps": 1})
+    )
+    arguments = TrainingArguments(
+        str(tmp_path),
+        max_steps=1,
+        per_device_train_batch_size=4,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    with pytest.raises(PlugError, match="BertForSequenceClassification is not plugged"):
+        Trainer(zoo.build("bert"), arguments, train_dataset=Texts()).train(str(checkpoint))
+    again = zoo.build("bert")
+    floater.plug(again, delta=0.2)
+    Trainer(again, arguments, train_dataset=Texts()).train(str(checkpoint))
+    assert_same("bert", again, model)
+
+
+def test_pipelines_run_the_plugged_model(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    model = trained("bert")
+    model.save_pretrained(tmp_path)
+    words = Tokenizer(WordLevel({str(i): i for i in range(zoo.VOCABULARY)}, unk_token="0"))
+    words.pre_tokenizer = Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="1")
+    tokenizer.save_pretrained(tmp_path)
+    runs: Any = pipeline(
+        "text-classification", model=str(tmp_path), model_kwargs={"attn_implementation": "eager"}
+    )
+    found = runs("3 4 5 9 2 6", top_k=None)
+    ids = torch.tensor([[3, 4, 5, 9, 2, 6]])
+    expected = zoo.output(model, input_ids=ids).softmax(-1)[0]
+    scores = {row["label"]: row["score"] for row in found}
+    assert [scores["LABEL_0"], scores["LABEL_1"]] == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_other_heads_other_types_and_shards(tmp_path: Path) -> None:
+    model = trained("bert")
+    model.save_pretrained(tmp_path / "shards", max_shard_size="5KB")
+    given = zoo.inputs("bert")
+    with torch.no_grad():
+        expected = model.bert(**given)[0]
+        body = AutoModel.from_pretrained(tmp_path / "shards", attn_implementation="eager").eval()
+        assert torch.equal(body(**given)[0], expected)
+        masked, info = transformers.AutoModelForMaskedLM.from_pretrained(
+            tmp_path / "shards", attn_implementation="eager", output_loading_info=True
+        )
+        assert torch.equal(masked.eval().bert(**given)[0], expected)
+        assert not any("floater" in key for keys in info.values() for key in keys)
+        config = AutoConfig.from_pretrained(tmp_path / "shards", attn_implementation="eager")
+        assert_same("bert", type(model).from_pretrained(tmp_path / "shards", config=config), model)
+    half = type(model).from_pretrained(tmp_path / "shards", dtype=torch.bfloat16)
+    assert half.dtype == torch.bfloat16
+    assert {parameter.dtype for parameter in half.floater.parameters()} == {torch.float32}
+    state = type(model).from_pretrained(
+        None, config=model.config, state_dict=model.state_dict(), attn_implementation="eager"
+    )
+    assert_same("bert", state, model)
+
+
+def test_a_model_made_from_the_configuration_is_plugged(tmp_path: Path) -> None:
+    model = trained("bert")
+    for baked in (False, True):
+        if baked:
+            floater.bake(model, 16)
+        model.save_pretrained(tmp_path)
+        config = AutoConfig.from_pretrained(tmp_path, attn_implementation="eager")
+        again = auto(model).from_config(config)
+        again.load_state_dict(model.state_dict())
+        assert_same("bert", again, model)
+
+
+def test_weights_of_a_plugged_model_are_not_read_into_a_plain_one() -> None:
+    model, plain = trained("bert"), zoo.build("bert")
+    for strict in (False, True):
+        with pytest.raises(PlugError, match=r"BertForSequenceClassification is not plugged, .*floater\.plug"):
+            plain.load_state_dict(model.state_dict(), strict=strict)
+
+
+def test_a_flow_inside_a_larger_model_is_not_lost(tmp_path: Path) -> None:
+    """A plugged encoder that was put into a translation model: what was saved is not plugged as a whole."""
+    model = zoo.build("bert2bert")
+    floater.plug(model.encoder)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(PlugError, match=r"encoder\.floater\."):
+        type(model).from_pretrained(tmp_path)
+
+
+def test_weights_without_the_flow_are_refused(tmp_path: Path) -> None:
+    model = trained("bert")
+    model.save_pretrained(tmp_path, state_dict=zoo.build("bert").state_dict())
+    for load in (AutoModel.from_pretrained, type(model).from_pretrained, floater.load):
+        with pytest.raises(PlugError, match="is missing there"):
+            load(tmp_path)
+
+
+PLAIN = """
+import sys, transformers
+assert "floater" not in sys.modules
+for line in sys.stdin:
+    folder, *names = line.split()
+    for name in names:
+        try:
+            getattr(transformers, name).from_pretrained(folder)
+        except Exception as error:
+            print(str(error).splitlines()[0])
+        else:
+            print("loaded")
+"""
+
+
+def test_transformers_alone_refuses(tmp_path: Path) -> None:
+    """In a process that does not import this library, of all families."""
+    asked = []
+    for name in zoo.NAMES:
+        model = trained(name)
+        model.save_pretrained(tmp_path / name)
+        asked.append(f"{tmp_path / name} {auto(model).__name__} {type(model).__name__}")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN], input="\n".join(asked), capture_output=True, text=True,
+        env=environment, cwd=tmp_path, check=True,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2 * len(zoo.NAMES)
+    assert {line for line in lines if "import floater" not in line} == set()
+
+
+def test_unplugging_takes_the_guard_away(tmp_path: Path) -> None:
+    model = trained("bert")
+    floater.unplug(model)
+    model.save_pretrained(tmp_path)
+    assert "floater" not in (tmp_path / "config.json").read_text()
+
+
+def test_a_model_card_says_how_to_load(tmp_path: Path) -> None:
+    model = trained("bert")
+    model.save_pretrained(tmp_path / "whole")
+    card = (tmp_path / "whole" / "README.md").read_text()
+    assert "import floater" in card
+    assert "library_name: transformers" in card
+    (tmp_path / "whole" / "README.md").write_text("mine")
+    model.save_pretrained(tmp_path / "whole")
+    assert (tmp_path / "whole" / "README.md").read_text() == "mine"
+    floater.save(model, tmp_path / "flow")
+    assert "floater.load" in (tmp_path / "flow" / "README.md").read_text()
+    zoo.build("bert").save_pretrained(tmp_path / "plain")
+    assert not (tmp_path / "plain" / "README.md").exists()
