@@ -25,7 +25,7 @@ def biases(model, positions, layer=0):
 @pytest.mark.parametrize("layer", [0, 1])
 @torch.no_grad()
 def test_a_bias_is_the_flow_of_log_distance_read_out(layer):
-    model = made()
+    model = made(clip=None)
     torch.nn.init.normal_(model.flow.field.outer.weight)  # far from linear in u
     positions = Positions.arange(40)
     found = biases(model, positions, layer)
@@ -42,7 +42,7 @@ def test_a_bias_is_the_flow_of_log_distance_read_out(layer):
 
 @torch.no_grad()
 def test_a_constant_field_gives_kerples_logarithm():
-    model = made(causal=True)
+    model = made(causal=True, clip=None)
     for parameter in model.flow.field.parameters():
         parameter.zero_()
     slope = torch.randn(32)
@@ -52,6 +52,21 @@ def test_a_constant_field_gives_kerples_logarithm():
     start = torch.einsum("d,dh->h", model.flow.start[0, 0], model.readout[0])
     wanted = start[:, None, None] + (slope @ model.readout[0])[:, None, None] * past.abs().add(1).log()
     torch.testing.assert_close(found[0], wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("positions", [Positions.arange(40), Positions.times(torch.arange(40.0)[None])])
+@torch.no_grad()
+def test_distances_beyond_the_clip_are_read_as_it(positions):
+    everything, clipped, half = made(clip=None), made(clip=5), made()
+    clipped.load_state_dict(everything.state_dict())
+    half.load_state_dict(everything.state_dict())
+    delta = positions.delta[0].long()
+    whole = biases(everything, positions)[0]
+    for model, clip in ((clipped, 5), (half, 8)):
+        near = delta.clamp(-clip, clip)
+        rows = torch.where(near > 0, 0, near.abs())
+        wanted = whole[:, rows, rows + near]
+        torch.testing.assert_close(biases(model, positions)[0], wanted, rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
@@ -68,7 +83,7 @@ def test_a_tail_is_kerples():
 
 @torch.no_grad()
 def test_the_normaliser_keeps_far_distances_within_the_span_of_training():
-    plain, normalised = made(), made(normalise=True)
+    plain, normalised = made(clip=None), made(normalise=True)
     normalised.load_state_dict(plain.state_dict())
     short, long = Positions.arange(17), Positions.arange(300)
     torch.testing.assert_close(biases(normalised, short), biases(plain, short))
@@ -122,6 +137,8 @@ def test_a_causal_stack_has_one_direction():
     ("given", "message"),
     [
         ({"width": 0}, "width is 0; it must be at least 1"),
+        ({"clip": 0}, "clip is 0; it must be at least 1"),
+        ({"clip": "half"}, "clip is 'half'"),
         ({"start": "big"}, "start is 'big'"),
         ({"start": "zero", "tail": True}, "start='zero' goes with tail=False"),
         ({"solver": "dopri"}, "dopri5"),

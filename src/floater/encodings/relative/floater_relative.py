@@ -43,21 +43,23 @@ class Placed(NamedTuple):
 class FloaterRelative(PositionBias):
     """A bias for every head and block, computed by a flow over the logarithm of distance.
 
-    dpsi/du = h(u, psi; theta) with u = log(1 + |s - t|) (equation 5 of Liu et al. 2020, with distance in the
-    place of position); the bias of head h is w_h . psi(u). All blocks share theta; each block has a start for
-    keys before the query (and the query itself) and, unless the stack is causal, one for keys after it. With
-    h = 0 and a linear psi this is KERPLE's logarithmic kernel (Chi et al. 2022); FIRE (Li et al. 2024) is
-    another function of the same u. w = 0 is the plain Transformer.
+    dpsi/du = h(u, psi; theta) with u = log(1 + min(|s - t|, clip)) (equation 5 of Liu et al. 2020, with
+    distance in the place of position); the bias of head h is w_h . psi(u). All blocks share theta; each
+    block has a start for keys before the query (and the query itself) and, unless the stack is causal, one
+    for keys after it. With h = 0 and a linear psi this is KERPLE's logarithmic kernel (Chi et al. 2022);
+    FIRE (Li et al. 2024) is another function of the same u. w = 0 is the plain Transformer.
 
-    The logarithm makes distances beyond the training length few: eight times the length adds log 8 = 2.1 to a
-    span of 4.9 at 128 tokens. Positions may be real. The bias follows from the distance of query and key
-    alone, so a cache stays right.
+    Training sees few pairs at distances near the training length, and none beyond it, so the flow is not
+    trained there: `clip` reads all distances beyond it alike, as Shaw et al. (2018) do. Positions may be
+    real. The bias follows from the distance of query and key alone, so a cache stays right.
 
     Args:
         frame: the stack of blocks it serves; log(1 + max_length) is the span over which vectors start of
             order one.
         width: of psi.
         hidden: width of the field; None means `width`.
+        clip: the farthest distance, in tokens, that differs from those beyond; None for no limit; "auto"
+            means max_length // 2, with `normalise` None.
         start: "small" (psi(0) normal, w of order one) or "zero" (w = 0: no change until trained).
         tail: subtract r_h log(1 + a_h |s - t|), r, a > 0 learned for each head and block (KERPLE), so that
             the weights of far keys are sure to fall.
@@ -81,7 +83,7 @@ class FloaterRelative(PositionBias):
         paper="Liu et al. 2020",
         link="https://arxiv.org/abs/2003.09229",
         point="relative",
-        equation="q_t k_s / sqrt(d_h) + w_h psi(u); dpsi/du = h(u, psi), u = log(1 + |s - t|)",
+        equation="q_t k_s / sqrt(d_h) + w_h psi(u); dpsi/du = h(u, psi), u = log(1 + min(|s - t|, clip))",
         parameters="2 * width * (width + 2) + 2 * l * width * (1 + h)",
     )
 
@@ -91,6 +93,7 @@ class FloaterRelative(PositionBias):
         *,
         width: int = 32,
         hidden: int | None = None,
+        clip: float | str | None = "auto",
         start: str = "small",
         tail: bool = False,
         normalise: bool = False,
@@ -101,10 +104,16 @@ class FloaterRelative(PositionBias):
         for name, size in (("width", width), ("hidden", hidden)):
             if size is not None and size < 1:
                 raise PositionError(f"{name} is {size}; it must be at least 1")
+        if isinstance(clip, str):
+            one_of("clip", clip, ("auto",))
+            clip = None if normalise else max(1, frame.max_length // 2)
+        if clip is not None and not clip >= 1:
+            raise PositionError(f"clip is {clip}; it must be at least 1, 'auto' or None")
         if tail and start == "zero":
             raise PositionError("start='zero' goes with tail=False: a tail changes the logits from the start")
         self.start, self.normalise = start, normalise
-        self.span = math.log1p(frame.max_length)
+        self.clip = math.inf if clip is None else clip
+        self.span = math.log1p(min(frame.max_length, self.clip))
         names = ("past",) if frame.causal else ("past", "future")
         rows = frame.layers * len(names)
         try:
@@ -137,20 +146,24 @@ class FloaterRelative(PositionBias):
         if not (positions.query.is_floating_point() or self.normalise):
             return self.placed(Distances.of(positions, self.name))
         delta = positions.delta.double()
-        u = torch.log1p(delta.abs())
+        u = self._log(delta)
         if self.normalise:
             last = torch.maximum(positions.query[:, :, None], positions.key[:, None, :]).double()
-            u = u * self.span / torch.log1p(last.clamp(min=self.frame.max_length))
+            longest = self.frame.max_length
+            u = u * math.log1p(longest) / torch.log1p(last.clamp(min=longest))
         return self._solved(u, delta)
 
     def placed(self, distances: Distances) -> Placed:
         """Return the biases at whole distances, each of which is computed once."""
         delta = distances.values.double()
-        solved = self._solved(torch.log1p(delta.abs()), delta)
+        solved = self._solved(self._log(delta), delta)
         vectors = solved.vectors.all()[0, :-1]
         rows = vectors.view(len(vectors), self.frame.layers, -1, self.frame.heads)
         biases = self._biases(rows.unbind(2), solved.delta[:, None], self.decay)
         return Placed(biases, distances)
+
+    def _log(self, delta: Tensor) -> Tensor:
+        return torch.log1p(delta.abs().clamp(max=self.clip))
 
     def _solved(self, u: Tensor, delta: Tensor) -> Solved:
         # the end of the training span is always solved for, so that the plan of a solve outlives a batch

@@ -42,11 +42,7 @@ class FloaterTree(FloaterRelative, Structured):
     Args:
         frame: the stack of blocks it serves; log(1 + max_length) is the span over which vectors start of
             order one.
-        width: of psi.
-        hidden: width of the field; None means `width`.
-        start: "small" or "zero"; see `floater_relative`.
-        tail: subtract a learned logarithm of the distance; see `floater_relative`.
-        solver: a method of `floater.flow.solve`.
+        width, hidden, clip, start, tail, solver: see `floater_relative`.
 
     Raises:
         PositionError: if an option is not valid, or the positions have no tree.
@@ -63,7 +59,8 @@ class FloaterTree(FloaterRelative, Structured):
         paper="Liu et al. 2020",
         link="https://arxiv.org/abs/2003.09229",
         point="relative",
-        equation="q_t k_s / sqrt(d_h) + w_h psi(u); dpsi/du = h(u, psi), u = log(1 + edges from t to s)",
+        equation="q_t k_s / sqrt(d_h) + w_h psi(u); dpsi/du = h(u, psi), "
+        "u = log(1 + min(edges from t to s, clip))",
         parameters=FloaterRelative.card.parameters,
         exceptions={
             "cache": "it reads a tree or a graph over all tokens at once",
@@ -79,11 +76,12 @@ class FloaterTree(FloaterRelative, Structured):
         *,
         width: int = 32,
         hidden: int | None = None,
+        clip: float | str | None = "auto",
         start: str = "small",
         tail: bool = False,
         solver: str = "auto",
     ) -> None:
-        super().__init__(frame, width=width, hidden=hidden, start=start, tail=tail, solver=solver)
+        super().__init__(frame, width=width, hidden=hidden, clip=clip, start=start, tail=tail, solver=solver)
 
     def prepare(self, positions: Positions) -> Placed:
         length = path_lengths(self.structure(positions))
