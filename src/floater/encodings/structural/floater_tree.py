@@ -42,7 +42,12 @@ class FloaterTree(FloaterRelative, Structured):
     Args:
         frame: the stack of blocks it serves; log(1 + max_length) is the span over which vectors start of
             order one.
-        width, hidden, clip, start, tail, solver: see `floater_relative`.
+        width: of psi.
+        hidden: width of the field; None means `width`.
+        clip: the most edges that differ from more; None for no limit; "auto" means max_length // 2.
+        start: "small" (psi(0) normal, w of order one) or "zero" (w = 0: no change until trained).
+        tail: subtract r_h log(1 + a_h edges), r, a > 0 learned for each head and block.
+        solver: a method of `floater.flow.solve`.
 
     Raises:
         PositionError: if an option is not valid, or the positions have no tree.
