@@ -188,3 +188,30 @@ def test_a_graph_is_moved_and_repeated_with_its_words():
     assert {part.device.type for part in (moved.edges, moved.valid, moved.parents, moved.words)} == {"meta"}
     assert positions.batch == 2
     assert Positions.arange(3).batch == 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["xl", "xl_heads", "language_specific"])
+def test_models_of_the_source_alone_translate(name):
+    model = made(FloaterForConditionalGeneration, name)
+    ids, at = tokens(2, 6), torch.arange(6)[None]
+    positions = Positions(at, at, reordered=torch.tensor([[1, 0, 2, 4, 3, 5], [5, 4, 3, 2, 1, 0]]))
+    positions = replace(positions, language=torch.tensor([[0] * 6, [1] * 6]))
+    written = model.generate(ids, positions=positions, max_new_tokens=5, do_sample=False)
+    for row in range(2):
+        own = replace(
+            positions,
+            reordered=positions.reordered[row : row + 1],
+            language=positions.language[row : row + 1],
+        )
+        steps = torch.tensor([[1]])
+        for _ in range(5):
+            logits = model(ids[row : row + 1], decoder_input_ids=steps, positions=own).logits
+            steps = torch.cat([steps, logits[:, -1:].argmax(-1)], 1)
+        assert torch.equal(steps[0], written[row, : steps.shape[1]])
+    other = replace(positions, reordered=at, language=positions.language.flip(0))
+    decoded = {"decoder_input_ids": tokens(2, 4, seed=1)}
+    change = model(ids, positions=positions, **decoded).logits - model(ids, positions=other, **decoded).logits
+    assert float(change.abs().max()) > 1e-4
+    with pytest.raises(PositionError, match="in the positions"):
+        model(ids, **decoded)

@@ -47,7 +47,8 @@ def test_each_distance_has_a_number_and_a_vector(positions, keys):
                         for i in range(3):
                             expected += q[b, head, t, i].item() * of_query[layer][i][column] / math.sqrt(3)
                             if keys:
-                                expected += k[b, head, s, i].item() * of_key[layer][i][column] / math.sqrt(3)
+                                turned = of_key[layer][i][4 - column]  # by t - s, as released
+                                expected += k[b, head, s, i].item() * turned / math.sqrt(3)
                         assert found[b, head, t, s].item() == pytest.approx(expected)
 
 

@@ -158,3 +158,22 @@ def test_a_cast_rounds_no_frequency():
     built, far = build("spe_sine", **SIZES).eval(), Positions(*2 * [torch.tensor([[2000]])])
     before = built.prepare(far).query
     torch.testing.assert_close(built.bfloat16().prepare(far).query, before, rtol=0.02, atol=0.02)
+
+
+def test_noise_is_drawn_where_the_queries_stand(monkeypatch):
+    model = build("spe_conv", **SIZES, kernel=9).eval()
+    drawn, noise = [], type(model).noise
+    monkeypatch.setattr(
+        type(model),
+        "noise",
+        lambda self, shape, like, chunk=0: drawn.append(chunk) or noise(self, shape, like, chunk),
+    )
+    whole = model.prepare(Positions.arange(1000))
+    assert len(drawn) == 1 + 16
+    for start, length in ((0, 1), (62, 1), (63, 3), (700, 1), (999, 1), (500, 200)):
+        drawn.clear()
+        part = model.prepare(Positions.arange(length, offset=start))
+        assert len(drawn) <= 3 + (length + 9) // 64
+        rows = slice(start, start + length)
+        for found, wanted in zip(part[:2], whole[:2], strict=True):
+            torch.testing.assert_close(found, wanted[:, rows])

@@ -15,7 +15,8 @@ from floater.positions import Positions
 class LanguageSpecific(PositionModel):
     """A table of learned positions for each language; a token's language is `Positions.language`.
 
-    Dufter et al. 2022, section 4.5, are the specification.
+    Dufter et al. 2022, section 4.5, are the specification. The decoder of an encoder-decoder has one table,
+    that of the language that it writes.
 
     Shapes: table (languages, max_length, dim).
 
@@ -47,7 +48,8 @@ class LanguageSpecific(PositionModel):
         super().__init__(frame)
         if languages < 1:
             raise PositionError(f"languages is {languages}; it must be at least 1")
-        self.table = nn.Parameter(torch.empty(languages, frame.max_length, frame.dim))
+        tables = 1 if frame.site == "decoder" else languages
+        self.table = nn.Parameter(torch.empty(tables, frame.max_length, frame.dim))
         self.reset_parameters()
 
     @property
@@ -60,6 +62,8 @@ class LanguageSpecific(PositionModel):
 
     def prepare(self, positions: Positions) -> Tensor:
         query = counted(positions.query, "positions of a language", self.bound)
+        if self.frame.site == "decoder":
+            return self.table[0, query]
         language = positions.language
         if language is None:
             raise PositionError("no language in the positions; this model has a table for each language")

@@ -14,17 +14,22 @@ from floater.flow import sinusoid
 from floater.positions import Positions
 
 
-def both(positions: Positions, dim: int) -> tuple[Tensor, Tensor]:
+def both(positions: Positions, frame: Frame) -> tuple[Tensor, Tensor]:
     """The sinusoids of a token's own and of its second position, (batch or 1, T, dim) each.
+
+    Only a source is reordered: in the decoder of an encoder-decoder the second position is the own one.
 
     Raises:
         PositionError: if there are no second positions.
     """
+    if frame.site == "decoder":
+        own = sinusoid(positions.query, frame.dim)
+        return own, own
     if positions.reordered is None:
         raise PositionError("no reordered in the positions; this model needs second positions")
     rows = max(len(positions.query), len(positions.reordered))
     own, second = (place.expand(rows, -1) for place in (positions.query, positions.reordered))
-    return sinusoid(own, dim), sinusoid(second, dim)
+    return sinusoid(own, frame.dim), sinusoid(second, frame.dim)
 
 
 @register("xl")
@@ -34,6 +39,7 @@ class CrossLingual(PositionModel):
     Dufter et al. 2022, section 4.5, are the specification; they leave open how the two are joined: here as a
     sum, or by a learned map of both. The second positions are `Positions.reordered`; whatever reorders the
     sentence is no part of this. The paper's variant that gives them to some heads only is `xl_heads`.
+    The decoder of an encoder-decoder reads the sinusoids of its own positions.
 
     Args:
         frame: the stack of blocks it serves; dim must be even.
@@ -61,7 +67,8 @@ class CrossLingual(PositionModel):
         even(frame)
         one_of("join", join, ("sum", "learned"))
         self.maps = nn.ParameterList(
-            nn.Parameter(torch.empty(frame.dim, frame.dim)) for _ in range(2 * (join == "learned"))
+            nn.Parameter(torch.empty(frame.dim, frame.dim))
+            for _ in range(2 * (join == "learned" and frame.site != "decoder"))
         )
         self.reset_parameters()
 
@@ -75,7 +82,9 @@ class CrossLingual(PositionModel):
             nn.init.xavier_uniform_(weight)
 
     def prepare(self, positions: Positions) -> Tensor:
-        pair = both(positions, self.frame.dim)
+        pair = both(positions, self.frame)
+        if self.frame.site == "decoder":
+            return pair[0]
         if not self.maps:
             return pair[0] + pair[1]
         return torch.tanh(sum(p.to(w.dtype) @ w.T for p, w in zip(pair, self.maps, strict=True)))
@@ -99,7 +108,7 @@ class CrossLingualHeads(PositionModel):
     The paper's variant at the level of heads. Head i projects x_t + p to its queries, keys and values, with p
     the sinusoid of the token's own position, in the last `reordered` heads that of its second. The survey and
     what else could be read of the paper leave open in which blocks: here in every one, since no position goes
-    into what the blocks hand on.
+    into what the blocks hand on. In the decoder of an encoder-decoder all heads read the own positions.
 
     Args:
         frame: the stack of blocks it serves; dim must be even.
@@ -137,7 +146,7 @@ class CrossLingualHeads(PositionModel):
         return False
 
     def prepare(self, positions: Positions) -> HeadsState:
-        return HeadsState(*both(positions, self.frame.dim))
+        return HeadsState(*both(positions, self.frame))
 
     def adopt(
         self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: HeadsState, layer: int

@@ -20,10 +20,12 @@ class Chang(PositionModel):
     for each distance, shared by the heads of a block (the dynamic one, as in Shaw et al. 2018). Section 3 of
     the paper; Dufter et al. 2022, section 4.1.2, say only that both are combined. As in the released program
     the numbers are not scaled and start at zero, the vectors start uniform within (2 window + 1)^-1/2, and
-    distances are clipped to the window: two tokens further apart than it are taken for that far apart.
+    distances are clipped to the window: two tokens further apart than it are taken for that far apart. With
+    `keys` the product of the key with a vector of t - s comes on top, turned round as released; as
+    the vectors are free, only copied weights can tell.
 
     Shapes: fixed (layers, heads, 2 window + 1); query (layers, head_dim, 2 window + 1), and key the same.
-    Column window + d belongs to keys d places after the query.
+    Column window + d belongs to keys d places after the query, in `key` to queries d places after the key.
 
     Args:
         frame: the stack of blocks it serves.
@@ -78,6 +80,7 @@ class Chang(PositionModel):
         scale = self.scale(q.shape[-1])
         dynamic = (q @ self.query[layer] * scale).gather(-1, column)
         if self.key is not None:
-            of_keys = (k @ self.key[layer] * scale).gather(-1, column.transpose(-1, -2))
+            mirrored = 2 * self.window - column
+            of_keys = (k @ self.key[layer] * scale).gather(-1, mirrored.transpose(-1, -2))
             dynamic = dynamic + of_keys.transpose(-1, -2)
         return dynamic + self.fixed[layer][:, state].transpose(0, 1)

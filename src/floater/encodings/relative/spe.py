@@ -241,14 +241,17 @@ class ConvSPE(StochasticPositions):
     def processes(self, positions: Positions) -> tuple[Tensor, Tensor]:
         query = counted(positions.query, "steps of a convolution")
         heads, head_dim = self.filters.shape[1:3]
-        length = int(query.max()) + self.kernel if query.numel() else self.kernel
+        # noise is drawn in chunks, each from a seed of its own: those before the first query are not needed
+        first, last = (int(query.min()), int(query.max())) if query.numel() else (0, 0)
+        skipped = first // _CHUNK
         shape = self.realizations, heads * head_dim, _CHUNK
-        chunks = range(1, 1 - (-length // _CHUNK))
-        z = torch.cat([self.noise(shape, self.filters, chunk) for chunk in chunks], dim=-1)[..., :length]
+        chunks = range(skipped, (last + self.kernel - 1) // _CHUNK + 1)
+        z = torch.cat([self.noise(shape, self.filters, 1 + chunk) for chunk in chunks], dim=-1)
+        z = z[..., first - skipped * _CHUNK : last + self.kernel - skipped * _CHUNK]
         weights = self.filters.flatten(1, 2)[:, :, None]
 
         def at(weight: Tensor) -> Tensor:
             rows = F.conv1d(z, weight, groups=heads * head_dim).permute(2, 1, 0)
-            return rows.reshape(len(rows), heads, head_dim, self.realizations)[query]
+            return rows.reshape(len(rows), heads, head_dim, self.realizations)[query - first]
 
         return at(weights[0]), at(weights[1])

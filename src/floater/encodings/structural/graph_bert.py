@@ -25,9 +25,9 @@ class GraphBert(Structured):
 
     Edges count in both directions. The paper and the survey have sinusoids, the released code three learned
     tables of 100 rows, 99 for no path, and colours in the order of their hashes; here they are ordered by the
-    colours of neighbours, so that isomorphic graphs get the same. The released code's intimacy comes of
-    D^-1/2 A D^-1/2 instead of D^-1 A, which divides it by the square root of a node's degree. Subwords stand
-    where their word stands.
+    colours of neighbours, so that isomorphic graphs get the same. It makes two refinements and keeps the
+    first: rounds=1. Its intimacy comes of D^-1/2 A D^-1/2 instead of D^-1 A, which divides it by the square
+    root of a node's degree. Subwords stand where their word stands.
 
     Args:
         frame: the stack of blocks it serves; dim must be even.
