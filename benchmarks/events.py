@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from floater.flow import Dense, FlowEncoder, dense
+from floater.flow import FlowEncoder, Solution, solve_dense
 from floater.settings import load
 from floater.tasks.events import EventsSettings, FloaterForEvents
 from overhead import paired, report
@@ -75,14 +75,14 @@ def alone(encoder: FlowEncoder, times: Tensor, steps: int) -> None:
     rows, dim = start.shape
 
     def solve() -> None:
-        dense(field, start, end)._velocities.square().sum().backward(retain_graph=True)
+        solve_dense(field, start, end)._velocities.square().sum().backward(retain_graph=True)
 
     print(f"\nThe flow of the model alone: {rows} rows of width {dim}, forward and backward.\n")
     print("| what | times | median ms | ns per number |")
     print("|---|---:|---:|---:|")
     print(f"| solve over t = {end:.1f} | | {median_ms(solve, steps):.2f} | |")
     with torch.no_grad():
-        curve = dense(field, start, end)
+        curve = solve_dense(field, start, end)
     curve._velocities.requires_grad_()
     for count in (times.numel() // 4, times.numel() // 2, times.numel()):
         at, ones = times.flatten()[:count] * encoder.delta, torch.ones(count, dim)
@@ -90,9 +90,9 @@ def alone(encoder: FlowEncoder, times: Tensor, steps: int) -> None:
         print(f"| reading {rows} rows | {count:,} | {took:.1f} | {1e6 * took / (count * rows * dim):.2f} |")
 
 
-def read(curve: Dense, at: Tensor, cotangent: Tensor) -> None:
+def read(curve: Solution, at: Tensor, cotangent: Tensor) -> None:
     """All rows, one after another, as the projections of a Transformer ask for them."""
-    for vectors in curve.read(at):
+    for vectors in curve.sample(at):
         vectors.backward(cotangent, retain_graph=True)
 
 

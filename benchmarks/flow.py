@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torchdiffeq import odeint
 
-from floater.flow import MLPField, flow_error, gradient_error, small_, solve
+from floater.flow import MLPField, flow_error, gradient_error, init_small_, solve
 from rivals import Run, diffrax_dopri5, torchode_dopri5
 
 ROWS, SPACING, STEP = 18, 0.1, 0.02
@@ -80,7 +80,6 @@ def runs(rtol: float, few: bool) -> dict[str, Run]:
         solvers |= {
             "floater rk4, 0.1": lambda h, p, t: solve(h, p, t, method="rk4", step=0.1),
             "floater dopri5 (gathered)": lambda h, p, t: solve(h, p, t, method="dopri5"),
-            "floater collocation, recomputed": lambda h, p, t: solve(h, p, t, gradient="recomputed", **ours),
             "floater collocation, any field": lambda h, p, t: solve(any_field(h), p, t, **ours),
         }
     found: dict[str, Run] = {name: partial(run, solver) for name, solver in solvers.items()}
@@ -98,7 +97,7 @@ def problem(dim: int, length: int, weights: str) -> tuple[MLPField, Tensor, Tens
     torch.manual_seed(0)
     field = MLPField(dim)
     if weights == "small":
-        small_(field, SPACING * length)
+        init_small_(field, SPACING * length)
     elif weights == "double":
         with torch.no_grad():
             for parameter in field.parameters():
@@ -214,8 +213,7 @@ def main() -> None:
         for length in lengths:
             if length <= 2048:
                 memory(dim, length, method="dopri5")
-            for gradient in ("discrete", "recomputed"):
-                memory(dim, length, method="collocation", gradient=gradient)
+            memory(dim, length, method="collocation")
         return
     print(
         f"{ROWS} rows, spacing {SPACING}, {arguments.weights} weights, collocation with rtol "

@@ -2,14 +2,14 @@
 
 import torch
 
-from floater.flow import FlowEncoder, MLPField, reference_solve, small_
+from floater.flow import FlowEncoder, MLPField, init_small_, reference_solve
 
 DIM = 6
 
 
 def encoder(seed=0, **kwargs):
     torch.manual_seed(seed)
-    field = small_(MLPField(DIM), span=5.0)
+    field = init_small_(MLPField(DIM), span=5.0)
     built = FlowEncoder(field, DIM, blocks=(0, 2), names=("q", "k", "v"), **kwargs)
     torch.nn.init.normal_(built.start, std=0.5)
     return built

@@ -17,16 +17,15 @@ from floater.flow import (
     MLPField,
     SinusoidField,
     SumField,
-    dense,
     flow_error,
     gradient_error,
+    init_small_,
     reference_solve,
     sinusoid,
-    small_,
     solve,
+    solve_dense,
 )
-from floater.flow import collocation as module
-from floater.flow.field import ScaledField
+from floater.flow.vector_fields import ScaledField
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -122,7 +121,7 @@ def test_a_time_just_past_the_beginning_of_a_window_has_its_gradient(past):
     """What its nodes get nearly cancels; what rounding makes of it is no change that more sweeps lessen."""
     torch.manual_seed(0)
     field, start = MLPField(16), torch.randn(3, 16)
-    for edge in dense(field, start, 8.0, rtol=1e-6, atol=1e-6).edges[1:-1]:
+    for edge in solve_dense(field, start, 8.0, rtol=1e-6, atol=1e-6).edges[1:-1]:
         times = torch.tensor([0.0, float(edge) + past], dtype=torch.float64)
         ours = gradients(field, start, times, collocation())
         exact = gradients(copy.deepcopy(field).double(), start.double(), times, collocation(**TIGHT))
@@ -183,7 +182,7 @@ def test_hooks_on_a_layer_are_honoured():
 
 def test_the_sum_of_a_sinusoid_and_a_learned_field():
     torch.manual_seed(0)
-    field, places = SumField(SinusoidField(8), small_(MLPField(8), 60.0)), torch.arange(60.0)
+    field, places = SumField(SinusoidField(8), init_small_(MLPField(8), 60.0)), torch.arange(60.0)
     start = field.a.start()[None]
     exact = reference_solve(field, start, places)
     assert flow_error(solve(field, start, places, method="collocation"), exact) < 1e-5
@@ -287,11 +286,11 @@ def test_a_span_too_long_for_float32_is_solved_in_float64():
     assert float((p[:, 0] - sinusoid(times, 16)).abs().max()) < 1e-5
 
 
-@pytest.mark.parametrize("flight", [1, 2, 5])
-def test_how_many_windows_are_swept_together_does_not_matter(flight, monkeypatch):
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_the_pipeline_depth_does_not_matter(depth, monkeypatch):
     field, start, times = problem(span=20.0)
     expected = gradients(field, start, times, collocation(**TIGHT))
-    monkeypatch.setattr(module, "windows_in_flight", lambda _: flight)
+    monkeypatch.setattr("floater.flow.collocation.solver.pipeline_depth", lambda _: depth)
     found = gradients(field, start, times, collocation(**TIGHT))
     assert gradient_error(found, expected) < 1e-10
 

@@ -20,8 +20,6 @@ from transformers import (
 )
 from transformers.trainer_callback import ProgressCallback
 
-from floater.flow import FlowInaccurate, nonblocking
-from floater.flow.nonblocking import defer
 from floater.training import FloaterTrainer, TokenBatchSampler, checkpoints, smoothed_cross_entropy
 from floater.training import trainer as trainer_module
 from floater.transformer import FloaterConfig, FloaterForCausalLM
@@ -63,39 +61,6 @@ def test_parts_of_a_batch_are_as_the_whole(tmp_path: Path) -> None:
     assert losses(run.state.log_history) == pytest.approx(expected, rel=1e-5)  # float32
     for name, parameter in run.model.named_parameters():
         torch.testing.assert_close(parameter, by_hand.get_parameter(name), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-def test_a_step_whose_flow_is_found_to_have_failed_is_taken_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
-) -> None:
-    """Found after the step, or within it by the next solve while other failures wait."""
-    forward, calls = Toy.forward, 0
-    monkeypatch.setattr(nonblocking, "_LATE", {"cpu"})
-
-    def failing(self: Toy, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        nonlocal calls
-        calls += 1
-        error = FlowInaccurate(1.0, 2.0) if calls == 3 else None
-        defer(torch.zeros(1), lambda _: error)
-        if error and at_once:
-            defer(torch.zeros(1), lambda _: FlowInaccurate(2.0, 3.0))
-            raise error
-        return forward(self, input_ids)
-
-    def trained(name: str, parts: int) -> dict[str, torch.Tensor]:
-        run = trainer(tmp_path / name, dropout=0.0, update_every=1, gradient_accumulation_steps=parts)
-        run.train()
-        return run.model.state_dict()
-
-    expected = trained("plain", 1)
-    monkeypatch.setattr(Toy, "forward", failing)
-    for name, parameter in trained("failing", 1).items():
-        assert torch.equal(parameter, expected[name]), name
-    assert calls == 12 + 1
-    calls = 0
-    with pytest.raises(FlowInaccurate, match="missed its tolerance 2 times"):
-        trained("in parts", 2)
 
 
 def test_two_processes_are_as_one(tmp_path: Path) -> None:

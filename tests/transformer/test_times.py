@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 from floater import FloaterConfig, PositionError, Positions, catalogue
 from floater.encodings.measure import places
-from floater.flow import collocation
+from floater.flow.collocation import solver
 from floater.transformer import (
     FloaterForCausalLM,
     FloaterForConditionalGeneration,
@@ -189,8 +189,8 @@ def test_memory_stands_at_the_times_of_its_pass():
 
 def test_random_times_keep_the_plan_of_the_flow(monkeypatch):
     planned = []
-    plan = collocation.plan_windows
-    monkeypatch.setattr(collocation, "plan_windows", lambda *a: (planned.append(a[2]), plan(*a))[1])
+    choose = solver.choose_edges
+    monkeypatch.setattr(solver, "choose_edges", lambda *a: (planned.append(a[2]), choose(*a))[1])
     model = made(FloaterForCausalLM, "floater", times=times("stretch")).train()
     for length in (5, 9, 30, 7, 32, 11):
         model(tokens(2, length), labels=tokens(2, length)).loss.backward()

@@ -10,19 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from floater.flow.changes import stamp
-from floater.flow.collocation import dense
+from floater.flow.cache import VectorCache, VectorTable
+from floater.flow.collocation.plan import SolverState
+from floater.flow.collocation.solver import solve_dense
 from floater.flow.errors import FlowError, SpanTooLong
-from floater.flow.field import ScaledField
-from floater.flow.nonblocking import sent, settle
-from floater.flow.piecewise import Dense
-from floater.flow.plan import forget_plans
-from floater.flow.solver import COLLOCATION, check_options, solve
-from floater.flow.stepping import wide_dtype
-from floater.flow.store import Store
-from floater.flow.vectors import FlowVectors, check_positions, consecutive, distinct
+from floater.flow.precision import wide_dtype
+from floater.flow.solution import Solution
+from floater.flow.solve import COLLOCATION, check_options, solve
+from floater.flow.vector_fields import ScaledField
+from floater.flow.vectors import FlowVectors, check_positions, distinct
 
-_LOOK_AHEAD = 64
+# Steps in which the span of a learned time scale grows: a new mesh every 5 %, and at most 5 % too much of it.
 _STRIDE = 1.05
 
 
@@ -35,10 +33,10 @@ class FlowEncoder(nn.Module):
     i x delta x time_scale, so the first position of a text, 0, gets the starting vector itself.
 
     Real positions (a floating dtype), such as the times of events, are solved once as a curve where the
-    method is collocation and its gradient not recomputed. The vectors of a block and name are read from it
-    when they are asked for: thousands of different positions cost no more solving than the span that they
-    cover. Gradients flow to the field, the starting vectors, a learned time scale and the positions; without
-    such a curve, to positions only of one rising row.
+    method is collocation. The vectors of a block and name are read from it when they are asked for: thousands
+    of different positions cost no more solving than the span that they cover. Gradients flow to the field,
+    the starting vectors, a learned time scale and the positions; without such a curve, to positions only of
+    one rising row.
 
     In training mode, a flow whose parameters all have `requires_grad` off is solved once and stored, as after
     `freeze`.
@@ -117,26 +115,25 @@ class FlowEncoder(nn.Module):
         self._time_scale = time_scale
         self.start = nn.Parameter(torch.empty(len(self.blocks), len(self.names), dim))
         self.log_time_scale = nn.Parameter(torch.empty(())) if learn_time_scale else None
-        self._store: Store | None = None
-        self._curve: Dense | None = None
-        self._known: list[tuple[nn.Parameter, tuple[int, int]]] = []
+        self.solver_state = SolverState()
+        self._cache = VectorCache()
         self._calls = 0
         self._baked = self._frozen = False
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the starting vectors anew (normal, standard deviation 0.02) and reset the time scale."""
+        """Initialise the starting vectors (normal, standard deviation 0.02) and the time scale."""
         nn.init.normal_(self.start, std=0.02)
         if self.log_time_scale is not None:
             nn.init.constant_(self.log_time_scale, math.log(self._time_scale))
 
     @property
     def time_scale(self) -> float:
-        """The factor on all times, as it stands."""
+        """The current factor on all times."""
         return self._time_scale if self.log_time_scale is None else float(self.log_time_scale.detach().exp())
 
     def forward(self, positions: Tensor) -> FlowVectors:
-        """Position vectors at any positions.
+        """Return position vectors at any positions.
 
         Args:
             positions: (N, T), integer or real, in any order, repeated or not; N is 1 when all samples
@@ -152,44 +149,44 @@ class FlowEncoder(nn.Module):
             FlowError: if the solve fails.
             SpanTooLong: if it fails for real positions, past their beginning.
         """
-        positions = _nearby(positions)
+        positions = _on_cpu(positions)
         check_positions(positions)
-        real = (positions.is_floating_point() or self.horizon is not None) and self._draws_curves
         if self._baked and not self._frozen and self.training and torch.is_grad_enabled():
             raise RuntimeError(
                 "a baked FlowEncoder gives no gradients: call unbake() before training, or freeze()"
             )
-        if self._frozen or self._baked or (self.training and self._rests and not positions.requires_grad):
-            self._renew()
-            return self._read(positions, held=True) if real else self._stored(positions, ahead=True)
+        real = (positions.is_floating_point() or self.horizon is not None) and self._solves_densely
+        learns = positions.requires_grad or any(p.requires_grad for p in self._all_parameters())
+        if self._frozen or self._baked or (self.training and not learns):
+            self._cache.validate(self._all_parameters())
+            return self._sampled(positions, cached=True) if real else self._looked_up(positions, ahead=True)
         if not self.training or self.refresh_every == 1:
-            return self._read(positions) if real else self._solved(positions)[0]
-        known = self._curve if real else self._store
-        passes = torch.is_grad_enabled()
-        solves = known is None or (passes and self._calls % self.refresh_every == 0)
-        self._calls += passes
+            return self._sampled(positions) if real else self._solved(positions)[0]
+        # Vectors are reused for some calls (section 4.4). Only calls with gradients count.
+        known = self._cache.solution if real else self._cache.table
+        solves = known is None or (torch.is_grad_enabled() and self._calls % self.refresh_every == 0)
+        self._calls += torch.is_grad_enabled()
         if real:
             if solves:
-                self._curve = None
-            return self._read(positions, held=not solves, keep=True)
+                self._cache.solution = None
+            return self._sampled(positions, cached=not solves, keep=True)
         if not solves:
-            return self._stored(positions, ahead=False)
-        self._store = None
+            return self._looked_up(positions, ahead=False)
+        self._cache.table = None
         vectors, wanted, values = self._solved(positions)
-        settle()  # what is kept must be right
         with torch.inference_mode(False):
-            self._store = Store(wanted.clone(), values.detach().transpose(0, 1).clone())
+            self._cache.table = VectorTable(wanted.clone(), values.detach().transpose(0, 1).clone())
         return vectors
 
     @property
-    def _draws_curves(self) -> bool:
+    def _solves_densely(self) -> bool:
         method, _ = check_options(self.field, **self.solver)
-        return method == COLLOCATION and self.solver["gradient"] == "discrete"
+        return method == COLLOCATION
 
     def stored(self, positions: Tensor) -> FlowVectors:
-        """Position vectors without gradient, from the store; it grows by what it lacks.
+        """Return position vectors without gradient from the cache, after solving for those that it lacks.
 
-        Changed parameters empty the store; a write through `.data` is not seen, here and where it is baked.
+        Changed parameters empty the cache.
 
         Args:
             positions: As of a call.
@@ -201,16 +198,16 @@ class FlowEncoder(nn.Module):
             ValueError: if the positions are not two-dimensional, or one is negative or not finite.
             FlowError: if the solve fails.
         """
-        positions = _nearby(positions)
+        positions = _on_cpu(positions)
         check_positions(positions)
-        self._renew()
-        return self._stored(positions, ahead=True)
+        self._cache.validate(self._all_parameters())
+        return self._looked_up(positions, ahead=True)
 
     def bake(self, length: int) -> None:
-        """Store the vectors of positions 0, ..., length - 1 for inference (section 4.4).
+        """Cache the vectors of positions 0, ..., length - 1 for inference (section 4.4).
 
-        A longer input extends the store and leaves what it holds unchanged. Changed parameters empty
-        it, but a write through `.data` is not seen: `unbake` first. It is no part of the state_dict.
+        A longer input extends the cache and leaves what it holds unchanged. Changed parameters empty it. It
+        is no part of the state_dict.
 
         Args:
             length: Number of positions, at least 1.
@@ -221,13 +218,14 @@ class FlowEncoder(nn.Module):
         if not isinstance(length, int) or length < 1:
             raise ValueError(f"length must be a whole number of at least 1 position, got {length!r}")
         self.unbake()
-        self._baked, self._known = True, self._versions()
-        self._filled(length)
+        self._baked = True
+        self._cache.validate(self._all_parameters())
+        self._cache.fill(length, self._solve)
 
     def unbake(self) -> None:
-        """Forget the stored vectors and solve on every call again."""
+        """Clear the cache and solve on every call again."""
         self._baked = False
-        self._forget()
+        self._cache.clear()
 
     @contextmanager
     def baked(self) -> Iterator[FlowEncoder]:
@@ -244,92 +242,74 @@ class FlowEncoder(nn.Module):
         if self._baked or self._frozen:
             yield self
             return
-        kept = self._store, self._curve, self._known  # what is kept may be outdated by then
-        self._forget()
-        self._baked = True
+        outer, self._cache, self._baked = self._cache, VectorCache(), True
         try:
             yield self
         finally:
-            (self._store, self._curve, self._known), self._baked = kept, False
+            self._cache, self._baked = outer, False
 
     def refresh(self) -> None:
-        """Forget what training steps leave behind: vectors to reuse, the plan of a solve.
+        """Forget what training steps leave behind: vectors to reuse, the state of the solver.
 
         The next step is then that of an encoder just loaded. Called at each checkpoint, it makes a run
         that is resumed there end with the weights of one that was not stopped.
         """
-        forget_plans(self.field)
+        self.solver_state.reset()
         self._calls = 0
         if not (self._baked or self._frozen):
-            self._forget()
+            self._cache.clear()
 
     def freeze(self) -> None:
         """Train the flow no further: no gradients, vectors solved once and stored, in training mode too."""
         self.requires_grad_(False)
         self._frozen = True
-        self._forget()
+        self._cache.clear()
 
     def unfreeze(self) -> None:
         """Train the field, the starting vectors and the time scale (again)."""
         self.requires_grad_(True)
         self._frozen = False
-        self._forget()
+        self._cache.clear()
 
-    def _renew(self) -> None:
-        """Forget what was stored if the parameters have changed."""
-        versions = self._versions()
-        if len(self._known) != len(versions) or any(
-            one is not other or before != now
-            for (one, before), (other, now) in zip(self._known, versions, strict=True)
-        ):
-            self._forget()
-            self._known = versions
-
-    def _forget(self) -> None:
-        self._store, self._curve = None, None
-
-    def _read(self, positions: Tensor, *, held: bool = False, keep: bool = False) -> FlowVectors:
-        """Vectors at real positions, read from a curve.
+    def _sampled(self, positions: Tensor, *, cached: bool = False, keep: bool = False) -> FlowVectors:
+        """Return vectors at real positions, from a solution over their span.
 
         Args:
             positions: (N, T).
-            held: read, without gradients, from the curve held, after solving for one that reaches as far.
-            keep: hold a curve solved for these positions, for the next calls.
+            cached: Take the solution of the cache, without gradients; solve first if it ends too early.
+            keep: Keep a new solution in the cache, for the next calls.
         """
-        with torch.inference_mode(False) if held or keep else nullcontext():
+        with torch.inference_mode(False) if cached or keep else nullcontext():
             times = positions.flatten().to(wide_dtype(positions.device))
             if self.log_time_scale is None:
                 times = times * (self.delta * self._time_scale)
             else:
                 wide = wide_dtype(self.start.device)
                 unit = self.delta * self.log_time_scale.to(wide).exp()
-                times = sent(times, self.start.device, wide) * unit
+                times = times.to(self.start.device, wide) * unit
             last = max(float(positions.detach().max()), self.horizon or 1)
             end = max(float(times.detach().max()), last * self.delta * self.time_scale)
             if self.horizon is not None and self.log_time_scale is not None:
-                # a scale that grows at every step would need a new plan at every step
+                # A scale that grows at every step would need a new mesh at every step.
                 end = _STRIDE ** math.ceil(math.log(end, _STRIDE))
-            curve = self._curve if held else None
-            if curve is None or curve.end < end:
-                with torch.set_grad_enabled(torch.is_grad_enabled() and not held):
-                    curve = self._solve_curve(end, last, ahead=held and self.horizon is None)
-                if keep:
-                    settle()
-                if held or keep:
-                    self._curve = curve.detach()
-            vectors = curve.read(times.detach() if held else times)
+            solution = self._cache.solution if cached else None
+            if solution is None or solution.end < end:
+                with torch.set_grad_enabled(torch.is_grad_enabled() and not cached):
+                    solution = self._solve_span(end, last, ahead=cached and self.horizon is None)
+                if cached or keep:
+                    self._cache.solution = solution.detach()
+            vectors = solution.sample(times.detach() if cached else times)
             return FlowVectors(vectors, positions.shape, self._keys, self.start.dtype)
 
-    def _solve_curve(self, end: float, last: float, *, ahead: bool) -> Dense:
-        """The flow from 0 to `end`, where the last position stands, or as far again if `ahead`."""
-        settle(wait=False)  # a flow that failed before is not this one
-        tolerances = {name: self.solver[name] for name in ("rtol", "atol")}
+    def _solve_span(self, end: float, last: float, *, ahead: bool) -> Solution:
+        """Solve from 0 to `end`, where the last position stands, or as far again if `ahead`."""
+        options = {name: self.solver[name] for name in ("rtol", "atol")} | {"state": self._state()}
         start = self.start.flatten(0, 1)
         if ahead and (self._baked or self._frozen):
             with suppress(FlowError):  # it may blow up where nobody asked
-                return dense(self.field, start, 2 * end, **tolerances)
+                return solve_dense(self.field, start, 2 * end, **options)
         try:
-            return dense(self.field, start, end, **tolerances)
+            return solve_dense(self.field, start, end, **options)
         except FlowError as error:
             if not error.time > 0:
                 raise
@@ -337,14 +317,18 @@ class FlowEncoder(nn.Module):
             raise SpanTooLong(error.time, error.reason, last, scale) from error
 
     def _solve(self, wanted: Tensor, start: Tensor | None = None, begin: float = 0.0) -> Tensor:
-        """Vectors (U, rows, dim) at increasing positions, from the state (rows, dim) at position `begin`."""
-        state = self.start.flatten(0, 1) if start is None else start
+        """Solve for vectors (U, rows, dim) at increasing positions, from a state (rows, dim) at `begin`."""
+        p = self.start.flatten(0, 1) if start is None else start
         field, unit = self.field, self.delta
         if self.log_time_scale is None:
             unit = self.delta * self._time_scale
         else:
             field = ScaledField(self.field, self.log_time_scale)
-        return solve(field, state, wanted * unit, begin=begin * unit, **self.solver)
+        return solve(field, p, wanted * unit, begin=begin * unit, state=self._state(), **self.solver)
+
+    def _state(self) -> SolverState | None:
+        """Return the state of solves with gradients; those without depend on the parameters alone."""
+        return self.solver_state if torch.is_grad_enabled() else None
 
     def _solved(self, positions: Tensor) -> tuple[FlowVectors, Tensor, Tensor]:
         """Solve at the distinct positions; also returns these and the values (U, rows, dim)."""
@@ -352,99 +336,41 @@ class FlowEncoder(nn.Module):
         if positions.requires_grad and isinstance(index, Tensor):
             raise ValueError(
                 "positions that repeat or do not rise in one row have gradients with a smooth field, "
-                "method='collocation' and gradient='discrete' only"
+                "method='collocation' only"
             )
         values = self._solve(wanted)
         # One unbind: a backward pass through a selection per row would be quadratic in the rows.
         return self._vectors(values.unbind(1), index), wanted, values
 
-    def _stored(self, positions: Tensor, ahead: bool) -> FlowVectors:
-        """Take vectors from the store, after solving for those it lacks and maybe for some to come."""
-        with torch.inference_mode(False), torch.no_grad():
-            store = self._filled(1) if self._store is None else self._store
-            if store.dense and not positions.is_floating_point():
-                known = consecutive(positions.long())
-                last = known.stop - 1 if isinstance(known, slice) else int(known.max())
-                if last < len(store.positions):
-                    return self._vectors(store.values.unbind(0), known)
-            wanted, index = distinct(positions)
-            at, held = store.find(wanted)
-            if not bool(held.all()):
-                store = self._extended(store, wanted[~held], ahead)
-                at, _ = store.find(wanted)
-            return self._vectors(store.values.unbind(0), consecutive(at[index].reshape(positions.shape)))
-
-    def _extended(self, store: Store, missing: Tensor, ahead: bool) -> Store:
-        """A store that holds the missing positions, too; kept if these are whole numbers.
-
-        Real positions between whole ones seldom recur and would fill the memory. A dense store stays
-        dense unless that takes more than twice its length, and looks ahead, since decoding asks for
-        one position at a time.
-        """
-        size, top = len(store.positions), float(missing[-1])
-        whole = bool((missing == missing.floor()).all())
-        if whole and store.dense and top < 2 * size + _LOOK_AHEAD:
-            missing = torch.arange(size, int(top) + 1).to(missing)
-            if len(missing) < _LOOK_AHEAD and ahead:
-                to_come = torch.arange(size, size + _LOOK_AHEAD).to(missing)
-                with suppress(FlowError):  # it may blow up where nobody asked
-                    return self._grown(store, to_come, keep=True)
-        return self._grown(store, missing, keep=whole)
-
-    def _grown(self, store: Store, missing: Tensor, keep: bool) -> Store:
-        """Solve for the missing positions, from the store's last state if all lie beyond it."""
-        last = float(store.positions[-1])
-        if float(missing[0]) > last:
-            values = self._solve(missing, store.values[:, -1], last)
-        else:
-            values = self._solve(missing)
-        store = store.merged(missing, values.transpose(0, 1))
-        if keep:
-            self._store = store
-        return store
-
-    def _filled(self, length: int) -> Store:
-        """A new store of positions 0, ..., length - 1."""
-        with torch.inference_mode(False), torch.no_grad():
-            wanted = torch.arange(length, dtype=torch.float64)
-            self._store = Store(wanted, self._solve(wanted).transpose(0, 1).contiguous())
-        return self._store
+    def _looked_up(self, positions: Tensor, *, ahead: bool) -> FlowVectors:
+        return self._vectors(*self._cache.look_up(positions, self._solve, ahead=ahead))
 
     def _vectors(self, rows: Sequence[Tensor], index: Tensor | slice) -> FlowVectors:
         if isinstance(index, Tensor):
-            index = sent(index, self.start.device)
+            index = index.to(self.start.device)
         return FlowVectors(rows, index, self._keys, self.start.dtype)
 
     def _all_parameters(self) -> Iterator[nn.Parameter]:
-        """Those that the vectors depend on."""
+        """Yield the parameters that the vectors depend on."""
         return self.parameters()
 
-    @property
-    def _rests(self) -> bool:
-        """Whether no parameter is trained, and each tells when it is written to."""
-        return not any(p.requires_grad or p.is_inference() for p in self._all_parameters())
-
-    def _versions(self) -> list[tuple[nn.Parameter, tuple[int, int]]]:
-        """What changes whenever a parameter is replaced or written to."""
-        return [(p, stamp(p)) for p in self._all_parameters()]
-
     def __getstate__(self) -> dict[str, Any]:
-        # A copy has parameters of its own, whose writes are counted from the start.
-        return self.__dict__ | {"_store": None, "_curve": None, "_known": []}
+        # A copy has parameters of its own.
+        return self.__dict__ | {"_cache": VectorCache(), "solver_state": SolverState()}
 
     def _apply(self, fn: Any, recurse: bool = True) -> FlowEncoder:
-        self._forget()
+        self._cache.clear()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._forget()
+        self._cache.clear()
         super()._load_from_state_dict(*args, **kwargs)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, blocks={self.blocks}, names={self.names}, delta={self.delta}"
 
 
-def _nearby(positions: Tensor) -> Tensor:
-    """Positions on the CPU, unless gradients flow to them: read there, they cost a GPU one wait, not ten."""
+def _on_cpu(positions: Tensor) -> Tensor:
+    """Move positions to the CPU, unless gradients flow to them: looked at there, they cost a GPU one wait."""
     return positions if positions.requires_grad else positions.to("cpu")

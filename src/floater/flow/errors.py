@@ -1,4 +1,4 @@
-"""What is raised where a flow cannot be solved as asked."""
+"""Errors of solves that fail."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class FlowDiverged(FlowError):
         """One line: where, why, and what to try."""
         return (
             f"the flow diverged at t = {self.time:.6g} ({self.reason}); try smaller initial weights "
-            "(floater.flow.small_), a smaller delta or time_scale, or a bounded activation such as tanh"
+            "(floater.flow.init_small_), a smaller delta or time_scale, or a bounded activation such as tanh"
         )
 
 
 class FlowInaccurate(FlowError):
-    """No plan of a collocation solve met its tolerance.
+    """No mesh of a collocation solve met its tolerance.
 
     Args:
-        time: The end of the window whose estimated error was largest.
+        time: The end of the interval whose estimated error was largest.
         error: That error, relative to the tolerance.
     """
 

@@ -8,7 +8,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from floater.flow.solver import solve
+from floater.flow.solve import solve
 
 
 def reference_solve(field: nn.Module, start: Tensor, times: Tensor) -> Tensor:

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from floater.flow.piecewise import Reading
-from floater.flow.stepping import full_precision, wide_dtype
+from floater.flow.precision import full_precision, wide_dtype
+from floater.flow.solution import Samples
 
 
 @dataclass(frozen=True)
 class FlowVectors:
-    """Position vectors of one batch, gathered when asked for.
+    """Position vectors of one batch, gathered when they are asked for.
 
     Args:
-        rows: One tensor of vectors (U, dim) per starting vector; a `Reading` computes them when asked for.
+        rows: One tensor of vectors (U, dim) per starting vector; a `Samples` computes them when asked for.
         index: Where each position's vector stands: (N, T), a slice when N = 1 and they stand in turn, or the
             size (N, T) itself when all do.
         keys: The row of each (block, name).
@@ -32,7 +32,7 @@ class FlowVectors:
     dtype: torch.dtype
 
     def of(self, block: int, name: str) -> Tensor:
-        """The vectors of one block and name at the distinct positions: (U, dim).
+        """Return the vectors of one block and name at the distinct positions: (U, dim).
 
         Raises:
             ValueError: if the encoder has no such starting vector.
@@ -51,7 +51,7 @@ class FlowVectors:
         Returns:
             Vectors of size `width` at the same positions.
         """
-        if isinstance(self.rows, Reading):
+        if isinstance(self.rows, Samples):
             rows: Sequence[Tensor] = self.rows.projected(weight)
         else:
             with full_precision(weight.device):
@@ -60,13 +60,13 @@ class FlowVectors:
 
     def all(self) -> Tensor:
         """Return the vectors of every block and name at once, (N, T, blocks x names, dim)."""
-        if isinstance(self.rows, Reading) and isinstance(self.index, torch.Size):
+        if isinstance(self.rows, Samples) and isinstance(self.index, torch.Size):
             rows = self.rows.all()
             return rows.view(*self.index, *rows.shape[1:]).to(self.dtype)
         return torch.stack([self.at(*key) for key in self.keys], 2)
 
     def at(self, block: int, name: str) -> Tensor:
-        """The vectors of one block and name, in the order of the positions given.
+        """Return the vectors of one block and name, in the order of the positions given.
 
         Args:
             block: One of the encoder's blocks.
@@ -105,7 +105,7 @@ def check_positions(positions: Tensor) -> None:
 
 
 def distinct(positions: Tensor) -> tuple[Tensor, Tensor | slice]:
-    """Sorted distinct positions and where among them each position stands.
+    """Return the sorted distinct positions and where among them each position stands.
 
     Args:
         positions: (N, T), integer or real.
@@ -125,11 +125,11 @@ def distinct(positions: Tensor) -> tuple[Tensor, Tensor | slice]:
     return wanted, index
 
 
-def consecutive(index: Tensor) -> Tensor | slice:
-    """An index (N, T) as a slice if N = 1 and it counts up by one, else as it is.
+def as_slice(index: Tensor) -> Tensor | slice:
+    """Return an index (N, T) as a slice if N = 1 and it counts up by one, else as it is.
 
     Example:
-        >>> consecutive(torch.tensor([[3, 4, 5]]))
+        >>> as_slice(torch.tensor([[3, 4, 5]]))
         slice(3, 6, None)
     """
     if len(index) == 1 and bool((index.diff() == 1).all()):

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from floater.encodings.absolute.floater import learned_field
 from floater.encodings.model import PositionError, check_options, one_of, options
 from floater.encodings.relative.waves import UNCOVERED, covered
-from floater.flow import FlowEncoder, FlowVectors, small_, zero_
-from floater.flow.vectors import consecutive
+from floater.flow import FlowEncoder, FlowVectors, init_small_, init_zero_
+from floater.flow.vectors import as_slice
 from floater.pretrained.families import PlugError
 
 
@@ -125,8 +125,8 @@ class Flows(nn.Module):
             step = options["delta"] * scale
             clocks = partial(covered, span=max_length, uncovered=options["uncovered"], step=step)
             field = learned_field(options["field"], width, options["hidden"], options["activation"], clocks)
-            small_(field, max_length * options["delta"] * scale)
-            self.fields[name] = field if options["start"] == "small" else zero_(field)
+            init_small_(field, max_length * options["delta"] * scale)
+            self.fields[name] = field if options["start"] == "small" else init_zero_(field)
         self.encoders = nn.ModuleDict()
         self.layout: dict[str, dict[str, tuple[list[int], list[str]]]] = {}
         for row in rows:
@@ -185,7 +185,7 @@ class Flows(nn.Module):
                 f"the flow is baked for the positions 0 to {self.length - 1}; {last} was asked for: bake a "
                 "longer one from the flow that was saved"
             )
-        index = consecutive(positions)
+        index = as_slice(positions)
         vectors = {}
         for name, (blocks, names) in self.layout[site].items():
             table = self.get_buffer(f"vectors.{site}.{name}")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
-from floater.flow.changes import stamp
+from floater.flow.cache import parameter_version
 from floater.pretrained.body import Injection
 from floater.pretrained.flows import Row
 from floater.transformer.attention import added_product
@@ -55,7 +55,7 @@ class Baked:
         # tensors of inference mode do not tell when they change
         if changing or torch.compiler.is_compiling() or any(part.is_inference() for part in parts):
             return self._summed(rows, weight, bias)
-        state = (weight.dtype, weight.device, *map(stamp, parts))
+        state = (weight.dtype, weight.device, *map(parameter_version, parts))
         use = tuple(rows)
         if use not in self._sums or self._sums[use][0] != state:
             with torch.inference_mode(False), torch.no_grad():

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,8 +16,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.trainer import TRAINER_STATE_NAME
 
-from floater.flow import FlowEncoder, FlowError, settle
-from floater.flow.nonblocking import defers
+from floater.flow import FlowEncoder
 from floater.training.batches import BatchSampler, StreamSampler
 from floater.training.checkpoints import checkpoints, clear_staging, keep_last, publish, remove, staging
 from floater.training.loss import LossFunction, smoothed_loss, with_auxiliary_loss
@@ -38,8 +36,6 @@ class FloaterTrainer(Trainer):
     - A checkpoint is on the disk whole or not at all, even if the process is killed while it is written
       or removed. ``args.save_total_limit`` keeps the last ones, and the best.
     - A ``FlowEncoder`` begins anew at each checkpoint, so that a resumed run equals one not stopped.
-    - A step whose flow is found on a GPU to have missed its tolerance is taken once more, with a new plan;
-      with several processes, or parts of an update, it is an error.
     - Logs have ``tokens_per_second``: tokens that the model reads (those that have a label, in a batch with
       ``decoder_input_ids`` or without an ``attention_mask``) over the time in training, without evaluation.
     - Resuming a run that has reached its last step trains no further step.
@@ -153,22 +149,6 @@ class FloaterTrainer(Trainer):
             return read
         labels = batch.get("labels")
         return 0 if labels is None else (labels != IGNORED).sum()
-
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """Take a training step, and once more if a GPU says late that a flow missed its tolerance in it."""
-        try:
-            loss = super().training_step(model, inputs, *args, **kwargs)
-            settle()
-        except FlowError:
-            alone = self.args.gradient_accumulation_steps == 1 and self.args.world_size == 1
-            if not (alone and defers(self.args.device)):
-                raise
-            with suppress(FlowError):  # of what else the step solved
-                settle()
-            model.zero_grad()
-            loss = super().training_step(model, inputs, *args, **kwargs)
-            settle()
-        return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log values, those of training with the tokens per second since their last log."""

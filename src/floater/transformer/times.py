@@ -12,7 +12,7 @@ from torch import Tensor
 
 from floater.encodings import PositionError
 from floater.encodings.model import PositionModel, one_of
-from floater.flow.stepping import wide_dtype
+from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 
 Mode = Literal["stretch", "shift", "float", "subset"]

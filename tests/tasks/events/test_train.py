@@ -230,7 +230,7 @@ def test_what_a_person_gets_wrong_is_one_line_and_nothing_is_written(
 def test_a_span_that_the_flow_cannot_cover_ends_with_the_scale_to_try(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floater.flow.plan.MAX_WINDOWS", 1)
+    monkeypatch.setattr("floater.flow.collocation.mesh_selection.MAX_INTERVALS", 1)
     assert main(["train", str(write_config(folder, "far"))]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert re.search(

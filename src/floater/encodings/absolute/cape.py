@@ -11,7 +11,7 @@ from floater.encodings.absolute.tokens import even, whole_sequence
 from floater.encodings.card import Card
 from floater.encodings.model import Frame, PositionError, PositionModel, register
 from floater.flow import sinusoid
-from floater.flow.stepping import wide_dtype
+from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 
 

@@ -9,7 +9,7 @@ from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, PositionError, one_of, register
 from floater.encodings.precise import Precise, at_least_float32
-from floater.flow.stepping import wide_dtype
+from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 
 _LINK = "https://arxiv.org/abs/1912.12333"

@@ -28,9 +28,9 @@ from floater.flow import (
     MLPField,
     SinusoidField,
     SumField,
+    init_small_,
+    init_zero_,
     sinusoid,
-    small_,
-    zero_,
 )
 from floater.positions import Positions
 
@@ -101,7 +101,7 @@ class Floater(PositionModel):
         share: "blocks", one theta for all blocks (equation 10), or "none", a theta per block.
         refresh_every: passes in training between solves (section 4.4); each part of a batch is a pass.
         solver: a method of `floater.flow.solve`.
-        gradient: "discrete", "recomputed" or "adjoint" (equations 16 and 17).
+        gradient: "discrete" or "adjoint" (equations 16 and 17).
         activation: of the field; see `MLPField`.
         hidden: width of the field; None means dim.
         field: "mlp" (section 4.4), or "bounded", whose vectors stay in a ball (`BoundedField`).
@@ -223,9 +223,9 @@ class Floater(PositionModel):
             assert isinstance(flow, FlowEncoder)
             flow.reset_parameters()
             field = next(module for module in flow.modules() if isinstance(module, MLPField))
-            small_(field, self.span)
+            init_small_(field, self.span)
             if self.start != "small":
-                zero_(field)
+                init_zero_(field)
             if self.start == "zero":
                 flow.start.zero_()
             if self.start == "sinusoidal":

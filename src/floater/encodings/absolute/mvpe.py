@@ -9,7 +9,7 @@ from floater.encodings.absolute.sinusoidal import Sinusoidal
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, PositionError, register
 from floater.flow import sinusoid
-from floater.flow.stepping import wide_dtype
+from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 
 

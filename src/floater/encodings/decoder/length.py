@@ -10,7 +10,7 @@ from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, PositionError, PositionModel, one_of, register
 from floater.flow import sinusoid
-from floater.flow.stepping import wide_dtype
+from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 
 _SURVEY = SurveyRow("absolute", "APE", learnable=False, recurring=False, unbound=True, parameters="0")

@@ -14,7 +14,7 @@ from floater.encodings.card import Card
 from floater.encodings.model import Frame, PositionError, one_of, register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.relative.distances import Distances
-from floater.flow import FlowEncoder, FlowVectors, MLPField, small_
+from floater.flow import FlowEncoder, FlowVectors, MLPField, init_small_
 from floater.positions import Positions
 
 
@@ -134,7 +134,7 @@ class FloaterRelative(PositionBias):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        small_(self.flow.field, self.span)  # type: ignore[arg-type]
+        init_small_(self.flow.field, self.span)  # type: ignore[arg-type]
         nn.init.normal_(self.flow.start)
         nn.init.normal_(self.readout, std=self.readout.shape[1] ** -0.5)
         if self.start == "zero":

@@ -14,7 +14,7 @@ from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import Frame, PositionError, PositionModel, register
 from floater.encodings.precise import Precise, at_least_float32
-from floater.flow.stepping import wide_dtype
+from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 
 _CHUNK = 64  # tokens whose noise is drawn at once in evaluation

@@ -19,14 +19,14 @@ from floater.flow import (
     ZeroField,
     flow_error,
     gradient_error,
+    init_small_,
     reference_solve,
     sinusoid,
-    small_,
     solve,
 )
-from floater.flow.plan import plan_windows
-from floater.flow.solver import GRADIENTS, check_options
-from floater.flow.stepping import ADAPTIVE_METHODS, FIXED_STEP_METHODS
+from floater.flow.collocation.mesh_selection import choose_edges
+from floater.flow.runge_kutta import ADAPTIVE_METHODS, FIXED_STEP_METHODS
+from floater.flow.solve import GRADIENTS, check_options
 
 ORDERS = {"euler": 1, "midpoint": 2, "heun2": 2, "heun3": 3, "rk4": 4}
 
@@ -59,7 +59,7 @@ PAIRS = [
     (method, gradient)
     for method in METHODS
     for gradient in GRADIENTS
-    if gradient == "discrete" or method == "auto" or (method == "collocation") == (gradient == "recomputed")
+    if gradient == "discrete" or method != "collocation"
 ]
 
 
@@ -214,7 +214,6 @@ def test_the_gradient_in_a_time_is_the_velocity_there():
     ("method", "gradient"),
     [
         ("collocation", "discrete"),
-        ("collocation", "recomputed"),
         ("rk4", "discrete"),
         ("rk4", "adjoint"),
         ("dopri5", "discrete"),
@@ -262,7 +261,7 @@ def precision():
 
 @pytest.mark.parametrize(
     "options",
-    [{"method": "collocation"}, {"method": "collocation", "gradient": "recomputed"}, {"method": "dopri5"}],
+    [{"method": "collocation"}, {"method": "dopri5"}],
 )
 def test_products_of_less_precision_do_not_reach_the_field(precision, options):
     seen = set()
@@ -313,7 +312,7 @@ def test_a_field_with_kinks_takes_fixed_steps():
 
 def test_the_start_of_a_long_solve_is_the_short_solve():
     torch.manual_seed(0)
-    field, start = small_(MLPField(16), 51.2), 0.02 * torch.randn(4, 16)
+    field, start = init_small_(MLPField(16), 51.2), 0.02 * torch.randn(4, 16)
     times = 0.1 * torch.arange(4096)
     with torch.no_grad():
         long, short = solve(field, start, times), solve(field, start, times[:512])
@@ -356,23 +355,24 @@ def test_divergence_of_the_adjoint(gradient, method):
         p.sum().backward()
 
 
-def test_what_single_precision_cannot_plan_is_planned_in_double(monkeypatch):
-    def plan(y, begin, end, *tolerances):
-        if y.dtype == torch.float32:
-            raise FlowDiverged(end, "10000 windows were not enough")
-        return plan_windows(y, begin, end, *tolerances)
+def test_a_mesh_that_single_precision_does_not_give_is_selected_in_double(monkeypatch):
+    def choose(form, begin, end, *tolerances):
+        if form.dtype == torch.float32:
+            raise FlowDiverged(end, "10000 intervals were not enough")
+        return choose_edges(form, begin, end, *tolerances)
 
     field = SinusoidField(4)
     wanted = solve(field, field.start()[None], torch.tensor([2.0]))
-    monkeypatch.setattr("floater.flow.collocation.plan_windows", plan)
+    monkeypatch.setattr("floater.flow.collocation.solver.choose_edges", choose)
     torch.testing.assert_close(solve(field, field.start()[None], torch.tensor([2.0])), wanted)
 
 
 @pytest.mark.parametrize("method", ["collocation", "dopri5", "rk4"])
 def test_a_solve_cannot_hang(method, monkeypatch):
-    monkeypatch.setattr("floater.flow.stepping.MAX_STEPS", 20)
+    monkeypatch.setattr("floater.flow.runge_kutta.MAX_STEPS", 20)
+    monkeypatch.setattr("floater.flow.collocation.mesh_selection.MAX_INTERVALS", 20)
     field = SinusoidField(4, delta=1e-3)
-    with pytest.raises(FlowDiverged, match=r"20 (steps|windows) were not enough"):
+    with pytest.raises(FlowDiverged, match=r"20 (steps|intervals) were not enough"):
         solve(field, field.start()[None], torch.tensor([100.0]), method=method)
 
 

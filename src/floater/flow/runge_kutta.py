@@ -1,131 +1,94 @@
-"""How torchdiffeq is driven: its steps, with outputs and gradients linear in the number of times."""
+"""Runge-Kutta methods: torchdiffeq's steps, with outputs and gradients linear in the number of times."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torchdiffeq._impl.adjoint import OdeintAdjointMethod, handle_adjoint_norm_
 from torchdiffeq._impl.odeint import SOLVERS
 
+from floater.flow.dynamics import Dynamics
 from floater.flow.errors import FlowDiverged
+from floater.flow.precision import wide_dtype
 
 ADAPTIVE_METHODS = ("dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun")
-# torchdiffeq's Adams methods are left out: they take all steps as equally long, which ours are not.
+# torchdiffeq's Adams methods are excluded: they assume steps of equal length, which ours are not.
 FIXED_STEP_METHODS = ("rk4", "midpoint", "euler", "heun2", "heun3")
 
 MAX_STEPS = 100_000
+"""More steps than this take minutes; a solve that asks for them is stiff or diverges."""
 
 
-def wide_dtype(device: torch.device) -> torch.dtype:
-    """The dtype of times and running states: float64 where the device has it (MPS has not)."""
-    return torch.float32 if device.type == "mps" else torch.float64
+class _Watched(Dynamics):
+    """Dynamics with the interface that torchdiffeq's solvers call."""
 
-
-@contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """Neither autocast nor TF32 or bfloat16 inside float32 products: their digits hold no tolerance of 1e-6.
-
-    Example:
-        >>> with torch.autocast("cpu"), full_precision(torch.device("cpu")):
-        ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
-        torch.float32
-    """
-    with torch.autocast(device.type, enabled=False), ExitStack() as restored:
-        if hasattr(torch.backends, "fp32_precision"):  # since PyTorch 2.9, whose older functions may refuse
-            backends: Any = torch.backends
-            for matmul in (backends.cuda.matmul, backends.mkldnn.matmul):
-                restored.callback(_choose, matmul, matmul.fp32_precision)
-                matmul.fp32_precision = "ieee"
-        else:
-            restored.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-            torch.set_float32_matmul_precision("highest")
-        yield
-
-
-def _choose(matmul: Any, precision: str) -> None:
-    """Let a backend's products inherit their precision if that gives the one named, and set it otherwise."""
-    matmul.fp32_precision = "none"
-    if matmul.fp32_precision != precision:
-        matmul.fp32_precision = precision
-
-
-def norms(x: Tensor) -> Tensor:
-    """Euclidean norms over the last dim, in the wide dtype: squares of large float32 numbers overflow.
-
-    Example:
-        >>> norms(torch.tensor([3e30, 4e30])) / 1e30
-        tensor(5.0000, dtype=torch.float64)
-    """
-    result: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=wide_dtype(x.device))
-    return result
-
-
-class Dynamics:
-    """A field as a solver calls it: the state wide, the field's arithmetic in its own precision.
-
-    Args:
-        field: A module with `forward(t, p)`.
-        start: The state's beginning, which has a say in the precision.
-    """
-
-    def __init__(self, field: nn.Module, start: Tensor) -> None:
-        tensors = dict(field.named_parameters()) | dict(field.named_buffers())
-        floating = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-        self.out_dtype = dtype = torch.promote_types(torch.float32, start.dtype)
-        for tensor in floating.values():
-            dtype = torch.promote_types(dtype, tensor.dtype)
-        self.field, self.dtype = field, dtype
-        self.tensors = {name: tensor.to(dtype) for name, tensor in floating.items()}
-        self._converted = any(tensor.dtype != dtype for tensor in floating.values())
-        self.time: Tensor | float = 0.0
+    time: Tensor | float = 0.0
 
     def __call__(self, t: Tensor, p: Tensor, perturb: object = None) -> Tensor:
-        """The velocity (rows, dim) in the dtype of the state p; `perturb` is torchdiffeq's, not needed."""
-        self.time = t.detach()
+        """Return the velocity; `perturb` (which side of a jump to take) is torchdiffeq's and not needed."""
+        self.time = t.detach()  # where to say that the solve failed
         return self.velocity(t, p)
 
-    def velocity(self, t: Tensor, p: Tensor) -> Tensor:
-        """The velocity (rows, dim) in the dtype of the state p."""
-        arguments = (t.to(self.dtype), p.to(self.dtype))
-        with full_precision(p.device):
-            h = (
-                functional_call(self.field, self.tensors, arguments)
-                if self._converted
-                else self.field(*arguments)
-            )
-        velocity: Tensor = h.to(p.dtype)
-        return velocity
-
     def callback_step(self, *_: object) -> None:
-        """Called by torchdiffeq before each step; nothing to do."""
+        """Do nothing; torchdiffeq calls this before each step."""
 
     callback_accept_step = callback_reject_step = callback_step
 
     def diverged(self, error: AssertionError) -> FlowDiverged:
-        """torchdiffeq's assertion, which may print a whole state, as a typed error of one line."""
+        """Return torchdiffeq's assertion, which may print a whole state, as a typed error of one line."""
         return FlowDiverged(float(self.time), str(error).split("`")[0].strip(" :"))
 
 
-def discrete_solve(
-    dynamics: Dynamics, state: Tensor, times: Tensor, method: str, rtol: float, atol: float, step: float
+def runge_kutta(
+    field: nn.Module,
+    start: Tensor,
+    times: Tensor,
+    *,
+    method: str,
+    rtol: float,
+    atol: float,
+    step: float,
+    adjoint: bool,
 ) -> Tensor:
-    """p at the times (length, rows, dim), the first being the state's; autograd follows the steps."""
+    """Solve by one of torchdiffeq's Runge-Kutta methods.
+
+    Args:
+        field: See `floater.flow.solve`.
+        start: p at the first time (rows, dim).
+        times: Strictly increasing times (length,), wide.
+        method: One of `ADAPTIVE_METHODS` or `FIXED_STEP_METHODS`.
+        rtol, atol: Tolerances of an adaptive method.
+        step: Longest step of a fixed-step method.
+        adjoint: Whether the gradient is that of the continuous adjoint (FLOATER, equations 16 and 17) instead
+            of that of the steps.
+
+    Returns:
+        p at the times (length, rows, dim), the first being the start.
+
+    Raises:
+        FlowDiverged: if a step vanishes, or `MAX_STEPS` are not enough.
+    """
+    dynamics = _Watched(field, start)
+    run = _adjoint_solve if adjoint else _discrete_solve
+    return run(dynamics, start.to(wide_dtype(start.device)), times, method, rtol, atol, step)
+
+
+def _discrete_solve(
+    dynamics: _Watched, state: Tensor, times: Tensor, method: str, rtol: float, atol: float, step: float
+) -> Tensor:
     options = _options(method, times, step)
     solver = SOLVERS[method](func=dynamics, y0=state, rtol=rtol, atol=atol, norm=_worst_row, **options)
     steps = _adaptive_steps if method in ADAPTIVE_METHODS else _fixed_steps
     return torch.cat([state.unsqueeze(0).to(dynamics.out_dtype), *steps(solver, times)])
 
 
-def adjoint_solve(
-    dynamics: Dynamics, state: Tensor, times: Tensor, method: str, rtol: float, atol: float, step: float
+def _adjoint_solve(
+    dynamics: _Watched, state: Tensor, times: Tensor, method: str, rtol: float, atol: float, step: float
 ) -> Tensor:
-    """The same with the gradient of the continuous adjoint (FLOATER, equations 16 and 17)."""
     options = _options(method, times, step)
     if method in ADAPTIVE_METHODS:
         options["max_num_steps"] = MAX_STEPS
@@ -134,6 +97,8 @@ def adjoint_solve(
     parameters = [tensor for tensor in dynamics.tensors.values() if tensor.requires_grad]
 
     def field(t: Tensor, p: Tensor) -> Tensor:
+        if p.requires_grad:  # in the backward pass
+            dynamics.bind()
         # The adjoint differentiates in p, which a field need not depend on.
         return dynamics(t, p) + 0.0 * p
 

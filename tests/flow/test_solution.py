@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from floater.flow import FlowDiverged, MLPField, dense, reference_solve
+from floater.flow import FlowDiverged, MLPField, reference_solve, solve_dense
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -16,7 +16,7 @@ def problem():
 
 def test_a_dense_solution_is_read_anywhere_and_in_any_order():
     field, start, times = problem()
-    solution = dense(field, start, 4.0, **TIGHT)
+    solution = solve_dense(field, start, 4.0, **TIGHT)
     shuffled = times.repeat(2).requires_grad_()
     p = solution.at(shuffled)
     for vector, t in zip(p, shuffled, strict=True):
@@ -29,7 +29,7 @@ def test_a_dense_solution_is_read_anywhere_and_in_any_order():
 
 def test_what_a_dense_solution_refuses():
     field, start, _ = problem()
-    solution = dense(field, start, 4.0, begin=1.0)
+    solution = solve_dense(field, start, 4.0, begin=1.0)
     for times, message in (
         (torch.tensor([0.5]), r"from t = 1 to 4, which the solution spans, got 0.5"),
         (torch.tensor([4.5, 2.0]), "got 4.5"),
@@ -39,7 +39,7 @@ def test_what_a_dense_solution_refuses():
         with pytest.raises(ValueError, match=message):
             solution.at(times)
     with pytest.raises(ValueError, match="end must be a finite time after begin = 1, got 1"):
-        dense(field, start, 1.0, begin=1.0)
+        solve_dense(field, start, 1.0, begin=1.0)
 
 
 class Grows(torch.nn.Module):
@@ -52,7 +52,7 @@ class Grows(torch.nn.Module):
 
 
 def test_vectors_too_large_for_their_dtype_are_an_error():
-    solution = dense(Grows(), torch.ones(1, 2), 100.0)
+    solution = solve_dense(Grows(), torch.ones(1, 2), 100.0)
     assert solution.at(torch.tensor([80.0])).log().mean() == pytest.approx(80.0, abs=1e-4)
     with pytest.raises(FlowDiverged, match=r"t = 90.*too large for torch.float32"):
         solution.at(torch.tensor([80.0, 90.0, 95.0]))

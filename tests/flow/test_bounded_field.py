@@ -4,7 +4,16 @@ import pytest
 import torch
 
 from floater import PositionError, Positions, build
-from floater.flow import BoundedField, MLPField, dense, flow_error, reference_solve, small_, solve, zero_
+from floater.flow import (
+    BoundedField,
+    MLPField,
+    flow_error,
+    init_small_,
+    init_zero_,
+    reference_solve,
+    solve,
+    solve_dense,
+)
 
 FAR = 40.0
 
@@ -27,31 +36,31 @@ def test_no_solution_leaves_the_ball(scale):
         made.radius * torch.nn.functional.normalize(torch.randn(4, 6)) * torch.tensor([[1], [1], [0.5], [0]])
     )
     times = torch.linspace(0, FAR, 500, dtype=torch.float64)
-    p = dense(made, start, FAR).at(times)
+    p = solve_dense(made, start, FAR).at(times)
     assert float(p.norm(dim=-1).max()) <= made.radius * (1 + 1e-5)  # tolerance of the solve 1e-6
-    plain = dense(MLPField(6), start, FAR).at(times).norm(dim=-1)
+    plain = solve_dense(MLPField(6), start, FAR).at(times).norm(dim=-1)
     assert float(plain.max()) > made.radius
 
 
 @torch.no_grad()
 def test_what_lies_outside_is_drawn_in():
     made = field()
-    p = dense(made, torch.full((1, 6), 3 * made.radius), 20.0).at(torch.tensor([0.0, 20.0]))
+    p = solve_dense(made, torch.full((1, 6), 3 * made.radius), 20.0).at(torch.tensor([0.0, 20.0]))
     assert float(p[1].norm()) < made.radius
 
 
 @torch.no_grad()
 def test_vectors_go_on_moving_far_beyond_the_training_span():
-    made = small_(field(dim=16), span=12.0)
+    made = init_small_(field(dim=16), span=12.0)
     times = torch.arange(0, 120.0, 0.5, dtype=torch.float64)  # ten times as far
-    steps = dense(made, 0.02 * torch.randn(1, 16), 120.0).at(times)[:, 0].diff(dim=0).norm(dim=-1)
+    steps = solve_dense(made, 0.02 * torch.randn(1, 16), 120.0).at(times)[:, 0].diff(dim=0).norm(dim=-1)
     assert float(steps[-48:].mean()) > 0.2 * float(steps[:24].mean())
 
 
 def test_a_solve_is_as_accurate_as_any_and_its_gradients_are_those_of_autograd():
     made = field().double()
     start, at = torch.randn(3, 6, dtype=torch.float64), torch.tensor([0.3, 4.0, 20.0], dtype=torch.float64)
-    found = dense(made, start, 20.0, rtol=1e-9, atol=1e-9).at(at)
+    found = solve_dense(made, start, 20.0, rtol=1e-9, atol=1e-9).at(at)
     assert flow_error(found.detach(), reference_solve(made, start, at).detach()) < 1e-7
     grads = torch.autograd.grad(found.sin().sum(), list(made.parameters()))
     other = solve(made, start, at, method="dopri5", rtol=1e-9, atol=1e-9)
@@ -77,6 +86,6 @@ def test_the_position_model_takes_it():
 
 
 def test_a_field_without_weights_stands_still_at_zero():
-    assert not zero_(field())(torch.tensor(3.0), torch.zeros(2, 6)).any()
+    assert not init_zero_(field())(torch.tensor(3.0), torch.zeros(2, 6)).any()
     with pytest.raises(ValueError, match=r"pull is 0\.0; it must be positive"):
         BoundedField(4, pull=0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -73,8 +74,73 @@ class MLPField(nn.Module):
         return f"activation={self.activation!r}"
 
 
+CLOCKS = 8
+
+
+class BoundedField(MLPField):
+    """The learned field with a clock instead of the time, and a pull towards zero that grows with p.
+
+        h(t, p) = W2 tanh(W1 p + U c(t) + b1) + b2 - pull (|p|^2 / dim) p
+
+    c(t) holds sines and cosines of t / 2^k, k = 0 to 7, so that nothing on the right grows with the time:
+    what is learned over the training span goes on beyond it, with vectors of the same size. For any weights
+    and all times |p(t)| is at most the larger of |p(0)| and `radius`: there the pull outweighs the rest.
+
+    Args:
+        dim: Size of a position vector.
+        hidden: Size between the layers; `dim` if not given.
+        pull: How strongly vectors are pulled back, positive; at components of size one it is -pull p.
+        adapt: Change of the clocks' frequencies 2^-k, (8,) in radians per unit of time. A clock whose period
+            is longer than the training span has shown only part of its circle there.
+
+    Shapes:
+        t: scalar; p: (rows, dim); returns (rows, dim).
+
+    Raises:
+        ValueError: if the pull is not positive.
+
+    Example:
+        >>> field = BoundedField(8)
+        >>> field(torch.tensor(0.5), torch.zeros(3, 8)).shape
+        torch.Size([3, 8])
+        >>> far = 10 * field.radius * torch.nn.functional.normalize(torch.ones(1, 8))
+        >>> bool((field(torch.tensor(0.5), far) * far).sum() < 0)  # back to where it came from
+        True
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int | None = None,
+        pull: float = 0.1,
+        adapt: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__(dim, hidden)
+        if not pull > 0:
+            raise ValueError(f"pull is {pull}; it must be positive")
+        self.pull, self.adapt = pull, adapt
+        self.inner = nn.Linear(dim + 2 * CLOCKS, self.hidden)
+        self.outer = nn.Linear(self.hidden, dim)
+
+    @property
+    def radius(self) -> float:
+        """Of the ball that no vector leaves, if it starts within."""
+        with torch.no_grad():
+            fastest = float(torch.linalg.matrix_norm(self.outer.weight.double(), 2)) * self.hidden**0.5
+            fastest += float(self.outer.bias.double().norm())
+        return math.cbrt(fastest * self.dim / self.pull)
+
+    def forward(self, t: Tensor, p: Tensor) -> Tensor:
+        """The velocity dp/dt at time t: (rows, dim)."""
+        frequencies = 0.5 ** torch.arange(CLOCKS, dtype=t.dtype, device=p.device)
+        angle = t * (frequencies if self.adapt is None else self.adapt(frequencies))
+        clock = torch.cat((angle.sin(), angle.cos())).to(p.dtype).expand(len(p), -1)
+        velocity: Tensor = self.outer(torch.tanh(self.inner(torch.cat((p, clock), dim=1))))
+        return velocity - self.pull * p.square().mean(1, keepdim=True) * p
+
+
 @torch.no_grad()
-def small_(field: MLPField, span: float) -> MLPField:
+def init_small_(field: MLPField, span: float) -> MLPField:
     """Initialise a field, in place, so that its vectors stay of order one over a span of time.
 
     Source: section 4.4 ("we can initialize the FLOATER with smaller weights"). The time enters h
@@ -94,7 +160,7 @@ def small_(field: MLPField, span: float) -> MLPField:
         ValueError: if the span is not positive.
 
     Example:
-        >>> field = small_(MLPField(64), span=51.2)
+        >>> field = init_small_(MLPField(64), span=51.2)
         >>> bool(field.outer.bias.any())
         False
     """
@@ -111,7 +177,7 @@ def small_(field: MLPField, span: float) -> MLPField:
 
 
 @torch.no_grad()
-def zero_(field: MLPField) -> MLPField:
+def init_zero_(field: MLPField) -> MLPField:
     """Set the output layer of a field to zero, in place, so that h = 0 exactly.
 
     Source: section 3.3: with h = 0 and a zero start the model is the plain Transformer. The inner
@@ -124,7 +190,7 @@ def zero_(field: MLPField) -> MLPField:
         The same field.
 
     Example:
-        >>> field = zero_(MLPField(8))
+        >>> field = init_zero_(MLPField(8))
         >>> bool(field(torch.tensor(3.0), torch.ones(2, 8)).any())
         False
     """

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floater.flow import FlowDiverged, FlowEncoder, FlowInaccurate, solve
-from floater.flow.store import Store
+from floater.flow.cache import VectorTable
 
 
 @settings(deadline=None, max_examples=15)
 @given(st.lists(st.lists(st.integers(0, 120), min_size=3, max_size=3), min_size=1, max_size=4))
-def test_any_sequence_of_requests_to_a_store_gets_the_right_vectors(requests):
+def test_any_sequence_of_requests_to_a_cache_gets_the_right_vectors(requests):
     model = encoder().eval()
     table = model(torch.arange(121)[None]).at(0, "v")[0]
     with model.baked(), torch.no_grad():
@@ -46,7 +46,7 @@ def test_a_pass_without_gradients_does_not_use_up_a_solve():
     assert [model(at).at(0, "q").requires_grad for _ in range(4)] == [True, False, False, True]
 
 
-def test_refresh_extends_the_store_without_gradient_and_keeps_its_beginning():
+def test_refresh_extends_the_cache_without_gradient_and_keeps_its_beginning():
     model = encoder(refresh_every=2)
     first = model(torch.arange(4)[None]).at(0, "q").detach()
     longer = model(torch.arange(9)[None]).at(0, "q")
@@ -63,7 +63,7 @@ def test_refreshing_leaves_evaluation_alone():
     torch.testing.assert_close(model.eval()(at).at(0, "q"), exact(model, 0, "q", at), rtol=1e-5, atol=1e-5)
 
 
-def test_a_baked_store_keeps_its_beginning_and_extends_as_a_fresh_solve():
+def test_a_baked_cache_keeps_its_beginning_and_extends_as_a_fresh_solve():
     model = encoder().eval()
     model.bake(16)
     short = model(torch.arange(16)[None]).at(2, "k")
@@ -89,7 +89,9 @@ def test_decoding_step_by_step_solves_once_in_a_while():
     with torch.no_grad(), model.baked():
         steps = [(model(positions([i])).at(0, "q"), len(calls))[1] for i in range(128)]
     assert len(set(steps)) <= 4
-    assert model._store is None  # forgotten after the block
+    before = len(calls)
+    model(positions([5]))
+    assert len(calls) > before  # what was kept in the block is gone
 
 
 def test_looking_ahead_is_no_reason_to_fail():
@@ -211,7 +213,7 @@ def step(model, other):
 
 @pytest.mark.parametrize("change", [load, load_field, write, replace_data, step])
 @pytest.mark.parametrize("keep", ["bake", "freeze"])
-def test_changed_parameters_empty_the_store(change, keep):
+def test_changed_parameters_empty_the_cache(change, keep):
     model, other, at = encoder(), encoder(seed=5), torch.arange(4)[None]
     model.eval()
     model.bake(4) if keep == "bake" else model.freeze()
@@ -228,7 +230,7 @@ def test_moving_a_baked_encoder_moves_its_vectors():
     assert model.double()(torch.arange(4)[None]).at(0, "q").dtype == torch.float64
 
 
-def test_the_store_is_not_saved_but_survives_a_copy():
+def test_the_cache_is_not_saved_but_baking_survives_a_copy():
     model = encoder().eval()
     names = set(model.state_dict())
     model.bake(8)
@@ -271,14 +273,14 @@ def test_vectors_stored_in_inference_mode_serve_autograd_later():
         assert float(scale.grad) > 0
 
 
-def test_store_merges_in_order_and_knows_when_it_is_dense():
+def test_a_table_merges_in_order_and_knows_when_it_is_a_range():
     def at(*x):
         return torch.tensor(x, dtype=torch.float64)
 
-    store = Store(at(0, 2), torch.tensor([[[0.0], [2.0]]]))
-    assert not store.dense
+    store = VectorTable(at(0, 2), torch.tensor([[[0.0], [2.0]]]))
+    assert not store.is_range
     merged = store.merged(at(1, 3), torch.tensor([[[1.0], [3.0]]]))
-    assert merged.dense
+    assert merged.is_range
     assert merged.values.flatten().tolist() == [0, 1, 2, 3]
     index, held = store.find(at(0, 1, 2, 5))
     assert held.tolist() == [True, False, True, False]

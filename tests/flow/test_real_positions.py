@@ -6,7 +6,15 @@ from flow_cases import DIM, encoder, positions
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from floater.flow import FlowEncoder, MLPField, SinusoidField, SpanTooLong, dense, flow_error, reference_solve
+from floater.flow import (
+    FlowEncoder,
+    MLPField,
+    SinusoidField,
+    SpanTooLong,
+    flow_error,
+    reference_solve,
+    solve_dense,
+)
 
 
 def times(rows, length, end, seed=0):
@@ -37,7 +45,7 @@ def test_rows_are_read_as_all_at_once_with_the_same_gradients():
         start.requires_grad_().grad = None
         field.zero_grad()
         t = at.clone().requires_grad_()
-        reading = dense(field, start, 3.0).read(t)
+        reading = solve_dense(field, start, 3.0).sample(t)
         p = reading.all() if whole else torch.stack([reading[i] for i in range(4)], 1)
         (p * weight).sum().backward()
         found.append([p.detach(), t.grad, start.grad, *(x.grad for x in field.parameters())])
@@ -49,7 +57,7 @@ def test_the_gradient_in_a_time_is_the_velocity_there():
     torch.manual_seed(0)
     field, start = MLPField(5).double(), torch.randn(1, 5, dtype=torch.float64)
     at = torch.tensor([2.0, 0.5], dtype=torch.float64, requires_grad=True)
-    p = dense(field, start, 3.0, rtol=1e-10, atol=1e-10).read(at)[0]
+    p = solve_dense(field, start, 3.0, rtol=1e-10, atol=1e-10).sample(at)[0]
     for i in range(2):
         (gradient,) = torch.autograd.grad(p[i].sum(), at, retain_graph=True)
         torch.testing.assert_close(gradient[i], field(at[i], p[i : i + 1]).sum(), rtol=1e-7, atol=1e-7)
@@ -102,7 +110,8 @@ def test_no_more_than_the_vectors_of_one_row_are_made_at_once():
 def test_a_batch_of_real_positions_is_one_solve(monkeypatch):
     model, calls = encoder(), []
     monkeypatch.setattr(
-        "floater.flow.encoder.dense", lambda *args, **kwargs: calls.append(args) or dense(*args, **kwargs)
+        "floater.flow.encoder.solve_dense",
+        lambda *args, **kwargs: calls.append(args) or solve_dense(*args, **kwargs),
     )
     vectors = model(times(4, 100, 30.0))
     for block in model.blocks:
@@ -124,8 +133,8 @@ def test_a_frozen_curve_is_solved_again_only_to_reach_farther(monkeypatch):
     model, ends = encoder(), []
     model.freeze()
     monkeypatch.setattr(
-        "floater.flow.encoder.dense",
-        lambda field, start, end, **kwargs: ends.append(end) or dense(field, start, end, **kwargs),
+        "floater.flow.encoder.solve_dense",
+        lambda field, start, end, **kwargs: ends.append(end) or solve_dense(field, start, end, **kwargs),
     )
     for last in (10.0, 15.0, 19.0, 25.0):
         model(positions([0.5, last], dtype=torch.float64))
@@ -163,10 +172,10 @@ def test_ten_times_the_span_and_far_more_overflow_nothing(end):
 
 
 def test_a_span_that_cannot_be_solved_is_an_error_with_the_scale_to_try(monkeypatch):
-    monkeypatch.setattr("floater.flow.plan.MAX_WINDOWS", 60)
+    monkeypatch.setattr("floater.flow.collocation.mesh_selection.MAX_INTERVALS", 60)
     model = FlowEncoder(SinusoidField(4, delta=0.1), 4, blocks=[0], names=["q"])
     at = torch.tensor([[0.0, 1.0, 1e5]], dtype=torch.float64)
-    with pytest.raises(SpanTooLong, match=r"position 100000.*60 windows.*try time_scale=\d") as error:
+    with pytest.raises(SpanTooLong, match=r"position 100000.*60 intervals.*try time_scale=\d") as error:
         model(at)
     scale = error.value.scale
     assert 0 < scale < 0.1
@@ -175,7 +184,7 @@ def test_a_span_that_cannot_be_solved_is_an_error_with_the_scale_to_try(monkeypa
 
 
 def test_a_span_whose_tolerance_is_out_of_reach_names_a_scale(monkeypatch):
-    monkeypatch.setattr("floater.flow.collocation._allowed", lambda *_: -1.0)  # nothing is exact enough
+    monkeypatch.setattr("floater.flow.collocation.solver.bound", lambda *_: -1.0)  # nothing is exact enough
     model = FlowEncoder(SinusoidField(4, delta=0.1), 4, blocks=[0], names=["q"])
     with pytest.raises(SpanTooLong, match=r"tolerance is out of reach.*try time_scale=\d"):
         model(torch.tensor([[0.0, 1.5, 90.0]]))

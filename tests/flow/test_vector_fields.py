@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from floater.flow import MLPField, SinusoidField, SumField, ZeroField, sinusoid, small_, solve, zero_
+from floater.flow import (
+    MLPField,
+    SinusoidField,
+    SumField,
+    ZeroField,
+    init_small_,
+    init_zero_,
+    sinusoid,
+    solve,
+)
 
 
 @pytest.mark.parametrize("activation", ["tanh", "silu", "gelu", "selu", "relu"])
@@ -50,7 +59,7 @@ def test_smooth_says_which_fields_have_kinks():
 @pytest.mark.parametrize("activation", ["tanh", "silu"])
 def test_small_keeps_displacements_of_order_one_over_the_span(span, dim, activation):
     torch.manual_seed(1)
-    field = small_(MLPField(dim, activation=activation), span)
+    field = init_small_(MLPField(dim, activation=activation), span)
     start = 0.02 * torch.randn(6, dim)
     with torch.no_grad():
         p = solve(field, start, torch.linspace(0, span, 20))
@@ -60,12 +69,12 @@ def test_small_keeps_displacements_of_order_one_over_the_span(span, dim, activat
 
 def test_small_needs_a_positive_span():
     with pytest.raises(ValueError, match="span must be a positive time, got 0"):
-        small_(MLPField(4), 0)
+        init_small_(MLPField(4), 0)
 
 
 def test_zero_is_exact_and_gradients_still_reach_the_output_layer():
     torch.manual_seed(0)
-    field = zero_(MLPField(4))
+    field = init_zero_(MLPField(4))
     start = torch.randn(3, 4)
     p = solve(field, start, torch.tensor([0.5, 10.0]))
     assert torch.equal(p, start.expand(2, 3, 4))

@@ -8,23 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from floater.flow.choices import check_choice
-from floater.flow.collocation import dense
+from floater.flow.collocation.plan import SolverState
+from floater.flow.collocation.solver import check_finite, solve_dense
+from floater.flow.dynamics import Dynamics
 from floater.flow.errors import FlowDiverged
-from floater.flow.field import is_smooth
-from floater.flow.nonblocking import require
-from floater.flow.recomputation import recomputed_solve
-from floater.flow.stepping import (
-    ADAPTIVE_METHODS,
-    FIXED_STEP_METHODS,
-    Dynamics,
-    adjoint_solve,
-    discrete_solve,
-    wide_dtype,
-)
+from floater.flow.precision import wide_dtype
+from floater.flow.runge_kutta import ADAPTIVE_METHODS, FIXED_STEP_METHODS, runge_kutta
+from floater.flow.vector_fields import is_smooth
 
 COLLOCATION = "collocation"
 METHODS = ("auto", COLLOCATION, *ADAPTIVE_METHODS, *FIXED_STEP_METHODS)
-GRADIENTS = ("discrete", "recomputed", "adjoint")
+GRADIENTS = ("discrete", "adjoint")
 
 PAPER_STEP = 0.02
 KINKED_STEP = 0.1
@@ -41,15 +35,16 @@ def solve(
     atol: float = 1e-6,
     step: float | None = None,
     gradient: str = "discrete",
+    state: SolverState | None = None,
 ) -> Tensor:
     """Solve dp/dt = h(t, p) from a start and return p at the wanted times.
 
-    Source: equations 8 and 15 of the FLOATER paper; the adjoint gradient is equations 16 and 17
-    (Chen et al., "Neural Ordinary Differential Equations", 2018). "collocation" is `floater.flow.dense`,
-    the other methods are torchdiffeq's. The running state is kept in float64 and the field is evaluated
-    in the widest of float32, the start's and the parameters' dtypes, with autocast off and without
-    TF32, so half-precision models solve in float32; TF32 is off in the backward sweeps of collocation, too,
-    and as the caller chose in other backward passes.
+    Source: equations 8 and 15 of the FLOATER paper; the adjoint gradient is equations 16 and 17 (Chen et al.,
+    "Neural Ordinary Differential Equations", 2018). "collocation" is `floater.flow.solve_dense`, the other
+    methods are torchdiffeq's. The running state is kept in float64 and the field is evaluated in the widest
+    of float32, the start's and the parameters' dtypes, with autocast off and without TF32, so half-precision
+    models solve in float32; TF32 is off in the backward sweeps of collocation, too, and as the caller chose
+    in other backward passes.
 
     Args:
         field: Any module with `forward(t, p)`: scalar t, p (rows, dim), returns (rows, dim).
@@ -59,15 +54,16 @@ def solve(
         begin: The time at which `start` holds.
         method: A name from `METHODS`. "auto" is "collocation" for a field that says it is smooth; "rk4"
             with step 0.1 for one that says it is not, as kinks cost a method of high order many small
-            steps; "dopri5" for any other, and for the adjoint gradient; "collocation" for the recomputed one.
+            steps; "dopri5" for any other, and for the adjoint gradient.
         rtol: Relative tolerance of adaptive methods.
         atol: Absolute tolerance of adaptive methods. A step's error is the root mean square over
             dim of the worst row (in "collocation" the norm), so that no row is diluted by the others.
         step: Longest step of a fixed-step method; 0.02 (the paper's, appendix B.1) if not given. The
             grid always contains the wanted times.
-        gradient: "discrete" differentiates the solver's steps. Two others need less memory and more time:
-            "recomputed", for "collocation" alone, solves again in the backward pass, a few windows at a
-            time; "adjoint", for the other methods, solves backwards in time.
+        gradient: "discrete" differentiates the solver's steps. "adjoint", for methods other than
+            "collocation", needs less memory and more time: it solves backwards in time.
+        state: What earlier solves of this field by "collocation" found out: its mesh serves the next one.
+            None selects a mesh first, and the result depends on nothing but the other arguments.
 
     Returns:
         p at the wanted times (length, rows, dim): float64 for a float64 start, else float32.
@@ -87,26 +83,32 @@ def solve(
     _check_start(start)
     known = times.detach().to("cpu", torch.float64)
     _check_times(known, begin)
-
-    dynamics = Dynamics(field, start)
-    wide = wide_dtype(start.device)
-    state, begins = start.to(wide), float(known[0]) == begin
-    if method == COLLOCATION and gradient == "discrete" and float(known[-1]) > begin:
-        return dense(field, start, float(known[-1]), begin=begin, rtol=rtol, atol=atol).at(times)
-    times = times.to(start.device, wide)
-    first = state.unsqueeze(0)
-    if begins and times.requires_grad:  # there it moves with the velocity, by nothing yet
-        first = first + (times[0] - begin) * dynamics.velocity(times[0], state).detach()
-    first = first.to(dynamics.out_dtype)
+    last = float(known[-1])
+    if method == COLLOCATION and last > begin:
+        return solve_dense(field, start, last, begin=begin, rtol=rtol, atol=atol, state=state).at(times)
+    check_finite(start)
+    times = times.to(start.device, wide_dtype(start.device))
+    begins = float(known[0]) == begin
+    first = _at_begin(field, start, times[0], begin)
     if begins and len(known) == 1:
         return first
-    if method == COLLOCATION:
-        return recomputed_solve(field, start, times, begin=begin, rtol=rtol, atol=atol)
     grid = torch.cat((times.new_full((1,), begin), times[1:] if begins else times))
-    run = discrete_solve if gradient == "discrete" else adjoint_solve
-    solution = run(dynamics, state, grid, method, rtol, atol, step)
+    adjoint = gradient == "adjoint"
+    solution = runge_kutta(
+        field, start, grid, method=method, rtol=rtol, atol=atol, step=step, adjoint=adjoint
+    )
     _check_finite(solution, grid)
     return torch.cat((first, solution[1:])) if begins else solution[1:]
+
+
+def _at_begin(field: nn.Module, start: Tensor, time: Tensor, begin: float) -> Tensor:
+    """Return p (1, rows, dim) at a time that equals `begin`: the start, and its velocity as gradient."""
+    dynamics = Dynamics(field, start)
+    state = start.to(time.dtype)
+    first = state.unsqueeze(0)
+    if time.requires_grad and float(time.detach()) == begin:
+        first = first + (time - begin) * dynamics.velocity(time, state).detach()
+    return first.to(dynamics.out_dtype)
 
 
 def check_options(
@@ -143,11 +145,6 @@ def check_options(
             "gradient='adjoint' does not apply to the method 'collocation', which has the gradient of its "
             f"discrete solution; methods that have it: {', '.join((*ADAPTIVE_METHODS, *FIXED_STEP_METHODS))}"
         )
-    if method != COLLOCATION and gradient == "recomputed":
-        raise ValueError(
-            f"gradient='recomputed' does not apply to the method {method!r}; it is for 'collocation', and "
-            "'adjoint' saves the memory of the others"
-        )
     if step is None:
         return method, longest
     if method in (COLLOCATION, *ADAPTIVE_METHODS):
@@ -163,7 +160,7 @@ def check_options(
 def _automatic(field: nn.Module, gradient: str) -> tuple[str, float]:
     """The method that "auto" stands for, and its longest step."""
     smooth = is_smooth(field)
-    if gradient == "recomputed" or (smooth and gradient == "discrete"):
+    if smooth and gradient == "discrete":
         return COLLOCATION, PAPER_STEP
     return ("rk4", KINKED_STEP) if smooth is False else ("dopri5", PAPER_STEP)
 
@@ -173,11 +170,6 @@ def _check_start(start: Tensor) -> None:
         raise ValueError(
             f"start must be a real tensor (rows, dim), got {start.dtype} of shape {tuple(start.shape)}"
         )
-    require(
-        start.detach().isfinite().all(),
-        lambda: ValueError("start must be finite, got NaN or infinity"),
-        later=torch.is_grad_enabled(),
-    )
 
 
 def _check_times(times: Tensor, begin: float) -> None:

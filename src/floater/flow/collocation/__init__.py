@@ -1,0 +1,4 @@
+"""Gauss-Legendre collocation in mesh intervals: implicit, parallel in time, of exact discrete gradient.
+
+`docs/design/collocation.md` derives the method; the modules follow its sections.
+"""

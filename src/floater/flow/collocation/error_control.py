@@ -1,0 +1,307 @@
+"""Error control: estimates of an error, the bound that they must meet, and what to try if they do not."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import torch
+from torch import Tensor, nn
+
+from floater.flow.collocation.fixed_point import NotConverged, solve_states
+from floater.flow.collocation.formulation import Formulation, formulate
+from floater.flow.collocation.mesh import Mesh
+from floater.flow.collocation.plan import Plan
+from floater.flow.collocation.quadrature import NODES, gauss_rule, truncation_error
+from floater.flow.precision import full_precision, norms, wide_dtype
+from floater.flow.solution import Solution
+from floater.flow.vector_fields import is_smooth
+
+# The promise to the caller: an error of at most MOST tolerances, and of what the flow makes of 20 roundings
+# of the start to float32 (2^-23), which no solver could avoid. Errors are counted in tolerances throughout.
+MOST = 10.0
+_ROUNDING = 2.0**-23
+# Half of the promise is aimed at: the error of a kept plan is not measured at each solve, only the sum of the
+# estimates of its intervals is, and the ratio of the two changes as weights move.
+_AIM, _ROUNDINGS = MOST / 2, 10.0
+# Below a sum of estimates between these, depending on what roundings come to, a new plan is not measured
+# where nobody learns from it: measuring takes three more solves.
+_UNMEASURED = 0.1, 1.5
+# The ratio of measured error to summed estimates is not believed to be less than _FADING, nor the sum itself
+# to be less than _LEAST tolerances: a plan that is too good by luck would allow the next ones too much.
+_FADING, _LEAST = 0.5, 0.05
+# A condition number above this has met the size of the flow itself: changes grow no more once they are as
+# large, so the measured ratio says nothing, and the worst is assumed.
+_SATURATED = 1e3
+
+# The part of the tolerance that a first mesh is selected for; a quarter took 8 % more time, one missed the
+# aim more often.
+FIRST_SAFETY_FACTOR = 0.5
+ATTEMPTS = 6
+
+# Forward iterations end when their change is this many tolerances (times the safety factor): what remains is
+# less by the contraction, 0.1 to 0.2, and the estimate of the error includes it.
+CHANGE = 10.0
+
+# Past a kink Legendre coefficients decay like a power of their degree, and estimates that take the decay for
+# geometric are too low; a tenth of the tolerance makes up for it.
+_KINKED = 0.1
+
+# Relative change of the start by which the condition number is measured: small enough for p to follow
+# linearly, large enough for its effect to stand out from the iterations' remainder.
+_PERTURBATION = 2.0**-13
+# What iterations leave, relative to what is measured.
+_REMAINDER = 1e-2
+
+
+class FlowSensitive(RuntimeWarning):
+    """A flow makes more of float32's last bit of its start than ten tolerances of the solve."""
+
+
+class Outcome(Enum):
+    """How an attempt at a solve ended."""
+
+    MET = "the estimated error is within its bound"
+    NO_MESH = "the intervals of the mesh vanished or were too many"
+    NOT_CONVERGED = "an interval did not converge"
+    NEARLY_MET = "the estimated error is above its bound, but not twice as large"
+    MISSED = "the estimated error is more than twice its bound"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What an attempt takes for granted, and what is chosen anew.
+
+    Args:
+        new_mesh: Whether the mesh is selected for this solve, not kept from another.
+        known_iterations: Whether the numbers of iterations are those of another solve on this mesh.
+        safety_factor: The part of the tolerance that the mesh is selected for.
+        wide: Whether the arithmetic is float64.
+    """
+
+    new_mesh: bool
+    known_iterations: bool = False
+    safety_factor: float = FIRST_SAFETY_FACTOR
+    wide: bool = False
+
+    def after(self, outcome: Outcome, tighter: float) -> Attempt | None:
+        """Return the next attempt after one that failed, None if there is none.
+
+        What was taken for granted is given up first, as it costs nothing in accuracy; then the tolerance of
+        the mesh is tightened where little is missing, else float64 is tried, as no mesh brings back what
+        float32 rounds away; then the tolerance again.
+
+        Args:
+            outcome: How this one ended.
+            tighter: The factor on the safety factor that the estimated error asks for.
+
+        Example:
+            >>> Attempt(new_mesh=True).after(Outcome.MISSED, 0.1).wide
+            True
+            >>> Attempt(new_mesh=True, wide=True).after(Outcome.MISSED, 0.1).safety_factor
+            0.05
+        """
+        if outcome is Outcome.NO_MESH:  # it may be the rounding of late times to float32
+            return None if self.wide else replace(self, wide=True)
+        if self.known_iterations:
+            return replace(self, known_iterations=False)
+        if not self.new_mesh:  # the mesh was selected for other weights
+            return replace(self, new_mesh=True)
+        if outcome is Outcome.NEARLY_MET and self.safety_factor == FIRST_SAFETY_FACTOR:
+            return replace(self, safety_factor=self.safety_factor / 2)
+        if not self.wide:
+            return Attempt(new_mesh=True, wide=True)
+        return replace(self, safety_factor=self.safety_factor * tighter)
+
+
+def judge(error: float, bound: float) -> tuple[Outcome, float]:
+    """Compare an estimated error with its bound; also return how much tighter a mesh would meet it.
+
+    Example:
+        >>> judge(4.0, 1.0)
+        (<Outcome.MISSED: 'the estimated error is more than twice its bound'>, 0.125)
+    """
+    if error <= bound:
+        return Outcome.MET, 1.0
+    # Twice as tight as the excess, as estimates are no exact proportions; never a hundred times.
+    tighter = min(max(bound / (2 * error), 0.01), 0.5)
+    return Outcome.NEARLY_MET if error <= 2 * bound else Outcome.MISSED, tighter
+
+
+def effective_tolerances(field: nn.Module, rtol: float, atol: float) -> tuple[float, float]:
+    """Return the tolerances that a field is solved with, tighter where it has kinks."""
+    factor = _KINKED if is_smooth(field) is False else 1.0
+    return factor * rtol, factor * atol
+
+
+@torch.no_grad()
+def interval_errors(
+    form: Formulation, mesh: Mesh, edges: Tensor, velocities: Tensor, rtol: float, atol: float
+) -> Tensor:
+    """Estimate the errors that arise in the intervals, in tolerances.
+
+    The truncation error of an interval, and what its iterations left: the field itself is evaluated at the
+    last node, on the polynomial's value there, and compared with the polynomial's velocity.
+
+    Args:
+        form: The formulation.
+        mesh: The mesh.
+        edges: p at its edges (n + 1, rows, dim).
+        velocities: dp/dt at its nodes (n, N, rows, dim).
+        rtol, atol: The tolerances.
+
+    Returns:
+        The errors (n, rows), infinite where p is NaN.
+    """
+    to_last = gauss_rule(NODES, velocities.device, velocities.dtype).quadrature[-1]
+    last = torch.matmul(to_last, velocities.flatten(2)).view_as(velocities[:, -1])
+    p = edges[:-1].to(velocities.dtype) + mesh.lengths.view(-1, 1, 1) * last
+    residual = norms(form.field(mesh.times[:, -1], p) - velocities[:, -1])
+    error = mesh.lengths.unsqueeze(1) * residual + truncation_error(mesh.lengths, velocities)
+    return (error / (rtol * norms(p)).clamp(min=atol)).nan_to_num(nan=math.inf)
+
+
+def measure(
+    plan: Plan,
+    field: nn.Module,
+    start: Tensor,
+    solution: Solution,
+    estimated: float,
+    rtol: float,
+    atol: float,
+) -> None:
+    """Measure the error of a new plan, and if gradients are wanted or it is large, its condition number.
+
+    Args:
+        plan: The plan, which keeps what is found.
+        field: The field.
+        start: p at the beginning (rows, dim).
+        solution: The solution by the plan.
+        estimated: The sum of its estimated errors.
+        rtol, atol: The tolerances.
+    """
+    learning = torch.is_grad_enabled()
+    found = global_error(field, start.detach(), solution, rtol, atol)
+    plan.error_ratio = max(found / max(estimated, _LEAST), _FADING)
+    if learning or found > _AIM:
+        plan.condition_number = condition_number(field, start.detach(), solution)
+    if learning and start.dtype != wide_dtype(start.device):
+        warn_if_sensitive(plan.condition_number, solution.end, rtol)
+
+
+def needs_measure(plan: Plan, estimated: float, rtol: float) -> bool:
+    """Return whether the error of a plan is to be measured before its estimates are compared with a bound."""
+    wanted = torch.is_grad_enabled() or estimated > unmeasured_bound(rtol)
+    # Twice the promise fails whatever is measured.
+    return plan.error_ratio is None and wanted and estimated <= 2 * MOST
+
+
+def bound(plan: Plan, rtol: float) -> float:
+    """Return the sum of estimated errors, in tolerances, that is accepted of a plan."""
+    if plan.error_ratio is None:
+        return unmeasured_bound(rtol)
+    roundings = _ROUNDINGS * _ROUNDING / max(rtol, _ROUNDING)
+    if plan.condition_number > _SATURATED:
+        return min(MOST, _AIM / plan.condition_number + roundings)
+    return min(MOST, (_AIM + roundings * plan.condition_number) / plan.error_ratio)
+
+
+def unmeasured_bound(rtol: float) -> float:
+    """Return the sum of estimated errors, in tolerances, that is accepted whatever the flow makes of it."""
+    low, high = _UNMEASURED
+    return min(high, max(low, _ROUNDINGS * _ROUNDING / rtol))
+
+
+@torch.no_grad()
+def condition_number(field: nn.Module, start: Tensor, solution: Solution) -> float:
+    """Return the change of p over the relative change of the start that causes it.
+
+    Args:
+        field: The field.
+        start: p at the beginning (rows, dim).
+        solution: The solution from there.
+
+    Returns:
+        The largest over rows and edges of intervals, changes of p being relative to max(1, |p|). For larger
+        changes it may be less, as a bounded flow cannot drift apart for ever: read 1e4 as "or more".
+
+    Example:
+        >>> from floater.flow import SinusoidField, solve_dense
+        >>> field = SinusoidField(2)
+        >>> circle = solve_dense(field, field.start()[None], 3.0)
+        >>> round(condition_number(field, field.start()[None], circle), 2)  # the start itself moves
+        1.0
+    """
+    tolerances = _REMAINDER * _PERTURBATION, _REMAINDER**2 * _PERTURBATION
+    perturbed = start.to(wide_dtype(start.device)) * (1 + _PERTURBATION)
+    moved = _solve_edges(field, perturbed, solution.edges, *tolerances)
+    if moved is None:
+        return math.inf
+    p = solution.edge_values
+    return float((norms(moved - p) / norms(p).clamp(min=1)).max()) / _PERTURBATION
+
+
+@torch.no_grad()
+def global_error(field: nn.Module, start: Tensor, solution: Solution, rtol: float, atol: float) -> float:
+    """Measure the error at the edges, in tolerances, by a solution with intervals half as long.
+
+    At order 16 the error of that solution is negligible beside the one it is compared with.
+
+    Args:
+        field: The field.
+        start: p at the beginning (rows, dim).
+        solution: The solution from there.
+        rtol, atol: The tolerances: of the norm of p, and the least.
+
+    Returns:
+        The largest over rows and edges.
+
+    Example:
+        >>> from floater.flow import SinusoidField, solve_dense
+        >>> field = SinusoidField(2)
+        >>> circle = solve_dense(field, field.start()[None], 3.0, rtol=1e-5)
+        >>> global_error(field, field.start()[None], circle, 1e-5, 1e-5) < 1
+        True
+    """
+    edges = torch.tensor(solution.edges, dtype=torch.float64)
+    halved = torch.stack((edges[:-1], edges[:-1].lerp(edges[1:], 0.5)), dim=1).flatten().tolist()
+    p = solution.edge_values
+    exact = _solve_edges(field, start, [*halved, solution.edges[-1]], _REMAINDER * rtol, _REMAINDER * atol)
+    if exact is None:
+        return math.inf
+    return float((norms(exact[::2] - p) / (rtol * norms(p)).clamp(min=atol)).max())
+
+
+def _solve_edges(
+    field: nn.Module, start: Tensor, edges: list[float], rtol: float, atol: float
+) -> Tensor | None:
+    """Return p at the edges of intervals, in the widest arithmetic; None where it does not converge."""
+    with full_precision(start.device):
+        form = formulate(field, start, edges[0], 0.0)
+        mesh = Mesh(edges, 1, form.dtype, start.device)
+        least = 8 * torch.finfo(form.dtype).eps
+        try:
+            states, _ = solve_states(form, mesh, max(rtol, least), max(atol, least))
+        except NotConverged:
+            return None
+        return mesh.edge_values(start.to(form.start), mesh.at_nodes(form.velocity, states))
+
+
+def warn_if_sensitive(factor: float, end: float, rtol: float) -> None:
+    """Warn where rounding the start to float32 moves p by more than ten times `rtol`, or ten roundings.
+
+    Args:
+        factor: The `condition_number`.
+        end: The time up to which it was computed.
+        rtol: The tolerance of the solve.
+    """
+    if factor * _ROUNDING > 10 * max(rtol, _ROUNDING):
+        warnings.warn(
+            f"a change of this flow's start grows about {factor:.1g} times up to t = {end:g}, so float32 "
+            "starts and weights determine p no better, whatever the solver; smaller weights "
+            "(floater.flow.init_small_), a smaller delta or time_scale, or a shorter span would",
+            FlowSensitive,
+            stacklevel=2,
+        )

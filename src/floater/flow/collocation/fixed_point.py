@@ -1,0 +1,170 @@
+"""Fixed-point iterations over a mesh: the collocation equations, and the adjoint of their linearization."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from floater.flow.collocation.formulation import Formulation, Linearization
+from floater.flow.collocation.mesh import Mesh
+from floater.flow.collocation.quadrature import NODES
+from floater.flow.precision import norms
+
+MAX_ITERATIONS = 60
+"""A mesh is selected for about nine; what has not converged in sixty contracts by less than 0.8."""
+
+
+class NotConverged(RuntimeError):
+    """The iteration over an interval does not converge, or it converges to NaN or infinity.
+
+    Args:
+        time: The left edge of the interval.
+    """
+
+    def __init__(self, time: float) -> None:
+        super().__init__(f"no convergence in {MAX_ITERATIONS} iterations near t = {time:g}")
+        self.time = time
+
+
+def solve_states(
+    form: Formulation, mesh: Mesh, rtol: float, atol: float, counts: Sequence[int] | None = None
+) -> tuple[Tensor, list[int]]:
+    """Solve Y = y(0) + Q f(Y) for the states at the nodes of all intervals.
+
+    One iteration is one evaluation at all nodes of the W intervals in the pipeline. The first of them retires
+    when its change falls below the tolerance; the next interval then enters with the velocity of the one
+    before it, a polynomial, extrapolated. The running state is wide.
+
+    Args:
+        form: The formulation.
+        mesh: The mesh.
+        rtol: Tolerance of the change of a row, relative to the row.
+        atol: The least tolerance.
+        counts: The iterations of each interval, if they are known; no change is computed then.
+
+    Returns:
+        y at the nodes (n, N, rows, width) and the iterations of each interval (n).
+
+    Raises:
+        NotConverged: if an interval does not converge in `MAX_ITERATIONS`.
+
+    Example:
+        >>> from floater.flow import ZeroField
+        >>> from floater.flow.collocation.formulation import formulate
+        >>> mesh = Mesh([0.0, 1.0], 1, torch.float32, torch.device("cpu"))
+        >>> form = formulate(ZeroField(), torch.ones(1, 2), 0.0, 1e-6)
+        >>> states, iterations = solve_states(form, mesh, 1e-6, 1e-6)
+        >>> states.shape, iterations
+        (torch.Size([1, 8, 1, 2]), [2])
+    """
+    left = form.start.detach()
+    rows, width = left.shape
+    states = torch.empty(len(mesh), NODES, rows, width, dtype=form.dtype, device=left.device)
+    # The part of f that the state does not enter is integrated once, before the iterations.
+    shift, step_shift = mesh.displacements(form.time_term(mesh.times.flatten()))
+    f = form.state_term(mesh.times[0, :1], left.to(form.dtype).unsqueeze(0))
+    f = f.view(1, -1).expand(mesh.depth * NODES, -1)
+    least, taken = 2, []
+    for w in range(len(mesh)):
+        nodes = mesh.times[w : w + mesh.depth].flatten()
+        size = len(nodes)
+        matrix = mesh.coupling[w, :size, :size]
+        base = (left.to(form.dtype) + shift[w, :size].unsqueeze(1)).view(size, -1)
+        for iteration in range(1, MAX_ITERATIONS + 1):
+            before = f
+            state = torch.addmm(base, matrix, f).view(size, rows, width)
+            f = form.state_term(nodes, state).view(size, -1)
+            if counts is not None:
+                if iteration == counts[w]:
+                    break
+            # Neighbours take about as many iterations: reading the change of the first would only wait.
+            elif iteration >= least:
+                change = norms((mesh.lengths[w] * (f - before)[NODES - 1]).view(rows, width))
+                # Of an infinite state both sides are infinite, and the iteration does not end here.
+                if bool((change < (rtol * norms(state[NODES - 1])).clamp(min=atol)).all()):
+                    break
+        else:
+            raise NotConverged(mesh.edges[w])
+        least = max(2, iteration - 1)
+        taken.append(iteration)
+        states[w] = state[:NODES]
+        left = left + torch.mm(mesh.weights[w : w + 1], f[:NODES]).view(rows, width) + step_shift[w]
+        entering = w + mesh.depth
+        guess = [torch.mm(mesh.extrapolation[entering], f[-NODES:])] if entering < len(mesh) else []
+        f = torch.cat((f[NODES:], *guess))
+    return states, taken
+
+
+def solve_adjoint(
+    form: Formulation,
+    linear: Linearization,
+    mesh: Mesh,
+    cotangent: Tensor,
+    rtol: float,
+    counts: Sequence[int] | None = None,
+) -> tuple[Tensor, Tensor, list[int], float]:
+    """Solve the adjoint equations from the last interval to the first.
+
+    With g the cotangents of the states Y from outside and J = df/dy at the nodes, the cotangents of the
+    velocities are c = Q^T e with e = g + J^T c, and that of y(0) is the sum of e. An interval enters with the
+    c of its successor, a polynomial but for the quadrature weights, extrapolated.
+
+    Args:
+        form: The formulation.
+        linear: Its linearization at the states.
+        mesh: The mesh.
+        cotangent: g (n, N, rows, width).
+        rtol: Tolerance of the change, relative to the cotangent of the state, but for rounding.
+        counts: The iterations of each interval, if they are known.
+
+    Returns:
+        The cotangent of y(0) (rows, width), wide; c (n, N, rows, width); the iterations of each interval (n);
+        and, if `counts` was given, the largest change of a last iteration over its tolerance, else 0.
+
+    Raises:
+        NotConverged: if an interval does not converge in `MAX_ITERATIONS`.
+    """
+    count, nodes, rows, width = cotangent.shape
+    # Cotangents of saturated units are denormal numbers, which processors multiply slowly.
+    magnitude = cotangent.abs()
+    negligible = magnitude < torch.finfo(magnitude.dtype).eps ** 2 * magnitude.max()
+    cotangent = cotangent.masked_fill(negligible, 0.0)
+    right = form.start.new_zeros(rows, width)
+    found = torch.empty_like(cotangent)
+    c = torch.zeros_like(cotangent[count - mesh.depth :])
+    taken, changes, least = [0] * count, [], 2
+    for w in reversed(range(count)):
+        low = max(w - mesh.depth + 1, 0)
+        active, size = slice(low, w + 1), (w + 1 - low) * nodes
+        matrix = mesh.coupling[low, :size, :size].T
+        base = torch.mm(mesh.weights[active].reshape(-1, 1), right.to(form.dtype).view(1, -1))
+        base = torch.addmm(base, matrix, cotangent[active].reshape(size, -1))
+        for iteration in range(1, MAX_ITERATIONS + 1):
+            before = c
+            back = linear.vjp(active, c)
+            c = torch.addmm(base, matrix, back.view(size, -1)).view_as(back)
+            if iteration == counts[w] if counts is not None else iteration >= least:
+                after = c[-1].sum(0)
+                change = norms((after - before[-1].sum(0)).flatten())
+                # Where the nodes' shares nearly cancel, as of a time just past an edge, rounding remains.
+                rounding = torch.finfo(c.dtype).eps * norms(c[-1].flatten())
+                allowed = torch.maximum(rtol * norms(after.flatten()), rounding)
+                if counts is not None:
+                    changes.append((change / allowed).masked_fill(change == 0, 0.0))  # 0 / 0
+                    break
+                if bool(change <= allowed):
+                    break
+        else:
+            raise NotConverged(mesh.edges[w])
+        least, taken[w] = max(2, iteration - 1), iteration
+        found[w] = c[-1]
+        e = back.add_(cotangent[active])
+        right = right + e[-1].sum(0)
+        first, c = c[0], c[:-1]
+        if low > 0:
+            guess = torch.mm(mesh.adjoint_extrapolation[low - 1], first.flatten(1)).view_as(first)
+            c = torch.cat((guess.unsqueeze(0), c))
+    # One number is read from the device, after all intervals.
+    return right, found, taken, float(torch.stack(changes).amax()) if changes else 0.0

@@ -1,0 +1,114 @@
+"""Selection of a mesh: edges such that every interval meets a tolerance and converges in a few iterations."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from floater.flow.collocation.formulation import Formulation
+from floater.flow.collocation.mesh import GUESS_DEGREE
+from floater.flow.collocation.quadrature import NODES, gauss_rule, truncation_error
+from floater.flow.errors import FlowDiverged
+from floater.flow.precision import norms
+
+ITERATIONS = 9
+"""Iterations of an interval that selection aims at. A longer interval contracts less with each iteration, so
+that beyond some length fewer intervals take more evaluations in all."""
+
+MAX_INTERVALS = 10_000
+"""More would take minutes to select, and their states gigabytes."""
+
+# Limits of the change of length from one interval to the next, as of any step size control. A rejected one
+# shrinks by at most the first, which is also what remains of one that did not converge.
+_SHRINK, _GROW = 0.3, 1.5
+# The part of the length that the error estimate proposes which is taken, so that few intervals are rejected.
+_CAUTION = 0.9
+# The iteration contracts five times and more, so that a change of three tolerances leaves less than one.
+_CHANGE = 3.0
+
+
+@torch.no_grad()
+def choose_edges(form: Formulation, begin: float, end: float, rtol: float, atol: float) -> list[float]:
+    """Choose the edges of a mesh by solving one interval after the other.
+
+    An interval is as long as its truncation error allows, by the rule of step size control
+    h_new = 0.9 h (tolerance / error)^(1 / (N + 1)) (Hairer, Norsett, Wanner, "Solving Ordinary Differential
+    Equations I", 1993, section II.4), and no longer than about `ITERATIONS` iterations converge in.
+
+    Args:
+        form: The formulation.
+        begin, end: The span of time.
+        rtol: Tolerance of a row of the state, relative to the row.
+        atol: The least tolerance.
+
+    Returns:
+        The edges, from begin to end.
+
+    Raises:
+        FlowDiverged: if intervals vanish or are too many.
+    """
+    rule = gauss_rule(NODES)
+    quadrature = rule.quadrature.to(form.start.device, form.dtype)
+    left, t, length = form.start, begin, min(1.0, end - begin)
+    edges, f, before = [begin], None, length
+    for _ in range(MAX_INTERVALS):
+        rest = end - t
+        # The last intervals share what is left, a little longer than proposed rather than one more.
+        step = rest / max(1, math.ceil(rest / length - 0.05)) if rest < 3 * length else length
+        if step <= 1e-9 * max(abs(t), end - begin, 1e-300):
+            raise FlowDiverged(t, "a collocation interval vanished")
+        times = t + step * rule.nodes.to(left)
+        if f is None:
+            guess = _velocity(form, times[:1], left.to(form.dtype)[None]).expand(NODES, *left.shape)
+        else:
+            ratio = rule.evaluation(1 + step / before * rule.nodes, GUESS_DEGREE).to(f)
+            guess = torch.mm(ratio, f.flatten(1)).view_as(f)
+        found, iterations = _one_interval(form, left, times, step, quadrature, guess, rtol, atol)
+        if found is None:
+            length = _SHRINK * step
+            continue
+        state = left + step * (rule.weights.to(found) @ found.flatten(1)).view_as(left)
+        scale = (rtol * norms(state)).clamp(min=atol)
+        error = float((truncation_error(found.new_tensor([step]), found.unsqueeze(0)) / scale).max())
+        if not math.isfinite(error):
+            length = _SHRINK * step
+            continue
+        factor = min(_GROW, max(_SHRINK, _CAUTION * max(error, 1e-12) ** (-1 / (NODES + 1))))
+        if error > 1:
+            length = factor * step
+            continue
+        left, f, before, t = state, found, step, t + step
+        edges.append(t)
+        if rest - step <= 1e-9 * (end - begin):
+            edges[-1] = end
+            return edges
+        length = step * min(factor, (ITERATIONS + 1) / iterations)
+    raise FlowDiverged(t, f"{MAX_INTERVALS} intervals were not enough")
+
+
+def _one_interval(
+    form: Formulation,
+    left: Tensor,
+    times: Tensor,
+    length: float,
+    quadrature: Tensor,
+    guess: Tensor,
+    rtol: float,
+    atol: float,
+) -> tuple[Tensor | None, int]:
+    """Return velocities (N, rows, width) at the nodes, None if they do not converge, and the iterations."""
+    f, base = guess, left.to(form.dtype)
+    for iteration in range(1, 2 * ITERATIONS + 1):
+        state = base + length * torch.mm(quadrature, f.flatten(1)).view_as(f)
+        after = _velocity(form, times, state)
+        change = length * norms((after - f)[-1])
+        f = after
+        if bool((change < _CHANGE * (rtol * norms(state[-1])).clamp(min=atol)).all()):
+            return f, iteration
+    return None, iteration
+
+
+def _velocity(form: Formulation, times: Tensor, states: Tensor) -> Tensor:
+    return form.state_term(times, states) + form.time_term(times).unsqueeze(1)

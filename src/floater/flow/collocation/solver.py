@@ -1,0 +1,207 @@
+"""The collocation solver: mesh, iterations, error estimate, and another attempt where it is too large."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from floater.flow.collocation.error_control import (
+    ATTEMPTS,
+    CHANGE,
+    Attempt,
+    Outcome,
+    bound,
+    effective_tolerances,
+    interval_errors,
+    judge,
+    measure,
+    needs_measure,
+)
+from floater.flow.collocation.fixed_point import NotConverged, solve_states
+from floater.flow.collocation.formulation import Formulation, formulate
+from floater.flow.collocation.implicit_gradient import differentiable_velocities
+from floater.flow.collocation.mesh import Mesh, mesh_of
+from floater.flow.collocation.mesh_selection import choose_edges
+from floater.flow.collocation.plan import Plan, SolverState
+from floater.flow.errors import FlowDiverged, FlowError, FlowInaccurate
+from floater.flow.precision import full_precision, wide_dtype
+from floater.flow.solution import Solution
+
+
+def solve_dense(
+    field: nn.Module,
+    start: Tensor,
+    end: float,
+    *,
+    begin: float = 0.0,
+    rtol: float = 1e-6,
+    atol: float = 1e-6,
+    state: SolverState | None = None,
+) -> Solution:
+    """Solve dp/dt = h(t, p) over a span by collocation, parallel in time.
+
+    Source: Gauss-Legendre collocation (Hairer, Norsett, Wanner, "Solving Ordinary Differential Equations I",
+    1993, section II.7) with eight nodes an interval, whose equations are solved by fixed-point iteration,
+    over several intervals at once where that pays. An `MLPField` is solved in its preactivations, where one
+    product of an evaluation replaces two. The gradient is that of the discrete solution, by the implicit
+    function theorem; it cannot be differentiated again. `docs/design/collocation.md` has the equations.
+
+    The intervals' lengths follow from the decay of their Legendre coefficients. A `state` keeps them for the
+    next solve; a solve without one depends on nothing but its arguments. Every solve estimates its error, of
+    the iterations and of the polynomials; that of a new mesh is measured, by one more solve with intervals
+    half as long. A new mesh is selected where the error is above five tolerances, and above what the flow
+    makes of ten roundings of the start to float32. The arithmetic is float64 where float32 cannot hold `rtol`
+    or fails to meet it. A field that says it is not smooth is solved to a tenth of the tolerance.
+
+    A new mesh for float32 vectors with gradients is also followed by a solve from a start a little apart:
+    where the flow makes more of float32's last bit than ten times `rtol`, it warns (`FlowSensitive`).
+
+    Args:
+        field: Any module with `forward(t, p)`: scalar t, p (rows, dim), returns (rows, dim). One
+            that cannot be evaluated under `torch.vmap` is evaluated node by node.
+        start: p at time `begin` (rows, dim).
+        end: The last time, after `begin`.
+        begin: The first time.
+        rtol: Tolerance of the Euclidean norm of the error of a row, relative to that of the row.
+        atol: The least tolerance.
+        state: What earlier solves of this field found out, and this one adds to.
+
+    Returns:
+        The solution.
+
+    Raises:
+        ValueError: if `end` is not after `begin`, or the start is not finite.
+        FlowDiverged: if p becomes infinite or NaN, or intervals vanish.
+        FlowInaccurate: if no mesh meets the tolerance.
+
+    Example:
+        >>> from floater.flow import SinusoidField
+        >>> field = SinusoidField(2)
+        >>> circle = solve_dense(field, field.start()[None], 7.0)
+        >>> circle.at(torch.tensor([math.pi, 0.0])).round(decimals=4).flatten().abs()
+        tensor([0., 1., 0., 1.])
+    """
+    if not begin < end < math.inf:
+        raise ValueError(f"end must be a finite time after begin = {begin:g}, got {end:g}")
+    state = SolverState() if state is None else state
+    rtol, atol = effective_tolerances(field, rtol, atol)
+    wide = wide_dtype(start.device)
+    failure: FlowError
+    with full_precision(start.device):
+        form = formulate(field, start, begin, rtol)
+        problem = (type(field), type(form), form.dtype, begin, rtol, atol)
+        plan = state.use(problem, end)
+        if plan is None:
+            check_finite(start)
+            attempt = Attempt(new_mesh=True)
+        else:
+            known = len(plan.forward) >= len(plan.until(end)) - 1
+            attempt = Attempt(new_mesh=False, known_iterations=known, wide=plan.wide)
+        for _ in range(ATTEMPTS):
+            if attempt.wide and form.dtype != wide:
+                form = formulate(field, start, begin, 0.0)
+            try:
+                if plan is None:
+                    plan = _new_plan(form, begin, end, attempt, rtol, atol)
+                    state.keep(problem, plan)
+                counts = plan.forward if attempt.known_iterations else None
+                solution, error, time = _solve_on(plan, counts, form, start, end, rtol, atol)
+            except FlowDiverged as diverged:
+                outcome, tighter, failure = Outcome.NO_MESH, 1.0, diverged
+            except NotConverged as stuck:
+                outcome, tighter = Outcome.NOT_CONVERGED, 0.1
+                failure = FlowDiverged(stuck.time, "the iterations of collocation did not converge")
+            else:
+                if needs_measure(plan, error, rtol):
+                    measure(plan, field, start, solution, error, rtol, atol)
+                outcome, tighter = judge(error, bound(plan, rtol))
+                if outcome is Outcome.MET:
+                    return solution
+                failure = FlowInaccurate(time, error)
+                if not math.isfinite(error):
+                    failure = FlowDiverged(time, "NaN or infinity in p")
+            following = attempt.after(outcome, tighter)
+            if following is None:
+                break
+            if plan is not None and attempt.known_iterations:
+                # The same mesh may take more iterations than it did. What happened once may happen again,
+                # hence one in reserve from now on.
+                plan.forward, plan.reserve = [], 1
+            else:
+                plan = None
+            attempt = following
+    raise failure
+
+
+def _new_plan(
+    form: Formulation, begin: float, end: float, attempt: Attempt, rtol: float, atol: float
+) -> Plan:
+    factor = attempt.safety_factor
+    edges = choose_edges(form, begin, end, factor * rtol, factor * atol)
+    return Plan(edges, factor, attempt.wide)
+
+
+def _solve_on(
+    plan: Plan,
+    counts: list[int] | None,
+    form: Formulation,
+    start: Tensor,
+    end: float,
+    rtol: float,
+    atol: float,
+) -> tuple[Solution, float, float]:
+    """Solve on the mesh of a plan.
+
+    Returns:
+        The solution, its estimated error in tolerances, and the time around which most of it arises.
+    """
+    mesh = mesh_of(plan.until(end), pipeline_depth(start.device), form.dtype, start.device)
+    change = CHANGE * plan.safety_factor
+    with torch.no_grad():
+        states, iterations = solve_states(form, mesh, change * rtol, change * atol, counts)
+    if counts is None:
+        plan.forward = [count + plan.reserve for count in iterations]
+    velocities = _velocities(form, mesh, plan, states, rtol)
+    dtype = torch.promote_types(torch.float32, start.dtype)
+    solution = Solution(mesh, start.to(wide_dtype(start.device)), velocities, dtype, end)
+    errors = interval_errors(form, mesh, solution.edge_values, velocities.detach(), rtol, atol)
+    # All that is read from a device is read at once, as each reading waits for all that was asked of it
+    # before.
+    numbers = errors.sum(0).max(), errors.amax(1).argmax(), start.detach().isfinite().all()
+    error, worst, finite = torch.stack([number.to(errors.dtype) for number in numbers]).tolist()
+    if not finite:
+        check_finite(start)
+    return solution, error, mesh.edges[int(worst) + 1]
+
+
+def _velocities(form: Formulation, mesh: Mesh, plan: Plan, states: Tensor, rtol: float) -> Tensor:
+    """Return dp/dt at the nodes (n, N, rows, dim), with gradients where they are wanted."""
+    if torch.is_grad_enabled():
+        return differentiable_velocities(form, mesh, plan, states, rtol)
+    return mesh.at_nodes(form.velocity, states)
+
+
+def check_finite(start: Tensor) -> None:
+    """Check that a start is finite.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if not bool(start.detach().isfinite().all()):
+        raise ValueError("start must be finite, got NaN or infinity")
+
+
+def pipeline_depth(device: torch.device) -> int:
+    """Return how many intervals are iterated together.
+
+    An interval that starts from a guess of its left edge takes a fourth more iterations. A device with many
+    cores does the larger product in the same time; a CPU does not, at widths from 128 (docs/performance.md).
+    The depth on other devices was estimated from operation counts, not measured.
+
+    Example:
+        >>> pipeline_depth(torch.device("cpu"))
+        1
+    """
+    return 1 if device.type == "cpu" else 8

@@ -1,0 +1,60 @@
+"""A vector field as a solver evaluates it: inputs and parameters in one precision, whatever the state's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from floater.flow.precision import full_precision
+
+
+class Dynamics:
+    """A field whose arithmetic has a precision of its own.
+
+    The precision is the widest of float32, the start's and the parameters': models in half precision are
+    solved in float32, for a solver's differences of nearby values need the digits.
+
+    Args:
+        field: A module with `forward(t, p)`.
+        start: The initial state (rows, dim).
+
+    Attributes:
+        dtype: The dtype of the arithmetic.
+        out_dtype: The dtype of solutions: float64 for a float64 start, else float32.
+        tensors: Parameters and buffers in that dtype, by name, as they were when the solve began.
+    """
+
+    def __init__(self, field: nn.Module, start: Tensor) -> None:
+        tensors = {name: x for name, x in _named_tensors(field).items() if x.is_floating_point()}
+        self.out_dtype = dtype = torch.promote_types(torch.float32, start.dtype)
+        for tensor in tensors.values():
+            dtype = torch.promote_types(dtype, tensor.dtype)
+        self.field, self.dtype = field, dtype
+        self.tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+        self.bind()
+
+    def bind(self) -> None:
+        """Make sure that the field is evaluated with `tensors`; call this again in a backward pass.
+
+        There the module may hold others, as after `torch.func.functional_call`. Where it holds these very
+        tensors, a plain call of the module takes less time.
+        """
+        current = _named_tensors(self.field)
+        self._plain = all(current.get(name) is tensor for name, tensor in self.tensors.items())
+
+    def velocity(self, t: Tensor, p: Tensor) -> Tensor:
+        """Return dp/dt (rows, dim) at time t, in the dtype of the state p (rows, dim)."""
+        arguments = (t.to(self.dtype), p.to(self.dtype))
+        with full_precision(p.device):
+            h = (
+                self.field(*arguments)
+                if self._plain
+                else functional_call(self.field, self.tensors, arguments)
+            )
+        velocity: Tensor = h.to(p.dtype)
+        return velocity
+
+
+def _named_tensors(field: nn.Module) -> dict[str, Tensor]:
+    return dict(field.named_parameters()) | dict(field.named_buffers())

@@ -1,0 +1,60 @@
+"""Arithmetic of the solvers: float64 for what accumulates, neither autocast nor TF32 for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype of times and running states: float64 where the device has it (MPS has not).
+
+    A solve adds up hundreds of small displacements, so a float32 state would drift by several tolerances. The
+    state is only rows x dim numbers; its float64 costs nothing beside the products.
+    """
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Switch off autocast, and TF32 and bfloat16 inside float32 products.
+
+    Products of 10-bit mantissas err by 1e-3 and no tolerance of 1e-6 can be met with them.
+
+    Example:
+        >>> with torch.autocast("cpu"), full_precision(torch.device("cpu")):
+        ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+        torch.float32
+    """
+    with torch.autocast(device.type, enabled=False), ExitStack() as restored:
+        if hasattr(torch.backends, "fp32_precision"):  # since PyTorch 2.9, whose older functions may refuse
+            backends: Any = torch.backends
+            for matmul in (backends.cuda.matmul, backends.mkldnn.matmul):
+                restored.callback(_restore, matmul, matmul.fp32_precision)
+                matmul.fp32_precision = "ieee"
+        else:
+            restored.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            torch.set_float32_matmul_precision("highest")
+        yield
+
+
+def _restore(matmul: Any, precision: str) -> None:
+    """Let a backend's products inherit their precision if that gives the one named, and set it otherwise."""
+    matmul.fp32_precision = "none"
+    if matmul.fp32_precision != precision:
+        matmul.fp32_precision = precision
+
+
+def norms(x: Tensor) -> Tensor:
+    """Return Euclidean norms over the last dim, in the wide dtype: squares of large float32 overflow.
+
+    Example:
+        >>> norms(torch.tensor([3e30, 4e30])) / 1e30
+        tensor(5.0000, dtype=torch.float64)
+    """
+    result: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=wide_dtype(x.device))
+    return result
