@@ -5,7 +5,7 @@ autograd through the solver. The second rival is its `dopri5` at a tolerance of 
 "gathered" is the same method with its outputs gathered step by step, so that its backward pass is
 linear in the length. All solvers take turns in one process, so a ratio compares runs made under the
 same load; torchode and diffrax join where they are installed. The first turn, in which collocation
-plans its windows, is not counted. Errors compare with a float64 solve at a tolerance of 1e-11.
+selects its mesh, is not counted. Errors compare with a float64 solve at a tolerance of 1e-11.
 
     python benchmarks/flow.py --quick          # small shapes, seconds
     python benchmarks/flow.py                  # dim 128 and 512, lengths 128, 512 and 2048
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torchdiffeq import odeint
 
-from floater.flow import MLPField, flow_error, gradient_error, init_small_, solve
+from floater.flow import MLPField, SolverState, flow_error, gradient_error, init_small_, solve
 from rivals import Run, diffrax_dopri5, torchode_dopri5
 
 ROWS, SPACING, STEP = 18, 0.1, 0.02
@@ -59,28 +59,23 @@ class AnyField(nn.Module):
         return velocity
 
 
-@lru_cache(maxsize=1)
-def any_field(field: nn.Module) -> AnyField:
-    """The same object at every turn, since a plan is kept with its field."""
-    return AnyField(field)
-
-
 PAPER, DOPRI5 = "torchdiffeq rk4, 0.02 (paper)", "torchdiffeq dopri5"
 
 
 def runs(rtol: float, few: bool) -> dict[str, Run]:
-    """All that take turns, or a few of them; other packages where they are installed."""
+    """All that take turns on one problem, or a few of them; other packages where they are installed."""
     ours: dict[str, Any] = {"method": "collocation", "rtol": rtol, "atol": rtol}
+    state, other = SolverState(), SolverState()
     solvers: dict[str, Solver] = {
         PAPER: paper,
         DOPRI5: shipped_dopri5,
-        "floater collocation": lambda h, p, t: solve(h, p, t, **ours),
+        "floater collocation": lambda h, p, t: solve(h, p, t, state=state, **ours),
     }
     if not few:
         solvers |= {
             "floater rk4, 0.1": lambda h, p, t: solve(h, p, t, method="rk4", step=0.1),
             "floater dopri5 (gathered)": lambda h, p, t: solve(h, p, t, method="dopri5"),
-            "floater collocation, any field": lambda h, p, t: solve(any_field(h), p, t, **ours),
+            "floater collocation, any field": lambda h, p, t: solve(AnyField(h), p, t, state=other, **ours),
         }
     found: dict[str, Run] = {name: partial(run, solver) for name, solver in solvers.items()}
     if few:
@@ -160,13 +155,15 @@ MEASURE = """
 import json, resource, sys, time, torch
 sys.path.insert(0, {folder!r})
 from flow import problem
-from floater.flow import solve
+from floater.flow import SolverState, solve
 imported = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 field, start, times = problem({dim}, {length}, "default")
-taken = []
+taken, options = [], {options!r}
+if options["method"] == "collocation":
+    options["state"] = SolverState()
 for _ in range({turns}):
     began = time.perf_counter()
-    p = solve(field, start, times, **{options!r})
+    p = solve(field, start, times, **options)
     solved = time.perf_counter() - began
     (p * torch.linspace(0, 1, len(times)).view(-1, 1, 1)).mean().backward()
     taken.append((time.perf_counter() - began, solved))
@@ -219,11 +216,11 @@ def main() -> None:
         f"{ROWS} rows, spacing {SPACING}, {arguments.weights} weights, collocation with rtol "
         f"{arguments.rtol:g}, {torch.get_num_threads()} threads\n"
     )
-    sides = runs(arguments.rtol, arguments.few)
     print("| dim | length | solver | median ms | spread ms | n | x paper | x dopri5 | error p | gradient |")
     print("|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|")
     for dim in dims:
         for length in lengths:
+            sides = runs(arguments.rtol, arguments.few)
             compare(dim, length, arguments.weights, arguments.repeats, arguments.limit, sides)
 
 

@@ -9,7 +9,7 @@ the geometric mean of the paired ratios, by Student's t; whole refresh cycles co
     python benchmarks/overhead.py --refresh-every 10
     python benchmarks/overhead.py --preset transformer-base --vocabulary 37000 --steps 30
     python benchmarks/overhead.py --inference
-    python benchmarks/overhead.py --monitoring               # the flow alone: plans checked and trusted
+    python benchmarks/overhead.py --monitoring               # the flow alone: meshes checked and trusted
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ import torch
 from scipy.stats import t as student
 from torch.nn import functional as F
 
-from floater.flow import FlowEncoder, collocation, plan
+from floater.flow import FlowEncoder
+from floater.flow.collocation import solver
 from floater.transformer import PRESETS, FloaterConfig, FloaterForConditionalGeneration
 
 Step = Callable[[], float]
@@ -124,7 +125,7 @@ def monitoring(arguments: argparse.Namespace) -> None:
     encoder = next(module for module in case.model.modules() if isinstance(module, FlowEncoder))
     leading, checked, trusting = (copy.deepcopy(encoder) for _ in range(3))
     positions = torch.arange(arguments.length).unsqueeze(0)
-    estimate, seconds = collocation._error, ([], [])
+    estimate, seconds = solver.interval_errors, ([], [])
 
     def unseen(*_: object) -> torch.Tensor:
         return torch.zeros(1, 1)
@@ -140,11 +141,11 @@ def monitoring(arguments: argparse.Namespace) -> None:
         text = torch.randint(3, arguments.vocabulary, (arguments.sentences, arguments.length))
         case.step(text, text.flip(1))
         solved(leading)
-        plan._plans[trusting.field] = copy.deepcopy(plan._plans[leading.field])
+        trusting.solver_state = copy.deepcopy(leading.solver_state)
         for which in (0, 1) if step % 2 else (1, 0):
-            collocation._error = estimate if which else unseen
+            solver.interval_errors = estimate if which else unseen
             seconds[which].append(solved(checked if which else trusting))
-        collocation._error = estimate
+        solver.interval_errors = estimate
     total = sum(seconds[1]) / sum(seconds[0])
     report(f"the flow alone, {arguments.length} positions, checked, total {total:.3f}", *seconds)
 
