@@ -4,7 +4,7 @@ from floater.flow.collocation.error_control import FlowSensitive
 from floater.flow.collocation.plan import SolverState
 from floater.flow.collocation.solver import solve_dense
 from floater.flow.encoder import FlowEncoder
-from floater.flow.errors import FlowDiverged, FlowError, FlowInaccurate, SpanTooLong
+from floater.flow.errors import FlowDiverged, FlowError, FlowInaccurate, SecondDerivativeError, SpanTooLong
 from floater.flow.reference import flow_error, gradient_error, reference_solve
 from floater.flow.solution import Solution
 from floater.flow.solve import METHODS, solve
@@ -30,6 +30,7 @@ __all__ = [
     "FlowSensitive",
     "FlowVectors",
     "MLPField",
+    "SecondDerivativeError",
     "SinusoidField",
     "Solution",
     "SolverState",

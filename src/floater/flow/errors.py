@@ -77,3 +77,14 @@ class SpanTooLong(FlowError):
             f"the flow cannot be solved up to position {self.last:.6g}: it stopped at t = {self.time:.6g} "
             f"({self.reason}); try time_scale={self.scale:.1e} or less, or times in a longer unit"
         )
+
+
+class SecondDerivativeError(RuntimeError):
+    """A gradient of a collocation solve was differentiated again."""
+
+    def __str__(self) -> str:
+        """One line: what is missing, and which methods have it."""
+        return (
+            "collocation has no second derivatives; the steps of the other methods have: "
+            "method='dopri5' or 'rk4' with gradient='discrete'"
+        )

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from floater.flow.collocation.mesh import Mesh
 from floater.flow.collocation.quadrature import NODES, gauss_rule
 from floater.flow.errors import FlowDiverged
 from floater.flow.precision import full_precision
+from floater.flow.second_derivatives import refuse_second_derivatives
 
 
 class Solution:
@@ -186,7 +186,7 @@ class _Evaluate(torch.autograd.Function):
         ctx: Any, samples: Samples, edges: Tensor, start: Tensor, velocities: Tensor, times: Tensor
     ) -> Tensor:
         ctx.samples = samples
-        ctx.save_for_backward(velocities)
+        ctx.save_for_backward(velocities, start, times)  # all that its gradients depend on
         integrals, dtype = samples._integrals, samples._dtype
         lefts = edges.to(velocities.dtype)
         p = velocities.new_empty(len(times), *start.shape, dtype=dtype)
@@ -204,9 +204,9 @@ class _Evaluate(torch.autograd.Function):
         return p
 
     @staticmethod
-    @once_differentiable
+    @refuse_second_derivatives
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
-        samples, (velocities,), g = ctx.samples, ctx.saved_tensors, cotangents[0]
+        samples, (velocities, *_), g = ctx.samples, ctx.saved_tensors, cotangents[0]
         mesh, bounds, x, integrals = samples._mesh, samples._bounds, samples._x, samples._integrals
         values = None
         if ctx.needs_input_grad[4]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from floater.flow.collocation.fixed_point import NotConverged, solve_adjoint
 from floater.flow.collocation.formulation import Formulation
@@ -14,6 +13,7 @@ from floater.flow.collocation.mesh import Mesh
 from floater.flow.collocation.plan import Plan
 from floater.flow.errors import FlowDiverged
 from floater.flow.precision import full_precision
+from floater.flow.second_derivatives import refuse_second_derivatives
 
 # The adjoint iterations end when their change is this many tolerances. What remains is less by the
 # contraction, 0.1 to 0.2; a gradient is not fed back, so its error does not grow from interval to interval.
@@ -71,7 +71,7 @@ class _Implicit(torch.autograd.Function):
         return velocities.view(*states.shape[:2], *velocities.shape[1:])
 
     @staticmethod
-    @once_differentiable
+    @refuse_second_derivatives
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         form, mesh, plan, rtol = ctx.form, ctx.mesh, ctx.plan, _CHANGE * ctx.rtol
         states, start, *parameters = ctx.saved_tensors

@@ -1,0 +1,68 @@
+"""Refusal of second derivatives, where a backward pass cannot be differentiated again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from floater.flow.errors import SecondDerivativeError
+
+Backward = Callable[..., tuple[Any, ...]]
+
+
+def refuse_second_derivatives(backward: Backward) -> Backward:
+    """Decorate the `backward` of an autograd function whose gradients must not be differentiated.
+
+    PyTorch's `once_differentiable` raises only where cotangents require gradients. Of a loss that is linear
+    in the output they do not, and the second derivative of anything else in the loss would come out without
+    this function's part. Here gradients made with `create_graph=True` lead back to everything that the
+    function saved, and whoever differentiates them meets an error.
+
+    Args:
+        backward: The function; whatever its gradients depend on is in `ctx.saved_tensors`.
+
+    Raises:
+        SecondDerivativeError: from the gradients returned, when they are differentiated.
+
+    Example:
+        >>> class Double(torch.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return 2 * x
+        ...     @staticmethod
+        ...     @refuse_second_derivatives
+        ...     def backward(ctx, cotangent):
+        ...         return (2 * cotangent,)
+        >>> x = torch.ones((), requires_grad=True)
+        >>> (gradient,) = torch.autograd.grad(Double.apply(x) + x**2, x, create_graph=True)
+        >>> gradient.backward()
+        Traceback (most recent call last):
+        floater.flow.errors.SecondDerivativeError: collocation has no second derivatives; ...
+    """
+
+    def once(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+        with torch.no_grad():
+            gradients = backward(ctx, *cotangents)
+        if not torch.is_grad_enabled():  # create_graph=False
+            return gradients
+        made = [gradient for gradient in gradients if gradient is not None]
+        tied = iter(_Refuse.apply(len(made), *made, *ctx.saved_tensors, *cotangents))  # type: ignore[no-untyped-call]
+        return tuple(None if gradient is None else next(tied) for gradient in gradients)
+
+    return once
+
+
+class _Refuse(torch.autograd.Function):
+    """The first tensors as they are; the others are there to be what these depend on."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(tensor.view_as(tensor) for tensor in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise SecondDerivativeError
