@@ -1,5 +1,7 @@
 """The catalogue: names, options, and what is refused."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -31,6 +33,11 @@ def test_every_model_can_be_built_from_its_own_defaults_and_names_its_source(nam
     assert type(model) is catalogue()[name]
     assert model.card.paper
     assert set(model.sites) <= {"self", "decoder", "memory"}
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_no_option_has_the_name_of_a_size(name):
+    assert not set(options(name)) & set(inspect.signature(build).parameters)
 
 
 @pytest.mark.parametrize("name", catalogue())

@@ -37,8 +37,8 @@ class Frame:
         causal: whether queries of self-attention see their own and earlier keys only.
         horizon: end T of the times that encodings which read times meet, in tokens (random times in
             training); None when times are the positions.
-        std: standard deviation of the initial tables and projections of positions where the Transformer
-            around them has one for all weights (BERT, GPT); None for d^-1/2 and Xavier's.
+        initializer_range: standard deviation of initial tables and projections of positions where the
+            Transformer around them has one for all weights (BERT, GPT); None for d^-1/2 and Xavier's.
 
     Raises:
         PositionError: if a size is not positive, heads do not divide dim, or there is no such site.
@@ -56,7 +56,7 @@ class Frame:
     vocabulary: int | None = None
     causal: bool = False
     horizon: int | None = None
-    std: float | None = None
+    initializer_range: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("dim", "heads", "layers", "max_length", "horizon"):
@@ -68,14 +68,15 @@ class Frame:
 
     def init_table(self, weight: Tensor) -> None:
         """Draw a table of position vectors (..., dim)."""
-        nn.init.normal_(weight, std=self.dim**-0.5 if self.std is None else self.std)
+        own = self.initializer_range
+        nn.init.normal_(weight, std=self.dim**-0.5 if own is None else own)
 
     def init_linear(self, weight: Tensor) -> None:
         """Draw the weight (out, in) of a projection of positions."""
-        if self.std is None:
+        if self.initializer_range is None:
             nn.init.xavier_uniform_(weight)
         else:
-            nn.init.normal_(weight, std=self.std)
+            nn.init.normal_(weight, std=self.initializer_range)
 
 
 class PositionModel(nn.Module):
@@ -322,7 +323,7 @@ def build(
     vocabulary: int | None = None,
     causal: bool = False,
     horizon: int | None = None,
-    std: float | None = None,
+    initializer_range: float | None = None,
     **given: Any,
 ) -> PositionModel:
     """Make a position model for a stack of blocks.
@@ -337,7 +338,7 @@ def build(
         vocabulary: see `Frame`.
         causal: see `Frame`.
         horizon: see `Frame`; a table that is read at times gets so many entries.
-        std: see `Frame`.
+        initializer_range: see `Frame`.
         given: options of the model, by name.
 
     Returns:
@@ -351,7 +352,7 @@ def build(
         True
     """
     check_options(name, given)
-    frame = Frame(dim, heads, layers, max_length, site, vocabulary, causal, horizon, std)
+    frame = Frame(dim, heads, layers, max_length, site, vocabulary, causal, horizon, initializer_range)
     model = _CATALOGUE[name](frame, **given)
     if horizon is not None and model.reads_times and model.bound is not None and model.bound < horizon:
         model = _CATALOGUE[name](replace(frame, max_length=horizon), **given)

@@ -50,7 +50,7 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
         vocabulary=config.vocab_size,
         causal=causal,
         horizon=None if times is None else times.horizon,
-        std=Recipe.of(config).table_std,
+        initializer_range=Recipe.of(config).table_std,
         **given,
     )
     if times is not None and site == "self":

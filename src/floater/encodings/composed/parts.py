@@ -198,7 +198,7 @@ def _built(part: Part, frame: Frame) -> PositionModel:
         vocabulary=frame.vocabulary,
         causal=frame.causal,
         horizon=frame.horizon,
-        std=frame.std,
+        initializer_range=frame.initializer_range,
         **options,
     )
 

@@ -124,7 +124,7 @@ class UntiedCls(PositionBias):
             max_length=frame.max_length,
             site=frame.site,
             causal=frame.causal,
-            std=frame.std,
+            initializer_range=frame.initializer_range,
             **(options or {}),
         )
         more = ("embed", "block", "inputs", "projection", "qkv", "logits", "mask", "values")
