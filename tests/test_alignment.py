@@ -22,7 +22,7 @@ from floater.alignment import align
 from floater.study.analyses import subject
 from floater.tasks.finetuning import Checkpoint, Head, Plug
 from floater.tasks.finetuning.checkpoint import start
-from floater.tasks.run import load_model
+from floater.training.run import load_model
 from floater.transformer import FloaterConfig, FloaterForCausalLM
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}

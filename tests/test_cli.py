@@ -15,7 +15,7 @@ import yaml
 
 from floater import catalogue
 from floater.cli import main
-from floater.tasks import cldr
+from floater.tasks.corpora import cldr
 
 PROGRAM = [sys.executable, "-m", "floater"]
 # shown, as they are to a person; elsewhere in the tests warnings of floater are errors
@@ -362,7 +362,7 @@ def test_an_interrupted_command_says_how_to_go_on(
 
     monkeypatch.setattr("floater.cli.commands.models", interrupted)
     assert main(["models"]) == 130
-    assert "goes on from its last checkpoint" in capsys.readouterr().err
+    assert "resumes from its last checkpoint" in capsys.readouterr().err
 
 
 def test_a_mistake_of_the_program_is_not_called_one_of_the_person(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,4 +23,4 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Results:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "launcher", lambda *_: Inline())
         patch.setattr("floater.tasks.translation.decode.MARGIN", 3)
-        return run.study(asked, "small.yaml", say=lambda text: None)
+        return run.study(asked, "small.yaml")

@@ -35,25 +35,25 @@ def cluster() -> Iterator[Any]:
 
 
 def test_the_cluster_gives_the_table_of_one_machine(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = {"position": "none", "settings": {"training": {"max_tokens": 30}}}
     changes = {"models": {"none": {}, "broken": broken}, "budget": {"cell_memory": 2.0}}
-    said: list[str] = []
-    there = run.study(settings(tmp_path / "ray", launcher="ray", **changes), say=said.append)
+    caplog.set_level("INFO", "floater")
+    there = run.study(settings(tmp_path / "ray", launcher="ray", **changes))
     assert [outcome.status for outcome in there.outcomes] == ["finished", "failed", "finished", "failed"]
     assert "more than training.max_tokens, 30" in there.outcomes[1].error
-    assert any(text.startswith("broken-1: failed: a training pair has") for text in said)
+    assert any(text.startswith("broken-1: failed: a training pair has") for text in caplog.messages)
 
     monkeypatch.setattr(run, "launcher", lambda *_: Inline())
-    run.study(settings(tmp_path / "here", **changes), say=said.append)
+    run.study(settings(tmp_path / "here", **changes))
     tables = [(tmp_path / name / "scores.csv").read_text(encoding="utf-8") for name in ("ray", "here")]
     assert tables[0] == tables[1]
 
 
 def test_a_cell_that_outgrows_its_memory_is_stopped(cluster: Any, tmp_path: Path) -> None:
     asked = settings(tmp_path, launcher="ray", seeds=[1], budget={"cell_memory": 0.05})
-    outcomes = run.study(asked, say=lambda text: None).outcomes
+    outcomes = run.study(asked).outcomes
     assert all("budget.cell_memory is 0.05 GiB" in outcome.error for outcome in outcomes)
 
 

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from floater.errors import DataError
 from floater.study.settings import ShortToLong
 from floater.study.short_to_long import cut, write
-from floater.tasks import cldr
-from floater.tasks.text import DataError, read_lines
+from floater.tasks.corpora import cldr
+from floater.tasks.text import read_lines
 
 DATA = Path(os.environ.get("FLOATER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 WORDS = r"\w+(?:[-'’.]\w+)*|[^\w\s]"

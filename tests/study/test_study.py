@@ -19,6 +19,7 @@ import torch
 import yaml
 
 from floater.cli import main
+from floater.errors import DataError
 from floater.settings import SettingsError, dump
 from floater.study import launch, local_launcher, run
 from floater.study.cell import is_finished, read, software
@@ -27,11 +28,9 @@ from floater.study.launch import run_cells
 from floater.study.local_launcher import LocalLauncher
 from floater.study.results import VALIDATION, Column, Results
 from floater.study.settings import Budget, ShortToLong
-from floater.tasks.language_modeling.train import measure
+from floater.tasks import task
 from floater.tasks.measurement import Measurement
-from floater.tasks.text import DataError
 from floater.tasks.translation import evaluate
-from floater.tasks.translation.command import measure as translation_measure
 
 from .small import Inline, settings
 
@@ -100,7 +99,7 @@ def test_finished_cells_are_not_run_again(finished: Results, monkeypatch: pytest
     monkeypatch.setattr(run, "launcher", lambda *_: started)
     before = {path: path.stat().st_mtime_ns for path in (folder / "cells" / "none-1").rglob("*")}
     table = scores(folder)
-    again = run.study(finished.settings, "small.yaml", say=lambda text: None)
+    again = run.study(finished.settings, "small.yaml")
     assert started.started == [o.cell.name for o in again.outcomes if o.status == "failed"]
     assert {path: path.stat().st_mtime_ns for path in (folder / "cells" / "none-1").rglob("*")} == before
     assert scores(folder) == table
@@ -110,8 +109,8 @@ def test_one_more_seed_leaves_the_others(tmp_path: Path, monkeypatch: pytest.Mon
     started = Inline()
     monkeypatch.setattr(run, "launcher", lambda *_: started)
     small = {"models": {"none": {}}, "short_to_long": {"builtin": 20, "builtin_test": 1}}
-    run.study(settings(tmp_path, seeds=[1], **small), say=lambda text: None)
-    run.study(settings(tmp_path, seeds=[1, 7], **small), say=lambda text: None)
+    run.study(settings(tmp_path, seeds=[1], **small))
+    run.study(settings(tmp_path, seeds=[1, 7], **small))
     assert started.started == ["none-1", "none-7"]
 
 
@@ -136,20 +135,21 @@ def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.Monk
         tests={"other": {"source": str(source)}},
     )
     monkeypatch.setattr(run, "launcher", lambda *_: Inline())
-    first = run.study(asked, say=lambda text: None).outcomes[0].measured["other"]
+    first = run.study(asked).outcomes[0].measured["other"]
     source.write_text("c b a is it\n" * 20, encoding="utf-8")
-    second = run.study(asked, say=lambda text: None).outcomes[0].measured["other"]
+    second = run.study(asked).outcomes[0].measured["other"]
     assert first.score("loss") != second.score("loss")
-    good = run.study(asked, say=lambda text: None)
+    good = run.study(asked)
     more = replace(asked, tests=asked.tests | {"bad": asked.tests["other"] | {"window": 16}})
     with monkeypatch.context() as broken:
+        language, measure = task("language_modeling"), task("language_modeling").measure
 
         @functools.wraps(measure)
         def fails(run: str, source: str, window: int | None = None, stride: int | None = None) -> Measurement:
             return measure(run, source, 1 // 0 if window else None, stride)
 
-        broken.setattr("floater.tasks.language_modeling.command.measure", fails)
-        (outcome,) = run.study(more, say=lambda text: None).outcomes
+        broken.setattr(language, "measure", fails)
+        (outcome,) = run.study(more).outcomes
     assert (outcome.status, outcome.error) == (
         "failed",
         "ZeroDivisionError: integer division or modulo by zero",
@@ -157,14 +157,14 @@ def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.Monk
     assert outcome.measured.keys() == {"other"}, "one test set that fails does not hide the others"
     assert outcome.measured["other"].score("loss") == good.outcomes[0].measured["other"].score("loss")
     text.unlink()
-    assert run.study(asked, train=False, say=lambda text: None).outcomes[0].status == "finished"
+    assert run.study(asked, train=False).outcomes[0].status == "finished"
     text.write_text("a b c\n" * 40, encoding="utf-8")
     changed = r"cell none-1: data\.train has changed since its training began; delete .*none-1, or"
     with pytest.raises(SettingsError, match=changed):
-        run.study(asked, say=lambda text: None)
+        run.study(asked)
     (tmp_path / "study" / "cells" / "none-1" / "cost.json").unlink()  # it was stopped, and would go on
     with pytest.raises(SettingsError, match=changed):
-        run.study(asked, say=lambda text: None)
+        run.study(asked)
 
 
 def test_windows_of_a_causal_model_are_scored_by_what_was_read_before(
@@ -188,7 +188,7 @@ def test_windows_of_a_causal_model_are_scored_by_what_was_read_before(
         bins=[16, 32],
     )
     monkeypatch.setattr(run, "launcher", lambda *_: Inline())
-    found = run.study(asked, say=lambda text: None)
+    found = run.study(asked)
     places = [(column.test, column.metric, column.bin_label) for column in found.columns(None)]
     far = [(metric, bin) for metric in ("loss", "excess") for bin in ("", "< 16", "16–31", "≥ 32")]
     assert places == [("near", "loss", ""), *(("far", metric, bin) for metric, bin in far)]
@@ -207,17 +207,19 @@ def test_a_cell_goes_on_from_one_that_is_trained_and_fails_a_test(
         "seeds": [1],
         "short_to_long": {"builtin": 20, "builtin_test": 1},
     }
-    run.study(settings(tmp_path / "study", **small), say=lambda text: None)
+    run.study(settings(tmp_path / "study", **small))
     for name in ("t.en", "t.de"):
         (tmp_path / name).write_text("a b\n" * 3, encoding="utf-8")
 
-    @functools.wraps(translation_measure)
-    def fails(run: Path, *args: Any, **kwargs: Any) -> Measurement:
-        return translation_measure(run, *args, **kwargs) if "floater" in str(run) else 1 // 0
+    translation, measure = task("translation"), task("translation").measure
 
-    monkeypatch.setattr("floater.tasks.translation.command.measure", fails)
+    @functools.wraps(measure)
+    def fails(run: Path, *args: Any, **kwargs: Any) -> Measurement:
+        return measure(run, *args, **kwargs) if "floater" in str(run) else 1 // 0
+
+    monkeypatch.setattr(translation, "measure", fails)
     test = {"source": str(tmp_path / "t.en"), "reference": str(tmp_path / "t.de")}
-    found = run.study(settings(tmp_path / "study", tests={"t": test}, **small), say=lambda text: None)
+    found = run.study(settings(tmp_path / "study", tests={"t": test}, **small))
     assert [(o.status, sorted(o.measured)) for o in found.outcomes] == [
         ("failed", ["lengths"]),
         ("finished", ["lengths", "t"]),
@@ -240,10 +242,10 @@ def test_a_cell_that_ends_without_a_word_is_a_failed_one(
 
     monkeypatch.setattr(run, "launcher", lambda *_: Silent())
     small = {"models": {"none": {}}, "short_to_long": {"builtin": 20, "builtin_test": 1}}
-    results = run.study(settings(tmp_path, seeds=[1], **small), say=lambda text: None)
+    results = run.study(settings(tmp_path, seeds=[1], **small))
     assert [(o.status, o.error[:26]) for o in results.outcomes] == [("failed", "it ended without a word; s")]
     results.outcomes[0].cell.error.write_text("of an earlier start", encoding="utf-8")
-    results = run.study(settings(tmp_path, seeds=[1], **small), say=lambda text: None)
+    results = run.study(settings(tmp_path, seeds=[1], **small))
     assert results.outcomes[0].error.startswith("it ended without a word; s")
 
 
@@ -294,14 +296,14 @@ def test_a_study_runs_once_at_a_time_and_is_reported_meanwhile(
 
 
 def test_a_warm_start_waits_for_the_cell_that_it_starts_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     models = {"sinusoidal": {}, "floater": {"start": "sinusoidal"}}
     common = settings(tmp_path).settings
     started = Inline()
     monkeypatch.setattr(run, "launcher", lambda *_: started)
     asked = settings(tmp_path, models=models, seeds=[1], settings=common)
-    results = run.study(asked, say=lambda text: None)
+    results = run.study(asked)
     assert started.started == ["sinusoidal-1", "floater-1"]
     assert [outcome.status for outcome in results.outcomes] == ["finished", "finished"]
 
@@ -309,14 +311,14 @@ def test_a_warm_start_waits_for_the_cell_that_it_starts_from(
     with pytest.raises(
         SettingsError, match=r"cell floater-1: training\.warm_start has changed since its training began"
     ):
-        run.study(asked, say=lambda text: None)
+        run.study(asked)
     common["data"]["vocabulary"] = "no-such-vocabulary"
     other = settings(tmp_path / "other", models=models, seeds=[1], settings=common)
-    said: list[str] = []
-    failed = run.study(other, say=said.append)
+    caplog.set_level("INFO", "floater")
+    failed = run.study(other)
     assert "starts from sinusoidal-1, which failed" in failed.outcomes[1].error
     assert started.started == ["sinusoidal-1", "floater-1", "sinusoidal-1"]
-    assert any(text.startswith("sinusoidal-1: failed: ") for text in said)
+    assert any(text.startswith("sinusoidal-1: failed: ") for text in caplog.messages)
 
 
 @pytest.mark.parametrize(
@@ -382,15 +384,16 @@ def test_cells_stay_within_the_budget(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(launch, "POLL", 0)
     made = grid(settings(tmp_path, seeds=[1, 2, 3, 4, 5]), "here")
     made.write(threads=1)
-    run_cells(made, Places(), lambda text: None)
+    run_cells(made, Places())
     assert (Slow.most, Slow.now) == (3, 0)
 
 
-def test_a_cell_that_outgrows_its_memory_is_stopped(tmp_path: Path) -> None:
+def test_a_cell_that_outgrows_its_memory_is_stopped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = grid(settings(tmp_path, models={"none": {}}, seeds=[1]), "here")
     made.write(threads=1)
-    said: list[str] = []
-    run_cells(made, LocalLauncher(Budget(cores=1, cell_memory=0.05)), said.append)
+    with caplog.at_level("INFO", "floater"):
+        run_cells(made, LocalLauncher(Budget(cores=1, cell_memory=0.05)))
+    said = caplog.messages
     assert said == [f"none-1: failed: {made.cells[0].error.read_text(encoding='utf-8')} (1 of 1 cells)"]
     assert "budget.cell_memory is 0.05 GiB" in said[0]
     assert not is_finished(made.cells[0].run, made.tests)

@@ -7,9 +7,17 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
+from floater.console import show_messages
+
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["good", "bad", "film", "the", "a", "is", "was", "not", "it", "rome", "bonn", "in", "city", "where"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,?'\""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _messages() -> None:
+    """Messages of the library are shown, as on the command line."""
+    show_messages()
 
 
 @pytest.fixture(scope="session")

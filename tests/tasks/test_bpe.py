@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from floater.errors import DataError
 from floater.tasks.bpe import load_bpe, train_bpe
-from floater.tasks.text import DataError
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog",

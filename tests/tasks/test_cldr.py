@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
-from floater.tasks.cldr import BINS, CORE, ITEMS, LANGUAGES, bin_name, pairs, split, tokens, write
+from floater.tasks.corpora.cldr import BINS, CORE, ITEMS, LANGUAGES, bin_name, pairs, split, tokens, write
 
 SMALL = replace(CORE, draws=40)
 DIRECTIONS = list(permutations(LANGUAGES, 2))

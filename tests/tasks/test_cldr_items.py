@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from floater.tasks.cldr_items import (
+from floater.tasks.corpora.cldr_items import (
     CORE,
     ITEMS,
     LANGUAGES,

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from floater import Positions, build, catalogue
-from floater.tasks.conllu import read_conllu
-from floater.tasks.text import DataError
+from floater.errors import DataError
+from floater.tasks.corpora.conllu import read_conllu
 
 DATA = Path(os.environ.get("FLOATER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

@@ -4,14 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from floater.tasks.optimisation import check_schedule
-from floater.tasks.settings import Optimisation
-from floater.tasks.text import DataError
+from floater.errors import DataError
+from floater.training.arguments import check_schedule
+from floater.training.settings import TrainingSettings
 
 
 def test_a_warm_up_is_held_against_the_steps_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    training = Optimisation(schedule="linear", warmup=5, epochs=2, batch_size=1)
+    training = TrainingSettings(schedule="linear", warmup=5, epochs=2, batch_size=1)
     check_schedule(training, [3] * 4)
-    monkeypatch.setattr("floater.tasks.optimisation.PartialState", lambda: SimpleNamespace(num_processes=2))
+    monkeypatch.setattr("floater.training.arguments.PartialState", lambda: SimpleNamespace(num_processes=2))
     with pytest.raises(DataError, match="warmup is 5 steps, of only 4"):
         check_schedule(training, [3] * 4)

@@ -7,9 +7,11 @@ import torch
 from torch import nn
 
 from floater.encodings import PositionError
+from floater.errors import DataError
 from floater.flow import FlowEncoder, ZeroField
+from floater.tasks import Splits, task
 from floater.tasks.generated.settings import Data, GeneratedSettings
-from floater.tasks.run import evaluating, trained
+from floater.training.run import evaluating
 
 
 @pytest.mark.parametrize("baked", [False, True])
@@ -29,14 +31,19 @@ def test_a_model_that_refuses_an_example_goes_on_in_the_mode_it_was_in(baked: bo
     assert flow(torch.tensor([[0, 1]])).at(0, "q").requires_grad
 
 
-def test_a_training_flushes_denormals_and_no_longer(tmp_path: Path) -> None:
+def test_a_training_flushes_denormals_and_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.set_flush_denormal(False):
         pytest.skip("this CPU cannot flush denormals")
     least = torch.tensor(1, dtype=torch.int32).view(torch.float32)
 
-    def work(settings: GeneratedSettings, run: Path, *_: object) -> Path:
-        assert not (least * 1).view(torch.int32)
-        return run
+    generated, seen = task("generated"), []
 
-    trained(GeneratedSettings(run=str(tmp_path / "run"), data=Data(problem="copy")), work)
+    def read(settings: GeneratedSettings) -> Splits:
+        seen.append(int((least * 1).view(torch.int32)))
+        raise DataError("that is enough")
+
+    monkeypatch.setattr(generated, "read", read)
+    with pytest.raises(DataError, match="that is enough"):
+        generated.train(GeneratedSettings(run=str(tmp_path / "run"), data=Data(problem="copy")))
+    assert seen == [0]
     assert (least * 1).view(torch.int32)

@@ -5,8 +5,8 @@ import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from floater.errors import DataError
 from floater.tasks.scores import LengthBin, bleu_by_length, score, split_compounds
-from floater.tasks.text import DataError
 
 REFERENCES = [
     "Das E-Mail-Programm läuft seit gestern wieder.",

@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 
-from floater.tasks.trainer import peak_memory
+from floater.training.run_trainer import peak_memory
 
 
 @pytest.mark.skipif(

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             named = error.filename is not None
             return _fail(f"{error.filename}: {error.strerror}" if named else str(error))
         except KeyboardInterrupt:
-            _fail("stopped; a training that is started again goes on from its last checkpoint")
+            _fail("stopped; a training that is started again resumes from its last checkpoint")
             return 130
         except FlowError as error:
             code = _fail(str(error))
@@ -57,8 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _mendable() -> tuple[type[ValueError], ...]:
     """What the data, the settings and the position models refuse with a message for a person."""
+    from floater.errors import DataError
     from floater.settings import SettingsError
-    from floater.tasks.text import DataError
 
     return (DataError, PositionError, SettingsError)
 

@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=run)
         return sub
 
-    train = command("train", commands.train, "Train a model, or go on with a stopped run.", add_help=False)
+    train = command("train", commands.train, "Train a model, or resume a stopped run.", add_help=False)
     _add_settings(train, "model.preset=tiny", _SettingsHelp)
 
     translate = command("translate", commands.translate, "Translate lines of text with a finished run.")
@@ -189,11 +189,11 @@ def _add_settings(command: argparse.ArgumentParser, example: str, shown: type[ar
 class _SettingsHelp(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> None:
         from floater.settings import describe
-        from floater.tasks.registry import TASKS, find
+        from floater.tasks.registry import names, task
 
         print(parser.format_help())
-        for name in TASKS:
-            print(f"settings of task: {name}\n\n{describe(find(name, name).Settings)}\n")
+        for name in names():
+            print(f"settings of task: {name}\n\n{describe(task(name).Settings)}\n")
         parser.exit()
 
 

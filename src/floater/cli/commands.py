@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import inspect
 import os
 import sys
 from collections.abc import Sequence
@@ -21,73 +22,72 @@ def train(arguments: argparse.Namespace) -> None:
     from floater.settings import load
     from floater.tasks.registry import of_config
 
-    _quiet_transformers()
+    _start()
     task = of_config(arguments.config, arguments.overrides)
     task.train(load(task.Settings, arguments.config, arguments.overrides))
 
 
 def translate(arguments: argparse.Namespace) -> None:
-    from floater.tasks.registry import name_of_run
-    from floater.tasks.run import read_by
-    from floater.tasks.text import DataError, decode_lines, read_lines
-    from floater.tasks.translation import load_run, translate
-    from floater.tasks.translation.run import run_decoding
+    from floater.errors import DataError
+    from floater.tasks.registry import of_run
+    from floater.tasks.text import decode_lines, read_lines
+    from floater.tasks.translation import Translation
 
-    _quiet_transformers()
-    if (task := name_of_run(arguments.run)) != "translation":
-        raise DataError(f"{arguments.run} is a run of task {task!r}; only one of 'translation' translates")
+    _start()
+    if not isinstance(task := of_run(arguments.run), Translation):
+        raise DataError(
+            f"{arguments.run} is a run of task '{task.name}'; only one of 'translation' translates"
+        )
     _writable(arguments.output)
-    model, tokenizer = load_run(arguments.run)
-    read_by(model, arguments.reading)
+    translator = task.translator(arguments.run, arguments.reading)
     if arguments.source:
         lines = read_lines(arguments.source)
     else:
         lines = decode_lines(sys.stdin.buffer, "standard input")
-    _write(translate(model, tokenizer, lines, run_decoding(arguments.run)), arguments.output)
+    _write(translator(lines), arguments.output)
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    from floater.tasks.registry import find, name_of_run
-    from floater.tasks.text import DataError
+    from floater.errors import DataError
+    from floater.tasks.registry import of_run
 
-    _quiet_transformers()
+    _start()
     _writable(arguments.output)
-    name = name_of_run(arguments.run)
-    task = find(name, arguments.run)
-    known = (
-        *("source", "reference", "output", "language", "bins"),
-        *("window", "stride", "memory", "part", "threshold", "reading"),
-    )
-    given = {option: value for option in known if (value := getattr(arguments, option)) is not None}
-    options = {"source": True} | task.OPTIONS
-    for option in known:
-        if option in given and option not in options:
-            raise DataError(f"{arguments.run} is a run of task '{name}', which takes no --{option}")
-        if option not in given and options.get(option):
-            raise DataError(f"{arguments.run} is a run of task '{name}', which needs --{option}")
-    output = given.pop("output", None)
-    said, lines = task.evaluate(arguments.run, given.pop("source", None), **given)
-    if output and lines is not None:
-        _write(lines, output)
-    print(said)
+    task = of_run(arguments.run)
+    own = {"command", "run"} | ({"output"} if task.output else set())
+    given = {name: value for name, value in vars(arguments).items() if name not in own and value is not None}
+    # what a task can be asked is the signature of its `evaluate`
+    taken = dict(list(inspect.signature(task.evaluate).parameters.items())[1:])
+    for name in given:
+        if name not in taken:
+            raise DataError(f"{arguments.run} is a run of task '{task.name}', which takes no --{name}")
+    for name, parameter in taken.items():
+        if name not in given and parameter.default is parameter.empty:
+            raise DataError(f"{arguments.run} is a run of task '{task.name}', which needs --{name}")
+    given.setdefault("source", None)
+    found = task.evaluate(arguments.run, given.pop("source"), **given)
+    if arguments.output:
+        _write(found.lines, arguments.output)
+    print(found)
 
 
 def predict(arguments: argparse.Namespace) -> None:
-    from floater.tasks.registry import find, name_of_run
-    from floater.tasks.text import DataError
+    from floater.errors import DataError
+    from floater.tasks.registry import of_run
 
-    _quiet_transformers()
+    _start()
     _writable(arguments.output)
-    name = name_of_run(arguments.run)
-    predict = getattr(find(name, arguments.run), "predict", None)
-    if predict is None:
-        other = "translate" if name == "translation" else "evaluate"
-        raise DataError(f"{arguments.run} is a run of task '{name}', for which there is `floater {other}`")
-    _write(predict(arguments.run, arguments.source), arguments.output)
+    task = of_run(arguments.run)
+    if task.predict is None:
+        other = "translate" if task.name == "translation" else "evaluate"
+        raise DataError(
+            f"{arguments.run} is a run of task '{task.name}', for which there is `floater {other}`"
+        )
+    _write(task.predict(arguments.run, arguments.source), arguments.output)
 
 
 def glue(arguments: argparse.Namespace) -> None:
-    from floater.tasks.glue import table
+    from floater.tasks.glue.table import table
 
     print(table(arguments.runs))
 
@@ -110,11 +110,12 @@ def models(arguments: argparse.Namespace) -> None:
 def plot(arguments: argparse.Namespace) -> None:
     import numpy as np
 
+    from floater.errors import DataError
     from floater.study import analyses
     from floater.study.analyses.kinds import default_path
-    from floater.tasks.text import DataError, read_lines
+    from floater.tasks.text import read_lines
 
-    _quiet_transformers()
+    _start()
     output = Path(arguments.output) if arguments.output else default_path(arguments.run, arguments.kind)
     if output.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise DataError(f"{output}: pictures are .png, .svg or .pdf")
@@ -143,7 +144,7 @@ def plot(arguments: argparse.Namespace) -> None:
 def study(arguments: argparse.Namespace) -> int:
     from floater.study.run import from_config
 
-    _quiet_transformers()
+    _start()
     results = from_config(arguments.config, arguments.overrides, train=not arguments.report)
     return _failed(results)
 
@@ -151,7 +152,7 @@ def study(arguments: argparse.Namespace) -> int:
 def demo(arguments: argparse.Namespace) -> int:
     from floater.study.demo import demo
 
-    _quiet_transformers()
+    _start()
     folder = Path(arguments.run)
     results = demo(folder)
     print((folder / "table.md").read_text(encoding="utf-8"))
@@ -188,8 +189,11 @@ def _write(lines: Sequence[str], path: str | None) -> None:
         sys.stdout.buffer.write(text.encode())
 
 
-def _quiet_transformers() -> None:
-    """No bars for reading and writing a model's files, which take a moment."""
+def _start() -> None:
+    """Show the messages of the library, but no bars for a model's files, which take a moment."""
     from transformers.utils import logging
 
+    from floater.console import show_messages
+
+    show_messages()
     logging.disable_progress_bar()

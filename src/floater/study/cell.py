@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
+from floater.console import show_messages
 from floater.settings import load
 from floater.study.digests import changed, digests
 from floater.study.grid import CELLS, COST, DIGESTS, PLAN, files_read
 from floater.study.progress import entries
 from floater.tasks import registry
 from floater.tasks.measurement import Measurement
-from floater.tasks.run import MODEL, write_json, write_whole
+from floater.training.run import MODEL, write_json, write_whole
 
 MEASURED = "measured"
 PACKAGES = ("floater", "torch", "transformers", "tokenizers", "torchdiffeq", "sacrebleu", "numpy", "scipy")
@@ -39,6 +40,7 @@ def main(folder: str, name: str) -> int:
         os._exit(130)
 
     threading.Thread(target=wait, daemon=True).start()
+    show_messages()
     return attempt(Path(folder), name)
 
 
@@ -80,7 +82,8 @@ def run_cell(folder: Path, name: str) -> None:
     for test, given in plan["tests"].items():
         if not is_measured(run, test, given):
             began = time.perf_counter()
-            found = task.measure(run, **given)  # type: ignore[attr-defined]
+            assert task.measure is not None
+            found = task.measure(run, **given)
             _write(run, test, given, found, time.perf_counter() - began)
 
 

@@ -11,9 +11,10 @@ import psutil
 
 from floater.study.grid import Cell
 from floater.study.settings import Budget
-from floater.tasks.run import write_whole
+from floater.training.run import write_whole
 
 GIB = 2**30
+POLL = 0.5  # seconds between two looks at a process
 
 
 class CellProcess:

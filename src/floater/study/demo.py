@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,7 @@ def settings(folder: Path, *, train: int = 20_000, test: int = 80, steps: int = 
     )
 
 
-def demo(folder: Path, say: Callable[[str], None] = print) -> Results:
+def demo(folder: Path) -> Results:
     """Train FLOATER, as a relative bias and as in the paper, and sinusoids, and compare them by length.
 
     Sentences of fewer than 80 words train; the paper's four bins of longer ones test. Started again, it goes
@@ -77,9 +76,8 @@ def demo(folder: Path, say: Callable[[str], None] = print) -> Results:
 
     Args:
         folder: gets the corpus, the runs, the tables and the report.
-        say: told how the models fare.
 
     Returns:
         What came out.
     """
-    return study(settings(folder), f"{folder}/study.yaml", say=say)
+    return study(settings(folder), f"{folder}/study.yaml")

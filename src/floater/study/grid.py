@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from floater.encodings import PositionError, options
+from floater.errors import DataError
 from floater.settings import SettingsError, dump, make
 from floater.study import short_to_long
 from floater.study.analyses import KINDS, subject
 from floater.study.digests import changed
 from floater.study.settings import StudySettings, repeated
-from floater.tasks import registry
+from floater.tasks import Task, registry
 from floater.tasks.bpe import TOKENIZER_FILE
-from floater.tasks.run import MODEL, VOCABULARY, find_run, inside, write_json, write_whole
-from floater.tasks.text import DataError
+from floater.training.run import MODEL, VOCABULARY, find_run, inside, write_json, write_whole
 
 CELLS, PLAN, COST = "cells", "plan.json", "cost.json"
 DIGESTS = ".digests.json"
@@ -142,7 +142,7 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
             something else.
     """
     folder, common = Path(settings.folder), settings.settings
-    task = registry.find(settings.task, origin)
+    task = registry.task(settings.task, origin)
     if settings.models and not _has_positions(task):
         raise SettingsError(
             f"{origin}: the task {settings.task!r} trains a checkpoint, whose positions are its own; a study "
@@ -213,7 +213,7 @@ def _rows(settings: StudySettings, origin: str) -> Iterator[Row]:
 
 
 def _cell(
-    task: registry.Task, settings: StudySettings, common: Mapping[str, Any], row: Row, seed: int, origin: str
+    task: Task, settings: StudySettings, common: Mapping[str, Any], row: Row, seed: int, origin: str
 ) -> Any:
     """The settings of a cell."""
     entry = dict(settings.models[row.model] or {})
@@ -250,14 +250,14 @@ def _mapping(given: Any, where: str) -> dict[str, Any]:
     return dict(given or {})
 
 
-def _has_positions(task: registry.Task) -> bool:
+def _has_positions(task: Task) -> bool:
     """Whether the runs of a task have a position model to choose."""
     return "position" in {each.name for each in fields(get_type_hints(task.Settings)["model"])}
 
 
-def _tests(settings: StudySettings, task: registry.Task, origin: str) -> dict[str, dict[str, Any]]:
+def _tests(settings: StudySettings, task: Task, origin: str) -> dict[str, dict[str, Any]]:
     """The test sets, with the bins for a task that draws its own; refused is what would fail every cell."""
-    measure, tests = getattr(task, "measure", None), dict(settings.tests)
+    measure, tests = task.measure, dict(settings.tests)
     if (settings.tests or settings.bins) and measure is None:
         raise SettingsError(
             f"{origin}: the task {settings.task!r} has no scores example by example; leave out tests and "
@@ -288,7 +288,7 @@ def _check_files(given: Any, where: str) -> None:
 
 
 def _check(
-    task: registry.Task, cells: list[Cell], tests: Mapping[str, Mapping[str, Any]], origin: str, train: bool
+    task: Task, cells: list[Cell], tests: Mapping[str, Mapping[str, Any]], origin: str, train: bool
 ) -> None:
     """Refuse what can be refused before a cell runs."""
     before = set[str]()
@@ -307,11 +307,11 @@ def _check(
             )
         try:
             find_run(cell.settings)
-            if first and hasattr(task, "check"):
+            if first:
                 task.check(cell.settings)
         except (DataError, SettingsError, PositionError) as error:
             raise SettingsError(f"{where}: {error}") from None
-        if first and hasattr(task, "check_test"):
+        if first:
             for test, given in tests.items():
                 try:
                     task.check_test(cell.settings, **given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -11,28 +12,28 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from floater.study.cell import is_finished, is_trained
+from floater.study.cell_process import POLL
 from floater.study.grid import Cell, Grid
 from floater.study.local_launcher import Launcher, LocalLauncher, Started
 from floater.study.progress import fraction
 from floater.study.settings import Budget
-from floater.tasks.run import Say, write_whole
+from floater.training.run import write_whole
 
-POLL = 0.5
+logger = logging.getLogger(__name__)
 
 
-def run_cells(grid: Grid, launcher: Launcher, say: Say, done: Callable[[], None] = lambda: None) -> None:
+def run_cells(grid: Grid, launcher: Launcher, done: Callable[[], None] = lambda: None) -> None:
     """Run the cells that are not finished; one that fails does not keep the others from going on.
 
     Args:
         grid: of the study; its plan is written.
         launcher: where they run.
-        say: told how each cell ended.
         done: called after each.
     """
     finished = {cell.name for cell in grid.cells if is_finished(cell.run, grid.tests)}
     waiting = [cell for cell in grid.cells if cell.name not in finished]
     if finished:
-        say(f"{len(finished)} of {len(grid.cells)} cells are finished")
+        logger.info("%s of %s cells are finished", len(finished), len(grid.cells))
     ended = set(finished)
     running: dict[str, tuple[Cell, Started]] = {}
     bar = _bar(grid.cells, waiting)
@@ -43,7 +44,7 @@ def run_cells(grid: Grid, launcher: Launcher, say: Say, done: Callable[[], None]
                 if cell.after is not None and not is_trained(cell.run.with_name(cell.after)):
                     write_whole(cell.error, f"starts from {cell.after}, which failed")
                     ended.add(cell.name)
-                    say(f"{cell.name}: failed: {last_error(cell)}")
+                    logger.info("%s: failed: %s", cell.name, last_error(cell))
                     continue
                 cell.error.unlink(missing_ok=True)  # it may end before it can do so itself
                 running[cell.name] = cell, launcher.start(cell)
@@ -58,7 +59,7 @@ def run_cells(grid: Grid, launcher: Launcher, say: Say, done: Callable[[], None]
                     with suppress(OSError):
                         write_whole(cell.error, last_error(cell))
                 how = f"failed: {last_error(cell)}" if code else "finished"
-                say(f"{name}: {how} ({len(ended)} of {len(grid.cells)} cells)")
+                logger.info("%s: %s (%s of %s cells)", name, how, len(ended), len(grid.cells))
                 done()
             _move(bar, grid.cells, ended)
     finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from floater.settings import SettingsError, peek
-from floater.tasks.run import LOG, RESULT, SETTINGS
+from floater.training.run import LOG, RESULT, SETTINGS
 
 _TRAINING = 0.95  # the rest is for scoring
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from floater.settings import SettingsError
-from floater.study.cell_process import GIB, CellProcess
+from floater.study.cell_process import GIB, POLL, CellProcess
 from floater.study.grid import Cell
-from floater.study.launch import POLL
 from floater.study.local_launcher import Started
 from floater.study.settings import Budget
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,16 +13,17 @@ from typing import Any
 import numpy as np
 
 from floater.encodings import PositionError, catalogue
+from floater.errors import DataError
 from floater.flow import FlowError
 from floater.settings import dump
 from floater.study import figures, tables, verdict
 from floater.study.cell import software
 from floater.study.results import Results
 from floater.tasks.measurement import METRICS
-from floater.tasks.run import Say, write_whole
-from floater.tasks.text import DataError
+from floater.training.run import write_whole
 
 REPORT = "report.html"
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,12 @@ class Picture:
     caption: str = ""
 
 
-def write_report(results: Results, origin: str, say: Say = print) -> Path:
+def write_report(results: Results, origin: str) -> Path:
     """Write the report of a study into its folder.
 
     Args:
         results: of the study.
         origin: what `floater study` was given, for the command that repeats it.
-        say: told where the report is.
 
     Returns:
         The report; beside it stand `table.md`, `table.csv`, `cells.csv`, `scores.csv` and `comparisons.csv`.
@@ -81,7 +82,7 @@ def write_report(results: Results, origin: str, say: Say = print) -> Path:
             configuration=dump(results.settings),
         )
     write_whole(folder / REPORT, page)
-    say(f"report: {folder / REPORT}")
+    logger.info("report: %s", folder / REPORT)
     return folder / REPORT
 
 

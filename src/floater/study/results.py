@@ -21,7 +21,7 @@ from floater.study.settings import StudySettings, bounds
 from floater.study.significance import Chance, holm, paired_p, paired_t_p, resampled, welch_p
 from floater.tasks import registry
 from floater.tasks.measurement import METRICS, Array, Measurement
-from floater.tasks.run import MODEL, RESULT
+from floater.training.run import MODEL, RESULT
 
 VALIDATION = "validation"
 Verdict = Literal["better", "worse", "not told apart", "not tested"]
@@ -187,9 +187,7 @@ class Results:
     @property
     def lengths(self) -> str:
         """What the lengths of the test examples count."""
-        task: Any = registry.find(self.settings.task, self.settings.title)
-        said: str = task.lengths(self.grid.cells[0].settings)
-        return said
+        return registry.task(self.settings.task).lengths(self.grid.cells[0].settings)
 
     @cached_property
     def metrics(self) -> dict[str, list[str]]:

@@ -5,24 +5,23 @@ from __future__ import annotations
 import errno
 import fcntl
 import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from floater.errors import DataError
 from floater.settings import dump, load
 from floater.study.grid import grid
 from floater.study.launch import launcher, run_cells
 from floater.study.report import write_report
 from floater.study.results import Results, gather
 from floater.study.settings import StudySettings
-from floater.tasks.run import Say, write_whole
-from floater.tasks.text import DataError
+from floater.training.run import write_whole
 
 SETTINGS = "study.yaml"
 
 
-def study(settings: StudySettings, origin: str = "study", *, train: bool = True, say: Say = print) -> Results:
+def study(settings: StudySettings, origin: str = "study", *, train: bool = True) -> Results:
     """Run what is not yet run of a study, and write its tables and its report.
 
     A study that was killed and started again ends with the tables of one that was not: finished cells stay,
@@ -32,7 +31,6 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True,
         settings: of the study.
         origin: where they come from, for messages and for the command that the report names.
         train: whether to run cells; else the report is of what is there, even as they run.
-        say: told how the cells fare.
 
     Returns:
         What came out.
@@ -53,9 +51,9 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True,
             write_whole(folder / SETTINGS, f"# floater study {folder / SETTINGS}\n" + dump(settings))
             if where is not None:
                 cells.write(settings.budget.threads)
-                run_cells(cells, where, say)
+                run_cells(cells, where)
         results = gather(settings, cells)
-        write_report(results, origin, say)
+        write_report(results, origin)
     return results
 
 
@@ -74,8 +72,6 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def from_config(path: str, overrides: list[str], *, train: bool = True) -> Results:
     """Run the study of a configuration file, as the command line does."""
-    from tqdm.auto import tqdm
-
     settings = load(StudySettings, path, overrides)
     command = shlex.join([path, *overrides])
-    return study(settings, command, train=train, say=lambda text: tqdm.write(text, file=sys.stderr))
+    return study(settings, command, train=train)

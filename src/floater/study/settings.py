@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
-from floater.tasks import cldr
-from floater.tasks.settings import check_numbers
+from floater.tasks.corpora import cldr
+from floater.training.settings import check_numbers
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 PAPER_BINS = [low for low, _ in cldr.BINS]

@@ -10,11 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from floater.errors import DataError
 from floater.study.digests import changed, digests
 from floater.study.settings import ShortToLong
-from floater.tasks import cldr
-from floater.tasks.run import write_json
-from floater.tasks.text import DataError, read_lines
+from floater.tasks.corpora import cldr
+from floater.tasks.text import read_lines
+from floater.training.run import write_json
 
 Pair = tuple[str, str]
 Parts = dict[str, list[Pair]]

@@ -9,9 +9,10 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from floater.tasks.text import DataError
+from floater.errors import DataError
 
 PAD, BOS, EOS = SPECIALS = ("<pad>", "<s>", "</s>")
+MASK = "<mask>"
 BYTES = 256
 TOKENIZER_FILE = "tokenizer.json"
 ENCODED_AT_ONCE = 100_000

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from floater.tasks.text import DataError
+from floater.errors import DataError
 from floater.training import smoothed_cross_entropy
 from floater.transformer import FloaterForCausalLM
 

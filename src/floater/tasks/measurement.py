@@ -1,4 +1,4 @@
-"""What a test set says of a trained run, example by example: what runs are compared by."""
+"""The scores of a model on a set of examples: of a validation, of `floater evaluate` and of a study."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Statistics of the n examples of a test set.
+    """What a model scores on a set of examples: for a log, for a reader, and example by example.
 
     Args:
         lengths: of each example, (n,), in the unit that the task counts in.
@@ -57,15 +57,29 @@ class Measurement:
         lines: what the model wrote, line by line; empty where it writes nothing.
         notes: what a reader has to know, as of translations that were cut.
         signatures: how each metric was computed, by name.
+        scores: rounded scores by name, for a log and the result of a run.
+        report: the scores for a reader; by default a line for each.
     """
 
-    lengths: Array
-    statistics: dict[str, Array]
+    lengths: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    statistics: dict[str, Array] = field(default_factory=dict)
     position_nats: Array = field(default_factory=lambda: np.zeros(0))
     position_tokens: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     lines: Sequence[str] = ()
     notes: Sequence[str] = ()
     signatures: dict[str, str] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)
+    report: str = ""
+
+    def __str__(self) -> str:
+        """Return the report.
+
+        Example:
+            >>> print(Measurement(scores={"loss": 0.25, "accuracy": 90.5}))
+            loss 0.25
+            accuracy 90.5
+        """
+        return self.report or "\n".join(f"{name} {value:g}" for name, value in self.scores.items())
 
     @property
     def metrics(self) -> list[str]:

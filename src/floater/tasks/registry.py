@@ -1,18 +1,23 @@
-"""The tasks by their names: what `floater train` and `floater evaluate` need to know of each."""
+"""The tasks by their names: those of the library, of installed packages and of imported modules."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, TypeVar
 
+from floater.errors import DataError
 from floater.settings import SettingsError, peek
-from floater.tasks.run import SETTINGS
-from floater.tasks.text import DataError
+from floater.tasks.task import Task
+from floater.training.run import SETTINGS
 
-TASKS = (
+GROUP = "floater.tasks"
+BUILTIN = (
     "translation",
     "language_modeling",
     "tagging",
@@ -25,64 +30,104 @@ TASKS = (
     "generated",
 )
 DEFAULT = "translation"
+_TASKS: dict[str, Task] = {}
+_Kind = TypeVar("_Kind", bound=type[Task])
 
 
-class Task(Protocol):
-    """The module `floater.tasks.<name>.command` of a task.
+def register(name: str) -> Callable[[_Kind], _Kind]:
+    """Make a task known by a name.
 
-    It may have three functions for studies: `check(settings)` and `check_test(settings, **test)` refuse what
-    would fail before anything is trained, and `measure(run, **test)` scores a run's final model example by
-    example (`floater.tasks.measurement`); with it goes `lengths(settings)`, what the examples' lengths count.
-
-    Attributes:
-        Settings: the dataclass of its configuration.
-        OPTIONS: which options of `floater evaluate` it takes besides run and source, and whether it needs
-            them; "source" where it needs none, False.
-    """
-
-    Settings: type[Any]
-    OPTIONS: dict[str, bool]
-
-    def train(self, settings: Any) -> Path: ...
-
-    def evaluate(self, run: str, source: Any, **options: Any) -> tuple[str, list[str] | None]:
-        """What to print, and the lines to write to a file, if the task has any."""
-        ...
-
-
-def find(name: Any, origin: str) -> Task:
-    """A task by its name.
+    A module with such a task is named in a configuration, as in `imports: [my_tasks]`, or in the entry points
+    of an installed package, in the group "floater.tasks".
 
     Args:
-        name: one of `TASKS`.
+        name: what a configuration calls it; a task of the same name is replaced.
+
+    Example:
+        >>> @register("toy")
+        ... class Toy(Task): ...
+        >>> _ = _TASKS.pop("toy", None)
+    """
+
+    def enter(kind: _Kind) -> _Kind:
+        kind.name = name
+        if not kind.__abstractmethods__:
+            _TASKS[name] = kind()
+        return kind
+
+    return enter
+
+
+def names() -> list[str]:
+    """Return the names of all tasks that are known."""
+    return list(dict.fromkeys([*BUILTIN, *_TASKS, *(found.name for found in entry_points(group=GROUP))]))
+
+
+def task(name: Any, origin: str = "task") -> Task:
+    """Return a task by its name.
+
+    Args:
+        name: one of `names`.
         origin: where the name stands, for the message.
 
     Raises:
         SettingsError: if there is no such task; it names the nearest one.
 
     Example:
-        >>> find("translate", "mine.yaml")
+        >>> task("translate", "mine.yaml")
         Traceback (most recent call last):
         floater.settings.SettingsError: mine.yaml: unknown task 'translate'; did you mean 'translation'?
     """
-    if name not in TASKS:
-        near = difflib.get_close_matches(str(name), TASKS, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(TASKS)}"
+    if name not in _TASKS:
+        for found in entry_points(group=GROUP, name=str(name)):
+            found.load()
+        if name in BUILTIN:
+            importlib.import_module(f"floater.tasks.{name}")
+    if name not in _TASKS:
+        near = difflib.get_close_matches(str(name), names(), n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names())}"
         raise SettingsError(f"{origin}: unknown task {name!r}; {hint}")
-    return cast(Task, importlib.import_module(f"floater.tasks.{name}.command"))
+    return _TASKS[name]
+
+
+def import_modules(modules: Any, origin: str) -> None:
+    """Import the modules that a configuration names, which may register tasks and position encodings.
+
+    Args:
+        modules: names of modules, found from the working directory, too.
+        origin: where they stand, for the message.
+
+    Raises:
+        SettingsError: if they are no list of names, or one cannot be imported.
+
+    Example:
+        >>> import_modules(["no_such_module"], "mine.yaml")
+        Traceback (most recent call last):
+        floater.settings.SettingsError: mine.yaml: imports: No module named 'no_such_module'
+    """
+    if not isinstance(modules, list) or not all(isinstance(name, str) for name in modules):
+        raise SettingsError(f"{origin}: imports is {modules!r}; it must be a list of names of modules")
+    if modules and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise SettingsError(f"{origin}: imports: {error}") from error
 
 
 def of_config(path: str | Path, overrides: Sequence[str] = ()) -> Task:
-    """The task that a configuration is for.
+    """Return the task that a configuration is for, after the modules that it imports.
 
     Raises:
         SettingsError: if the file cannot be read or names no task.
     """
-    return find(peek(path, "task", DEFAULT, overrides), str(path))
+    import_modules(peek(path, "imports", [], overrides), str(path))
+    return task(peek(path, "task", DEFAULT, overrides), str(path))
 
 
-def name_of_run(run: str | Path) -> str:
-    """The task of a run directory; that of translation for a saved model, which does not say.
+def of_run(run: str | Path) -> Task:
+    """Return the task of a run directory; translation for a saved model, which does not say.
 
     Raises:
         DataError: if there is no such directory.
@@ -91,4 +136,4 @@ def name_of_run(run: str | Path) -> str:
     if not Path(run).is_dir():
         raise DataError(f"{run} holds no trained model: there is no such directory")
     config = Path(run) / SETTINGS
-    return str(peek(config, "task", DEFAULT)) if config.is_file() else DEFAULT
+    return of_config(config) if config.is_file() else task(DEFAULT)

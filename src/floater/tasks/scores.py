@@ -12,7 +12,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 
-from floater.tasks.text import DataError
+from floater.errors import DataError
 
 COMPOUND = re.compile(r"(\S)-(\S)")
 

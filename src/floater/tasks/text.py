@@ -1,45 +1,17 @@
 """Plain text corpora: one sentence per line, source and target aligned by line number."""
 
-import difflib
 import gzip
 import os
-import pathlib
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from floater.errors import DataError
 
 GZIP_MAGIC = b"\x1f\x8b"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Path = str | os.PathLike[str]
-
-
-class DataError(ValueError):
-    """Something is wrong with the data a person gave; the message is one line and says what."""
-
-
-def no_directory(path: Path) -> DataError:
-    """The refusal of a path that leads to no directory, with the nearest one beside it that is there.
-
-    Example:
-        >>> no_directory("/no/such/place")
-        DataError('/no/such/place: there is no such directory')
-    """
-    place = pathlib.Path(path)
-    there = [other.name for other in place.parent.iterdir()] if place.parent.is_dir() else []
-    near = [place.parent / name for name in difflib.get_close_matches(place.name, there)]
-    hint = next((f"; did you mean {other}?" for other in near if other.is_dir()), "")
-    return DataError(f"{path}: there is no such directory{hint}")
-
-
-def first_line(error: Exception) -> str:
-    """The first line of what an exception says, or its name.
-
-    Example:
-        >>> first_line(ValueError("\\nwrong\\nin many ways")), first_line(KeyError())
-        ('wrong', 'KeyError')
-    """
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 @dataclass(frozen=True)

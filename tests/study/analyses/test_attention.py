@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from floater.errors import DataError
 from floater.positions import Positions
 from floater.study.analyses import head_map, head_maps, panels, positional_logits, vectors
-from floater.tasks.text import DataError
 from floater.transformer import (
     FloaterConfig,
     FloaterForCausalLM,

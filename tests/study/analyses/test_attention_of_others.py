@@ -17,8 +17,8 @@ from transformers import (
     ViTModel,
 )
 
+from floater.errors import DataError
 from floater.study.analyses import kinds, positional_logits
-from floater.tasks.text import DataError
 
 T = 6
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}

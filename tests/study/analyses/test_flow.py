@@ -16,13 +16,13 @@ from transformers import (
 )
 
 import floater
+from floater.errors import DataError
 from floater.positions import Positions
 from floater.pretrained.flows import SiteEncoder
 from floater.study.analyses import Options, Subject, curves, draw, flow_curves, panels, probe_bars
 from floater.study.analyses.probe import Fit, Probe
-from floater.tasks.documents.model import DocumentsConfig, FloaterForDocuments
-from floater.tasks.text import DataError
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, FloaterModel
+from floater.transformer.documents import DocumentsConfig, FloaterForDocuments
 
 SMALL = {"hidden_size": 16, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2}
 BART = {

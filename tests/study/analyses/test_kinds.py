@@ -12,9 +12,9 @@ from transformers import AutoModel, ViTConfig, ViTModel
 import floater
 from floater.cli import main
 from floater.encodings import catalogue
+from floater.errors import DataError
 from floater.study.analyses import KINDS, Options, draw, kinds
 from floater.study.analyses.kinds import default_path
-from floater.tasks.text import DataError
 from floater.transformer import FloaterConfig, FloaterForMaskedLM
 
 SMALL = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2}

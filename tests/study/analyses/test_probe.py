@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
+from floater.errors import DataError
 from floater.positions import Positions
 from floater.study.analyses import (
     Options,
@@ -26,13 +27,12 @@ from floater.study.analyses import (
 from floater.study.analyses.reordering import move
 from floater.study.analyses.subject import Subject, run_tokens
 from floater.tasks.bpe import train_bpe
-from floater.tasks.events.model import EventsConfig, FloaterForEvents
-from floater.tasks.text import DataError
 from floater.transformer import (
     FloaterConfig,
     FloaterForConditionalGeneration,
     FloaterModel,
 )
+from floater.transformer.events import EventsConfig, FloaterForEvents
 
 SMALL = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2}
 

@@ -19,12 +19,12 @@ from transformers import (
 )
 
 import floater
+from floater.errors import DataError
 from floater.study.analyses import Options, curves, draw, kinds, positional_logits, probe, subject, vectors
 from floater.study.analyses.subject import run_tokens
-from floater.tasks.documents.model import DocumentsConfig, FloaterForDocuments
-from floater.tasks.run import LONGEST, MODEL, RESULT, write_json
-from floater.tasks.text import DataError
+from floater.training.run import LONGEST, MODEL, RESULT, write_json
 from floater.transformer import FloaterConfig, FloaterForMultipleChoice, FloaterModel
+from floater.transformer.documents import DocumentsConfig, FloaterForDocuments
 
 SMALL = {"hidden_size": 16, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2}
 BERT = BertConfig(**SMALL, vocab_size=20, max_position_embeddings=24)

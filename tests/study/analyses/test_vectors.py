@@ -32,6 +32,7 @@ from transformers import (
 
 import floater
 from floater.encodings import PositionError
+from floater.errors import DataError
 from floater.study.analyses import (
     all_vectors,
     heat_map,
@@ -41,7 +42,6 @@ from floater.study.analyses import (
     smoothness,
     vectors,
 )
-from floater.tasks.text import DataError
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, FloaterModel
 
 SMALL = {"hidden_size": 16, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2}

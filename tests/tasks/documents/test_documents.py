@@ -13,15 +13,16 @@ import yaml
 
 from floater.cli import main
 from floater.encodings import PositionError
-from floater.settings import SettingsError, dump, load, undocumented
-from floater.tasks.documents import DocumentsConfig, DocumentsSettings, FloaterForDocuments, load_run
-from floater.tasks.documents.command import check
-from floater.tasks.documents.data import Documents, collate, read_documents, vocabulary_of
-from floater.tasks.documents.model import stand
-from floater.tasks.documents.score import evaluate, measure
-from floater.tasks.documents.train import DocumentsTrainer
-from floater.tasks.text import DataError
+from floater.errors import DataError
+from floater.settings import SettingsError, dump, load
+from floater.tasks import task
+from floater.tasks.corpora.documents import read_documents
+from floater.tasks.documents import DocumentsSettings, collate, encode, vocabulary_of
+from floater.training.run_trainer import RunTrainer
+from floater.transformer.documents import DocumentsConfig, FloaterForDocuments, stand
 
+TASK = task("documents")
+check, evaluate = TASK.check, TASK.evaluate
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_hidden_layers": 1}
 DATA = Path(os.environ.get("FLOATER_DATA", Path(__file__).parents[4] / "shared" / "data"))
 ROOT = Path(__file__).parents[3]
@@ -187,19 +188,18 @@ def test_a_damaged_archive_is_named(tmp_path: Path, folder: Path) -> None:
 
 
 def test_the_tokens_of_a_batch_are_its_words() -> None:
-    trainer = DocumentsTrainer.__new__(DocumentsTrainer)
+    trainer = RunTrainer.__new__(RunTrainer)
     assert trainer.tokens_of(BATCH) == 4 + 1 + 2 + 3 + 6
 
 
 def test_long_sentences_become_several_and_no_word_is_lost(folder: Path) -> None:
     documents = read_documents(folder / "films.zip")
     vocabulary = vocabulary_of(documents, 1)
-    examples = Documents(documents, vocabulary, max_words=3)
-    for document, example, count in zip(documents, examples, examples.counts, strict=False):  # type: ignore[call-overload]
+    examples = encode(documents, vocabulary, max_words=3)
+    for document, example in zip(documents, examples.rows, strict=True):
         words = [id for words in example["sentences"] for id in words]
         assert words == vocabulary.ids([w for sentence in document.sentences for w in sentence])
         assert max(map(len, example["sentences"])) <= 3
-        assert len(example["sentences"]) == count
 
 
 def test_training_on_the_command_line_tells_good_films(
@@ -214,25 +214,23 @@ def test_training_on_the_command_line_tells_good_films(
     said = capsys.readouterr().out
     score = evaluate(run, folder / "films", "test")
     assert said == f"{score}\n"
-    assert score.labels == labels.read_text().split()
-    assert 5 < len(score.labels) < 20
-    assert score.right / len(score.labels) > 0.8
+    assert list(score.lines) == labels.read_text().split()
+    assert 5 < len(score.lines) < 20
+    assert score.scores["accuracy"] > 80
     assert found["accuracy"] > 80
-    one_by_one = measure(run, folder / "films", "test")
-    assert one_by_one.score("accuracy") == pytest.approx(100 * score.right / len(score.labels))
-    assert one_by_one.score("loss") == pytest.approx(score.loss)
-    assert one_by_one.lines == score.labels
-    made, vocabulary = load_run(run, "cpu")
+    assert score.score("accuracy") == pytest.approx(score.scores["accuracy"], abs=0.005)
+    assert score.score("loss") == pytest.approx(score.scores["loss"], abs=5e-5)
+    made, vocabulary, _ = TASK.load(run, "cpu")
     assert vocabulary.tags == ["bad", "good"]
     assert made.config.id2label == {0: "bad", 1: "good"}
-    examples = Documents(read_documents(folder / "films"), vocabulary, 6)
+    examples = encode(read_documents(folder / "films"), vocabulary, 6)
     assert 3 < made.config.sentence_length < 6
     right = 0
-    for example in (examples[i] for i in range(len(examples))):
+    for example in examples.rows:
         batch = collate([example])
         with torch.no_grad():
             right += int(made(batch["words"], batch["sentences"]).logits.argmax()) == example["label"]
-    assert evaluate(run, folder / "films").right == right
+    assert evaluate(run, folder / "films").statistics["accuracy"][:, 0].sum() == right
 
 
 def test_two_documents_of_one_id_are_refused(tmp_path: Path) -> None:
@@ -246,10 +244,6 @@ def test_two_documents_of_one_id_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"would both be bad/1.txt"):
         read_documents(archive)
     assert len(read_documents(tmp_path / "train")) == 2
-
-
-def test_every_setting_is_explained() -> None:
-    assert undocumented(DocumentsSettings) == []
 
 
 def test_what_a_person_gets_wrong_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from floater.tasks.events import train
+from floater.tasks import task
 
 from .small import clocks, settings, waves, write_csv
 
@@ -22,4 +22,4 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(folder: Path) -> Path:
     """A finished run of events; read only."""
     training = {"lr": 1e-2, "max_steps": 150, "save_every": 75, "average": 0}
-    return train(settings(folder, "trained", training=training))
+    return task("events").train(settings(folder, "trained", training=training))

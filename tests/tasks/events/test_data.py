@@ -10,12 +10,10 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from floater.tasks.events import read_sequences
-from floater.tasks.events.data import EventSequence, gaps
+from floater.errors import DataError
+from floater.tasks.corpora.events import Columns, EventSequence, gaps, read_sequences
 from floater.tasks.events.examples import Pieces, values_batch
-from floater.tasks.events.model import EventsConfig
-from floater.tasks.events.settings import Columns
-from floater.tasks.text import DataError
+from floater.transformer.events import EventsConfig
 
 ROWS = "id,time,type\nb,10,x\na,3,y\nb,10.5,z\na,3,x\nb,11,x\n"
 DATA = Path(os.environ.get("FLOATER_DATA", Path(__file__).parents[4] / "shared" / "data"))

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from floater.tasks.events.data import typical
-from floater.tasks.events.heads import NARROWEST, LogNormalMixture, PiecewiseHazard
+from floater.tasks.corpora.events import typical
+from floater.transformer.time_distributions import NARROWEST, LogNormalMixture, PiecewiseHazard
 
 EDGES = [0.0, 0.2, 0.7, 3.0]
 

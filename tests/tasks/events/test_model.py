@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from floater.tasks.events.model import EventsConfig, FloaterForEvents, FloaterForSeries
+from floater.transformer.events import EventsConfig, FloaterForEvents, FloaterForSeries
 
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_hidden_layers": 2}
 STAMP = 1_325_476_708.0  # unix seconds, January 2012
@@ -84,7 +84,7 @@ def test_one_second_tells_events_ten_years_apart():
     """Unix stamps: the vectors of two events a second apart differ, ten years after the first one."""
     model = events(position="floater")
     times = STAMP + torch.tensor([[0.0, 3.2e8, 3.2e8 + 1.0]], dtype=torch.float64)
-    from floater.tasks.events.model import stand
+    from floater.transformer.events import stand
 
     at = stand(model.config, times, torch.ones(1, 3).bool()).query
     assert float(at[0, 2] - at[0, 1]) == pytest.approx(1 / 1.5, rel=1e-6)

@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import TrainerCallback
 
 from floater.cli import main
 from floater.encodings import PositionError
-from floater.settings import SettingsError, dump, load, undocumented
-from floater.tasks.events import EventsSettings, evaluate, load_run, read_sequences, train
-from floater.tasks.events.command import check
-from floater.tasks.events.score import part_of
-from floater.tasks.events.settings import Columns
-from floater.tasks.events.train import EventsTrainer, _sequences, configured, mean_nll
-from floater.tasks.text import DataError
+from floater.errors import DataError
+from floater.settings import SettingsError, dump, load
+from floater.tasks import task
+from floater.tasks.corpora.events import Columns, read_sequences
+from floater.tasks.events import EventsSettings, configured, mean_nll, part_of
+from helpers import equal_runs, train_killed
 
 from .small import VALUES, clocks, settings, waves, write_config, write_csv
 
+TASK = task("events")
+train, evaluate, check = TASK.train, TASK.evaluate, TASK.check
 LONG = {"lr": 1e-2, "max_steps": 150, "save_every": 75, "average": 0}
 ROOT = Path(__file__).parents[3]
 CONFIGS = sorted((ROOT / "configs" / "events").glob("*.yaml"))
@@ -51,7 +51,7 @@ def test_times_tell_what_indices_do_not(trained: Path, folder: Path) -> None:
 
 
 def test_the_result_is_that_of_one_event_at_a_time(trained: Path, folder: Path) -> None:
-    model, _ = load_run(trained, "cpu")
+    model, *_ = TASK.load(trained, "cpu")
     rows = clocks(8, seed=9)
     source = write_csv(folder / "some.csv", rows, "type")
     nats, error, right, count = 0.0, 0.0, 0, 0
@@ -67,19 +67,20 @@ def test_the_result_is_that_of_one_event_at_a_time(trained: Path, folder: Path) 
             right += int(chances.argmax()) == types[i]
             count += 1
     found = evaluate(trained, source)
-    assert found.count == count == len(rows) - 8
-    assert found.parts["nll"] == pytest.approx(nats / count, rel=1e-4)
-    assert found.parts["mae"] == pytest.approx(error / count, rel=1e-4)
-    assert found.parts["accuracy"] == pytest.approx(100 * right / count)
-    assert found.parts["nll"] == pytest.approx(found.parts["nll_time"] + found.parts["nll_type"])
+    assert count == len(rows) - 8
+    assert str(found).endswith(f"({count} events)")
+    assert found.scores["nll"] == pytest.approx(nats / count, rel=2e-4)
+    assert found.scores["mae"] == pytest.approx(error / count, rel=2e-4)
+    assert found.scores["accuracy"] == pytest.approx(100 * right / count, abs=1e-4)
+    assert found.scores["nll"] == pytest.approx(found.scores["nll_time"] + found.scores["nll_type"], abs=2e-4)
 
 
 def test_a_longer_window_lets_events_be_told_from_more_of_those_before(trained: Path, folder: Path) -> None:
     source = folder / "clocks.csv"
     short, whole, longer = (evaluate(trained, source, window=n) for n in (1, None, 100))
-    assert short.count == whole.count == longer.count
-    assert longer.parts == whole.parts  # no sequence is longer than a piece of the training
-    assert short.parts["nll"] > whole.parts["nll"] + 0.1  # one event alone says nothing of what has passed
+    assert str(short).split("(")[1] == str(whole).split("(")[1]
+    assert str(longer) == str(whole)  # no sequence is longer than a piece of the training
+    assert short.scores["nll"] > whole.scores["nll"] + 0.1  # one event alone says nothing of what has passed
 
 
 def test_a_hazard_comes_near_the_entropy_of_the_gaps(folder: Path) -> None:
@@ -107,26 +108,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
         parts["data"] = VALUES | {"train": str(folder / "waves.csv")}
     whole = train(settings(folder, f"whole-{goal}", **parts))
 
-    class Stop(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):  # type: ignore[no-untyped-def]
-            if state.global_step == 6:
-                raise KeyboardInterrupt
-
-    build = EventsTrainer.__init__
-
-    def stopped(self, **kwargs):  # type: ignore[no-untyped-def]
-        build(self, **kwargs)
-        self.add_callback(Stop())
-
-    part = settings(folder, f"part-{goal}", **parts)
-    with monkeypatch.context() as patch:
-        patch.setattr(EventsTrainer, "__init__", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            train(part)
-    run = train(part)
-    ours, theirs = (load_run(path, "cpu")[0].state_dict() for path in (run, whole))
-    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
-    assert result(run) | {"minutes": 0} == result(whole) | {"minutes": 0}
+    assert equal_runs(train_killed(TASK, settings(folder, f"part-{goal}", **parts), monkeypatch), whole)
 
 
 @pytest.mark.parametrize(
@@ -158,10 +140,6 @@ def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, data: dict[st
 @pytest.mark.parametrize("items", [None, torch.tensor(0)])
 def test_a_batch_without_a_value_to_tell_costs_nothing(items: torch.Tensor | None) -> None:
     assert mean_nll({"nll": torch.zeros(2, 3)}, torch.full((2, 3), -100), items).item() == 0
-
-
-def test_every_setting_is_explained() -> None:
-    assert undocumented(EventsSettings) == []
 
 
 @pytest.mark.parametrize(
@@ -263,10 +241,11 @@ def test_no_part_that_a_run_is_tested_on_was_trained_on(folder: Path) -> None:
     """Nor where validation has data of its own, and so no share."""
     write_csv(folder / "held.csv", clocks(5, seed=9), "type")
     for data in ({}, {"valid": str(folder / "held.csv")}):
-        asked = settings(folder, "parts", data={"test_share": 0.3, **data}).data
+        made = settings(folder, "parts", data={"test_share": 0.3, **data})
+        asked = made.data
         every = read_sequences(asked.train, asked.columns)
         parts = {part: {each.id for each in part_of(every, part, asked)} for part in ("train", "test")}
-        trained = {each.id for each in _sequences(asked)[0]}
+        trained = {each.id for each in TASK.read(made).train}
         assert trained == parts["train"]
         assert parts["test"]
         assert not trained & parts["test"]

@@ -18,13 +18,13 @@ from transformers import (
 )
 
 import floater
+from floater.errors import DataError
 from floater.tasks.finetuning import Checkpoint, Head, Plug, Training, load_finished, predict
 from floater.tasks.finetuning.checkpoint import load_tokenizer, locate, start
 from floater.tasks.finetuning.features import encode, loss
-from floater.tasks.finetuning.train import check_flow
-from floater.tasks.run import save_whole
-from floater.tasks.settings import Flow
-from floater.tasks.text import DataError
+from floater.tasks.finetuning.task import check_flow
+from floater.training.run import save_whole
+from floater.training.settings import Flow
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 FAMILIES = {
@@ -39,6 +39,13 @@ HEADS = {
     "span": Head(AutoModelForQuestionAnswering),
     "choices": Head(AutoModelForMultipleChoice),
 }
+
+
+@pytest.fixture(autouse=True)
+def logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "floater")
+
+
 FIRST, SECOND = ["the film was good", "it"], ["it is not bad, it is good", "rome"]
 
 
@@ -53,21 +60,22 @@ def made(folder: Path, bert: Path, family: str) -> Path:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", ["classes", "span"])
-def test_families_under_heads(tmp_path: Path, bert: Path, family: str, name: str) -> None:
+def test_families_under_heads(
+    tmp_path: Path, bert: Path, family: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A new flow changes nothing; a trained one does, and is there again when the model is loaded."""
     path = made(tmp_path / "checkpoint", bert, family)
     tokenizer = load_tokenizer(str(path))
     if family in ("gpt2", "roberta", "distilbert"):
         tokenizer.model_input_names = ["input_ids", "attention_mask"]
-    said: list[str] = []
     models = []
     for plug in (Plug(), Plug(options={})):
         torch.manual_seed(1)
-        models.append(start(Checkpoint(str(path)), plug, HEADS[name], tokenizer, said.append))
+        models.append(start(Checkpoint(str(path)), plug, HEADS[name], tokenizer))
     features = encode(tokenizer, FIRST, SECOND, max_length=32)
     plain, plugged = (predict(model, features, tokenizer) for model in models)
     assert all(np.array_equal(a, b) for a, b in zip(plain, plugged, strict=True))
-    assert any("new parameters" in line for line in said)
+    assert "new parameters" in caplog.text
     with torch.no_grad():
         for parameter in models[1].floater.parameters():
             parameter.normal_(std=0.3)
@@ -88,7 +96,6 @@ def test_a_checkpoint_without_its_body_is_refused(tmp_path: Path, bert: Path) ->
             Plug(),
             HEADS["classes"],
             load_tokenizer(str(bert)),
-            print,
         )
     with pytest.raises(
         DataError, match=r"lacks \d+ parameters .* or has them in another shape, such as bert"
@@ -98,13 +105,12 @@ def test_a_checkpoint_without_its_body_is_refused(tmp_path: Path, bert: Path) ->
             Plug(),
             HEADS["classes"],
             load_tokenizer(str(bert)),
-            print,
         )
     with pytest.raises(DataError, match="no model can be loaded"):
         load_tokenizer(str(tmp_path))
 
 
-def test_a_head_that_fits_is_kept(tmp_path: Path, bert: Path) -> None:
+def test_a_head_that_fits_is_kept(tmp_path: Path, bert: Path, caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(bert)
     config.num_labels = 3
@@ -112,13 +118,14 @@ def test_a_head_that_fits_is_kept(tmp_path: Path, bert: Path) -> None:
     before.save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(bert)
     tokenizer.save_pretrained(tmp_path)
-    said: list[str] = []
-    after = start(Checkpoint(str(tmp_path)), Plug(), HEADS["classes"], tokenizer, said.append)
+    after = start(Checkpoint(str(tmp_path)), Plug(), HEADS["classes"], tokenizer)
     assert torch.equal(before.classifier.weight, after.classifier.weight)
-    assert not any("new parameters" in line for line in said)
+    assert "new parameters" not in caplog.text
 
 
-def test_a_head_for_other_labels_is_new_or_said(tmp_path: Path, bert: Path) -> None:
+def test_a_head_for_other_labels_is_new_or_said(
+    tmp_path: Path, bert: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """As when RTE is learned from a model of MNLI, or MNLI goes on with its labels in another order."""
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(bert)
@@ -130,12 +137,12 @@ def test_a_head_for_other_labels_is_new_or_said(tmp_path: Path, bert: Path) -> N
     tokenizer.save_pretrained(tmp_path)
 
     def started(*labels: str) -> tuple[BertForSequenceClassification, str]:
-        said: list[str] = []
+        caplog.clear()
         told = {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
         head = Head(AutoModelForSequenceClassification, told)
-        found = start(Checkpoint(str(tmp_path)), Plug(), head, tokenizer, said.append)
+        found = start(Checkpoint(str(tmp_path)), Plug(), head, tokenizer)
         assert isinstance(found, BertForSequenceClassification)
-        return found, "\n".join(said)
+        return found, caplog.text
 
     two, said = started("entailment", "not_entailment")
     assert two.classifier.weight.shape[0] == 2

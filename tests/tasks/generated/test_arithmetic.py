@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floater.tasks.generated.problems.arithmetic import addition, parity, poly, sums
+from floater.tasks.corpora.problems.arithmetic import addition, parity, poly, sums
 
 seeds, lengths = st.integers(0, 2**32 - 1), st.integers(1, 40)
 

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floater.tasks.generated.problems.brackets import BRACKETS, dyck
+from floater.tasks.corpora.problems.brackets import BRACKETS, dyck
 
 OPEN, CLOSED = {pair[0] for pair in BRACKETS}, {pair[1] for pair in BRACKETS}
 seeds, lengths = st.integers(0, 2**32 - 1), st.integers(1, 60)

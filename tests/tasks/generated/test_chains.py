@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floater.tasks.generated.problems.chains import lego
-from floater.tasks.generated.problems.drawn import Drawn
+from floater.tasks.corpora.problems.chains import lego
+from floater.tasks.corpora.problems.drawn import Drawn
 
 
 def solved(question: list[str]) -> tuple[dict[str, int], dict[str, int], str]:

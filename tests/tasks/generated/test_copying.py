@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floater.tasks.generated.problems.copying import copy, reverse, sort
+from floater.tasks.corpora.problems.copying import copy, reverse, sort
 
 seeds, lengths = st.integers(0, 2**32 - 1), st.integers(1, 40)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floater.tasks.generated.problems.listops import OPERATIONS, listops, operate
+from floater.tasks.corpora.problems.listops import OPERATIONS, listops, operate
 
 
 def value(text: str) -> int:

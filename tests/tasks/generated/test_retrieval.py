@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floater.tasks.generated.problems.retrieval import passkey, recall
+from floater.tasks.corpora.problems.retrieval import passkey, recall
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from floater.tasks.glue import TASKS, read_examples
-from floater.tasks.glue.data import find_file, read_dataset
-from floater.tasks.text import DataError
+from floater.errors import DataError
+from floater.tasks.corpora.glue import TASKS, find_file, read_dataset, read_examples
 
 DATA = Path(os.environ.get("FLOATER_DATA", Path(__file__).parents[4] / "shared" / "data")) / "glue"
 MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"

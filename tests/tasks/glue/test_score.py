@@ -6,7 +6,7 @@ from scipy import stats
 from scipy.special import log_softmax
 from sklearn import metrics
 
-from floater.tasks.glue import TASKS
+from floater.tasks.corpora.glue import TASKS
 from floater.tasks.glue.score import ConstantScores, measure, predictions, submission
 
 DRAW = np.random.default_rng(0)

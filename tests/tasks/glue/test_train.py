@@ -5,20 +5,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, TrainerCallback
+from transformers import AutoModelForSequenceClassification
 
 import floater
 from floater.cli import main
-from floater.settings import SettingsError, load, undocumented
+from floater.errors import DataError
+from floater.settings import SettingsError, load
+from floater.tasks import task
+from floater.tasks.corpora.glue import TASKS, read_examples
 from floater.tasks.finetuning.features import CutTexts
-from floater.tasks.finetuning.train import FineTuner
-from floater.tasks.glue import TASKS, GlueSettings, evaluate, predict, read_examples, table, train
+from floater.tasks.glue import GlueSettings
+from floater.tasks.glue.table import table
 from floater.tasks.language_modeling import LanguageModelingSettings
-from floater.tasks.language_modeling import train as train_language_model
-from floater.tasks.text import DataError
+from helpers import equal_runs, train_killed
 
 from .small import settings, write_cola, write_config
 
+TASK = task("glue")
+train, evaluate, predict = TASK.train, TASK.evaluate, TASK.predict
 LEARN = {"max_steps": 60, "validate_every": 30, "save_every": 30}
 
 
@@ -39,10 +43,10 @@ def test_a_plugged_checkpoint_learns_what_is_acceptable(learned: Path, folder: P
     result = json.loads((learned / "result.json").read_text())
     assert result["matthews"] > 90
     assert result["steps"] == 60
-    found, lines = evaluate(learned, str(folder / "CoLA" / "dev.tsv"))
-    assert found == {name: result[name] for name in ("loss", "matthews")}
+    found = evaluate(learned, str(folder / "CoLA" / "dev.tsv"))
+    assert found.scores == {name: result[name] for name in ("loss", "matthews")}
     gold = read_examples(folder / "CoLA" / "dev.tsv", TASKS["CoLA"]).labels
-    said = [int(line.split("\t")[1]) for line in lines[1:]]
+    said = [int(line.split("\t")[1]) for line in found.lines[1:]]
     assert sum(a == b for a, b in zip(said, gold, strict=True)) >= 38
 
 
@@ -89,26 +93,8 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     name = "small" if plug else "none"
     whole = train(settings(folder, bert, f"whole-{name}", plug=plug))
 
-    class Stop(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):  # type: ignore[no-untyped-def]
-            if state.global_step == 6:
-                raise KeyboardInterrupt
-
-    build = FineTuner.__init__
-
-    def stopped(self, **kwargs):  # type: ignore[no-untyped-def]
-        build(self, **kwargs)
-        self.add_callback(Stop())
-
-    part = settings(folder, bert, f"part-{name}", plug=plug)
-    with monkeypatch.context() as patch:
-        patch.setattr(FineTuner, "__init__", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            train(part)
-    run = train(part)
-    ours, theirs = (floater.training.average([path / "model"]) for path in (run, whole))
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    run = train_killed(TASK, settings(folder, bert, f"part-{name}", plug=plug), monkeypatch)
+    assert equal_runs(run, whole)
 
 
 def test_a_model_of_this_library_goes_from_masked_words_to_glue(folder: Path, tmp_path: Path) -> None:
@@ -123,7 +109,7 @@ def test_a_model_of_this_library_goes_from_masked_words_to_glue(folder: Path, tm
         f"model: {{preset: tiny, max_length: 32, changes: {changes}}}\n"
         "training: {max_steps: 2, warmup: 1, max_tokens: 64, save_every: 1, validate_every: 1, average: 1}\n"
     )
-    masked = train_language_model(load(LanguageModelingSettings, pretraining))
+    masked = task("language_modeling").train(load(LanguageModelingSettings, pretraining))
     still = {"lr": 1e-12, "max_steps": 2, "validate_every": 2, "save_every": 2}
     run = train(settings(folder, masked, "own", training=still))
     before, after = (floater.training.average([path / "model"]) for path in (masked, run))
@@ -213,10 +199,6 @@ def test_broken_lines_are_said_wherever_they_are(
         evaluate(run, dev)
     with pytest.raises(DataError, match=r"dev\.tsv, line 10: 2 fields between tabs"):
         predict(run, dev)
-
-
-def test_every_setting_is_explained() -> None:
-    assert undocumented(GlueSettings) == []
 
 
 def test_what_a_person_gets_wrong_is_one_line_and_nothing_is_written(

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from floater.errors import DataError
 from floater.tasks.bpe import train_bpe
 from floater.tasks.language_modeling.data import (
     Rows,
@@ -22,7 +23,6 @@ from floater.tasks.language_modeling.data import (
     with_mask,
 )
 from floater.tasks.language_modeling.settings import Masking
-from floater.tasks.text import DataError
 
 BEGIN = 1
 

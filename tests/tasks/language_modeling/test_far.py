@@ -8,14 +8,16 @@ import pytest
 import torch
 
 from floater.cli import main
+from floater.errors import DataError
+from floater.tasks import task
 from floater.tasks.language_modeling.data import begin_id, encode_documents, read_documents
 from floater.tasks.language_modeling.far import doubling
-from floater.tasks.language_modeling.train import check_test, evaluate, load_run, measure, train
-from floater.tasks.text import DataError
 
 from .small import settings, write_texts
 
 BLOCK, WINDOW = 24, 90
+TASK = task("language_modeling")
+train, evaluate, measure, load_run = TASK.train, TASK.perplexity, TASK.measure, TASK.load
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +131,7 @@ def test_bounds_that_do_not_grow_are_refused(run: Path, source: str, edges: tupl
 def test_a_masked_model_has_no_context_to_count(tmp_path: Path) -> None:
     write_texts(tmp_path)
     masked = settings(tmp_path, objective="masked")
-    check_test(masked, str(tmp_path / "valid.txt"), edges=(8,))
+    TASK.check_test(masked, source=str(tmp_path / "valid.txt"), edges=(8,))
     run = train(masked)
     found = measure(run, str(tmp_path / "valid.txt"), edges=(8,))
     assert found.lengths.sum() == found.position_tokens.sum(), "lengths are those of rows, as without bins"

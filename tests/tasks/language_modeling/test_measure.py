@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 
 from floater.settings import load
-from floater.tasks.language_modeling import LanguageModelingSettings, train
-from floater.tasks.language_modeling.train import evaluate, measure
+from floater.tasks import task
+from floater.tasks.language_modeling import LanguageModelingSettings
 
 from .small import settings, write_config, write_texts
+
+TASK = task("language_modeling")
+train, evaluate, measure = TASK.train, TASK.perplexity, TASK.measure
 
 
 @pytest.mark.parametrize("objective", ["causal", "masked"])

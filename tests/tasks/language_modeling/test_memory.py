@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 from floater.cli import main
 from floater.settings import load
-from floater.tasks.language_modeling import LanguageModelingSettings, evaluate, train
+from floater.tasks import task
+from floater.tasks.language_modeling import LanguageModelingSettings
 from floater.tasks.language_modeling.data import Streams, stream_batch
 from floater.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.training import StreamSampler
@@ -24,6 +25,8 @@ from floater.transformer.memory import Memory
 
 from .small import settings, write_config, write_texts
 
+TASK = task("language_modeling")
+train, evaluate = TASK.train, TASK.perplexity
 LONG = {"block": 8, "memory": 16, "documents": "file"}
 
 

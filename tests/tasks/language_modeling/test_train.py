@@ -15,12 +15,16 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from floater.cli import main
 from floater.settings import load
-from floater.tasks.language_modeling import LanguageModelingSettings, evaluate, load_run, train
+from floater.tasks import task
+from floater.tasks.language_modeling import LanguageModelingSettings
 from floater.tasks.language_modeling.data import Rows, begin_id, encode_documents, read_documents
 from floater.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.training import FloaterTrainer, average, checkpoints
 
 from .small import settings, write_config, write_texts
+
+TASK = task("language_modeling")
+train, evaluate, load_run = TASK.train, TASK.evaluate, TASK.load
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +72,7 @@ def test_a_run_learns_and_says_what_it_found(
     assert all(torch.equal(weights[name], value) for name, value in average(checkpoints(run)[-2:]).items())
 
     found = evaluate(run, str(folder / "valid.txt"))
-    assert found.metrics == {name: result[name] for name in ("loss", "perplexity", "tokens")}
+    assert found.scores == {name: result[name] for name in ("loss", "perplexity", "tokens")}
     kind = AutoModelForCausalLM if objective == "causal" else AutoModelForMaskedLM
     assert type(kind.from_pretrained(run / "model")) is type(load_run(run, "cpu")[0])
 
@@ -79,7 +83,10 @@ def test_every_token_of_a_text_is_counted_once(causal: Path, folder: Path) -> No
     expected = sum(len(tokenizer(line).input_ids) for text in texts for line in text)
     assert read(causal / "result.json")["tokens"] == expected
     for window, stride in ((8, 1), (24, 12), (500, None)):
-        assert evaluate(causal, str(folder / "valid.txt"), window=window, stride=stride).tokens == expected
+        assert (
+            evaluate(causal, str(folder / "valid.txt"), window=window, stride=stride).scores["tokens"]
+            == expected
+        )
 
 
 def test_the_tokens_of_a_step_are_those_that_are_predicted(

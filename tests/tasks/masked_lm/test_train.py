@@ -13,11 +13,13 @@ import yaml
 
 import floater
 from floater.cli import main
-from floater.settings import load, undocumented
+from floater.settings import load
+from floater.tasks import task
 from floater.tasks.finetuning.checkpoint import load_tokenizer
-from floater.tasks.masked_lm import MaskedLMSettings, evaluate, train
-from floater.tasks.masked_lm.data import Blocks
+from floater.tasks.masked_lm import MaskedLMSettings, encode
 
+TASK = task("masked_lm")
+train, evaluate = TASK.train, TASK.evaluate
 FEW = {"max_steps": 1, "validate_every": 1, "save_every": 1}
 ORDER = "the film was good in rome it is not a bad city"
 
@@ -50,7 +52,7 @@ def test_the_flow_alone_lowers_the_loss_of_a_frozen_model(folder: Path, bert: Pa
     run = train(load(MaskedLMSettings, write_config(folder, bert, "flow")))
     result = json.loads((run / "result.json").read_text())
     assert result["loss"] < result["loss_before"] - 0.2
-    assert evaluate(run, str(folder / "text.txt")).metrics["loss"] == result["loss"]
+    assert evaluate(run, str(folder / "text.txt")).scores["loss"] == result["loss"]
     after = floater.load(run / "model")
     floater.unplug(after)
     before = type(after).from_pretrained(bert)
@@ -63,7 +65,7 @@ def test_the_flow_alone_lowers_the_loss_of_a_frozen_model(folder: Path, bert: Pa
 
 def test_rows_are_documents_between_the_special_tokens(bert: Path) -> None:
     tokenizer = load_tokenizer(str(bert))
-    rows = Blocks(tokenizer, [["the film", "was good"], ["rome"]], block=5)
+    rows = encode(tokenizer, [["the film", "was good"], ["rome"]], block=5)
     said = [tokenizer.decode(rows[i]["input_ids"]) for i in range(len(rows))]
     assert said == ["[CLS] the film was [SEP]", "[CLS] good [SEP]", "[CLS] rome [SEP]"]
     assert rows.lengths == [5, 3, 3]
@@ -121,7 +123,3 @@ def test_two_processes_score_what_one_scores(folder: Path, bert: Path) -> None:
     assert two["loss_before"] == pytest.approx(
         one["loss_before"], abs=1.01e-4
     )  # sums in another order, rounded
-
-
-def test_every_setting_is_explained() -> None:
-    assert undocumented(MaskedLMSettings) == []

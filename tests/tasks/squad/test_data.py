@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from floater.tasks.squad import read_squad
-from floater.tasks.text import DataError
+from floater.errors import DataError
+from floater.tasks.corpora.squad import read_squad
 
 from .small import asked, squad, write_squad
 

@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from floater.errors import DataError
+from floater.tasks.corpora.squad import Question
 from floater.tasks.finetuning.checkpoint import load_tokenizer
 from floater.tasks.finetuning.features import LABEL
-from floater.tasks.squad import Question
 from floater.tasks.squad.features import read_answers, windows, with_threshold
-from floater.tasks.squad.settings import Answers
-from floater.tasks.text import DataError
 
 CONTEXT = "the film was not good, it is in Rome (the city) and was in 'Bonn' a bad film."
 
@@ -31,7 +30,7 @@ def test_labels_are_where_the_answers_are(bert: Path, max_length: int) -> None:
         load_tokenizer(str(bert)), asked, max_length=max_length, stride=6, max_question=8, labelled=True
     )
     logits, labelled = [], set()
-    for row, window in zip(made.features.rows, made.windows, strict=True):
+    for row, window in zip(made.rows, made.windows, strict=True):
         assert len(row["input_ids"]) <= max_length
         start, end = row[LABEL]
         perfect = np.zeros((2, len(row["input_ids"])), dtype=np.float32)
@@ -42,7 +41,7 @@ def test_labels_are_where_the_answers_are(bert: Path, max_length: int) -> None:
             assert CONTEXT[low:high] == asked[window.question].answers[0]
             labelled.add(window.question)
     assert labelled == set(range(len(asked) - 1)), "each answer is whole in some window"
-    texts, rather = read_answers(made, logits, asked, Answers())
+    texts, rather = read_answers(made, logits, asked, 30)
     assert [texts[q.id] for q in asked[:-1]] == [q.answers[0] for q in asked[:-1]]
     # a window that lacks the answer says "none", but the lowest such score of all windows counts
     assert with_threshold(texts, rather, 0.0) == {q.id: q.answers[0] if q.answers else "" for q in asked}
@@ -52,7 +51,7 @@ def test_labels_are_where_the_answers_are(bert: Path, max_length: int) -> None:
 def test_spaces_around_an_answer_are_no_part_of_it(bert: Path, answer: str) -> None:
     asked = questions(answer)
     made = windows(load_tokenizer(str(bert)), asked, max_length=64, stride=6, max_question=8, labelled=True)
-    start, end = made.features.rows[0][LABEL]
+    start, end = made.rows[0][LABEL]
     offsets = made.windows[0].offsets
     assert CONTEXT[offsets[start][0] : offsets[end][1]] == "Rome"
     assert made.whole == {0}
@@ -72,8 +71,8 @@ def test_the_best_span_is_that_of_a_search_through_all(bert: Path) -> None:
     draw = np.random.default_rng(0)
     asked = questions("Rome")
     made = windows(load_tokenizer(str(bert)), asked, max_length=24, stride=6, max_question=8)
-    logits = [draw.normal(size=(2, len(row["input_ids"]))).astype(np.float32) for row in made.features.rows]
-    texts, rather = read_answers(made, logits, asked, Answers(max_tokens=4))
+    logits = [draw.normal(size=(2, len(row["input_ids"]))).astype(np.float32) for row in made.rows]
+    texts, rather = read_answers(made, logits, asked, 4)
     for number, question in enumerate(asked):
         best, nothing = (-np.inf, ""), np.inf
         for window, (start, end) in zip(made.windows, logits, strict=True):
@@ -93,8 +92,8 @@ def test_long_questions_are_cut_and_counted(bert: Path) -> None:
     tokenizer = load_tokenizer(str(bert))
     long = [Question("q", "", "where " * 20, CONTEXT, (), None, False)]
     made = windows(tokenizer, long, max_length=24, stride=4, max_question=3)
-    assert made.features.cut == 1
-    assert made.features.rows[0]["token_type_ids"].index(1) == 5
+    assert made.cut == 1
+    assert made.rows[0]["token_type_ids"].index(1) == 5
     with pytest.raises(DataError, match="has no room for a question"):
         windows(tokenizer, long, max_length=24, stride=4, max_question=20)
 
@@ -104,7 +103,7 @@ def test_a_context_without_a_token_has_no_answer(bert: Path, context: str) -> No
     tokenizer = load_tokenizer(str(bert))
     asked = [Question("q", "", "Where?", context, (), None, None)]
     made = windows(tokenizer, asked, max_length=32, stride=4, max_question=16)
-    logits = [np.zeros((2, len(row["input_ids"])), np.float32) for row in made.features.rows]
-    texts, rather = read_answers(made, logits, asked, Answers())
+    logits = [np.zeros((2, len(row["input_ids"])), np.float32) for row in made.rows]
+    texts, rather = read_answers(made, logits, asked, 30)
     assert texts == {"q": ""}
     assert rather == {"q": np.inf}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from floater.tasks.squad import Question, exact_match, f1, score
-from floater.tasks.squad.score import best_threshold
+from floater.tasks.corpora.squad import Question
+from floater.tasks.squad.score import best_threshold, exact_match, f1, score
 
 WORD = st.sampled_from(["the", "a", "An", "Rome", "rome,", "U.S.", "in", "–", "", "  ", "theatre", "x-y"])
 TEXT = st.lists(WORD, max_size=5).map(" ".join)

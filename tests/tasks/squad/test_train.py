@@ -6,11 +6,15 @@ from pathlib import Path
 import pytest
 
 from floater.cli import main
-from floater.settings import undocumented
+from floater.tasks import task
+from floater.tasks.corpora.squad import read_squad
 from floater.tasks.finetuning.features import CutTexts
-from floater.tasks.squad import SquadSettings, evaluate, predict, read_squad, score, train
+from floater.tasks.squad.score import score
 
 from .small import asked, settings, squad, write_config, write_squad
+
+TASK = task("squad")
+train, evaluate, predict = TASK.train, TASK.evaluate, TASK.predict
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +30,12 @@ def test_a_plugged_checkpoint_learns_to_find_the_city(folder: Path, bert: Path) 
     run = train(settings(folder, bert, "one", plug={"options": {}}, data={"max_question": 10}))
     result = json.loads((run / "result.json").read_text())
     assert result["f1"] > 90
-    found, answers = evaluate(run, str(folder / "valid.json"))
-    assert found.metrics == {name: result[name] for name in ("exact", "f1")}
-    assert predict(run, str(folder / "valid.json")) == answers
+    found = evaluate(run, str(folder / "valid.json"))
+    assert found.scores == {name: result[name] for name in ("exact", "f1")}
+    assert predict(run, str(folder / "valid.json")) == list(found.lines)
     questions = read_squad(folder / "valid.json").questions
-    assert score(questions, answers) == found
-    part, _ = evaluate(run, f"{folder / 'valid.json'}[:1]")
-    assert part.total == 8
+    assert str(score(questions, json.loads(found.lines[0]))) == str(found)
+    assert "(8 questions)" in str(evaluate(run, f"{folder / 'valid.json'}[:1]"))
     (folder / "long.json").write_text(
         json.dumps(squad([("rome", [asked("q", "where " * 12 + "?", "rome", "rome")])]))
     )
@@ -46,18 +49,14 @@ def test_no_answer_and_its_threshold(folder: Path, bert: Path, capsys: pytest.Ca
     result = json.loads((run / "result.json").read_text())
     assert result["best_f1"] >= result["f1"] > 80
     assert result["no_answer_exact"] > 50
-    best, _ = evaluate(run, data["valid"], result["best_f1_threshold"])
-    assert best.f1 == pytest.approx(result["best_f1"], abs=0.01)
-    assert set(evaluate(run, data["valid"], -1e9)[1].values()) == {""}
+    best = evaluate(run, data["valid"], threshold=result["best_f1_threshold"])
+    assert best.scores["f1"] == pytest.approx(result["best_f1"], abs=0.01)
+    assert set(json.loads(evaluate(run, data["valid"], threshold=-1e9).lines[0]).values()) == {""}
     output = folder / "two.json"
     command = ["evaluate", str(run), "--source", data["valid"], "--output", str(output), "--threshold", "1e9"]
     assert main(command) == 0
     assert "without an answer: exact match 0.00" in capsys.readouterr().out
     assert all(json.loads(output.read_text()).values())
-
-
-def test_every_setting_is_explained() -> None:
-    assert undocumented(SquadSettings) == []
 
 
 def test_what_is_wrong_with_the_data_is_said(

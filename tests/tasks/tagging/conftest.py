@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from floater.tasks.tagging import train
+from floater.tasks import task
 
 from .small import settings, write_treebank
 
@@ -22,4 +22,4 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(folder: Path) -> Path:
     """A finished run over trees, trained until it tags well; read only."""
     training = {"max_steps": 250, "save_every": 125, "average": 0}
-    return train(settings(folder, "trained", training=training))
+    return task("tagging").train(settings(folder, "trained", training=training))

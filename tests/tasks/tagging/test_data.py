@@ -4,9 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from floater.tasks.conllu import Sentence
-from floater.tasks.tagging.data import TaggedSentences, Vocabulary, collate, read_sentences, shapes
-from floater.tasks.text import DataError
+from floater.errors import DataError
+from floater.settings import make
+from floater.tasks import task
+from floater.tasks.corpora.conllu import Sentence, read_sentences
+from floater.tasks.tagging import TaggingSettings, collate, encode
+from floater.tasks.task import Encoded
+from floater.tasks.vocabulary import Vocabulary, shapes
 
 from .small import conllu
 
@@ -52,7 +56,7 @@ def test_a_vocabulary_comes_back_from_its_directory(tmp_path: Path) -> None:
 
 def test_batches_hold_ids_tags_and_the_tree() -> None:
     vocabulary = Vocabulary.of(SENTENCES[:1], min_count=1, suffix=0)
-    examples = TaggedSentences(SENTENCES, vocabulary)
+    examples = encode(SENTENCES, vocabulary)
     batch = collate([examples[0], examples[1]], structured=True)
     assert batch["input_ids"].tolist() == [[2, 3, 4], [2, 1, 0]]
     assert batch["labels"].tolist() == [[0, 1, 2], [0, 1, -100]]
@@ -74,12 +78,20 @@ def test_tags_and_relations_that_were_not_seen() -> None:
     assert vocabulary.edges(["nsubj", "root"]) == [0, 2]
 
 
-def test_long_sentences_are_left_out_and_counted() -> None:
-    vocabulary = Vocabulary.of(SENTENCES, min_count=1, suffix=0)
-    examples = TaggedSentences(SENTENCES, vocabulary, max_tokens=2)
-    assert (len(examples), examples.lengths, examples.dropped) == (1, [2], 1)
+def test_long_sentences_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    vocabulary, tagging = Vocabulary.of(SENTENCES, min_count=1, suffix=0), task("tagging")
+
+    def encoded(most: int) -> Encoded:
+        data = {"train": "a", "valid": "b", "max_tokens": most}
+        made = make(TaggingSettings, {"run": "run", "data": data}, "here")
+        found: Encoded = tagging.encode(made, vocabulary, SENTENCES, training=True)
+        return found
+
+    with caplog.at_level("INFO"):
+        assert encoded(2).lengths == [2]
+    assert "1 training sentences of more than 2 words left out" in caplog.text
     with pytest.raises(DataError, match="no sentence is left: all 2 have more than 1 words"):
-        TaggedSentences(SENTENCES, vocabulary, max_tokens=1)
+        encoded(1)
 
 
 def test_a_sentence_that_is_no_tree_is_named_where_trees_are_read(tmp_path: Path) -> None:

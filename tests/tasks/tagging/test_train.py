@@ -6,18 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForTokenClassification, TrainerCallback
+from transformers import AutoModelForTokenClassification
 
 from floater.cli import main
 from floater.encodings import PositionError, catalogue
-from floater.settings import SettingsError, load, undocumented
-from floater.tasks.conllu import read_conllu
-from floater.tasks.tagging import TaggingSettings, evaluate, load_run, tag, train
-from floater.tasks.tagging.command import check
-from floater.tasks.tagging.data import TaggedSentences, collate
-from floater.tasks.tagging.train import TaggingTrainer
+from floater.settings import SettingsError, load
+from floater.tasks import task
+from floater.tasks.corpora.conllu import read_conllu
+from floater.tasks.tagging import TaggingSettings, collate, encode, tag
+from helpers import equal_runs, train_killed
 
 from .small import conllu, settings, write_config
+
+TASK = task("tagging")
+train, evaluate, check = TASK.train, TASK.evaluate, TASK.check
 
 
 def test_a_tagger_over_trees_learns_what_no_word_says(trained: Path, folder: Path) -> None:
@@ -32,41 +34,40 @@ def test_a_tagger_over_trees_learns_what_no_word_says(trained: Path, folder: Pat
 
 
 def test_the_result_is_that_of_counting_by_hand(trained: Path, folder: Path) -> None:
-    model, vocabulary = load_run(trained, "cpu")
+    model, vocabulary, _ = TASK.load(trained, "cpu")
     sentences = read_conllu(folder / "valid.conllu")
     found = evaluate(trained, folder / "valid.conllu")
-    examples = TaggedSentences(sentences, vocabulary)
+    examples = encode(sentences, vocabulary)
     right, nats, words = 0, 0.0, 0
     for i, sentence in enumerate(sentences):
         batch = collate([examples[i]], structured=True)
         with torch.no_grad():
             p = model(batch["input_ids"], positions=batch["positions"]).logits[0].softmax(-1)
-        for row, said, correct in zip(p, found.tags[i], sentence.tags, strict=True):
+        for row, said, correct in zip(p, found.lines[i].split(), sentence.tags, strict=True):
             assert said == vocabulary.tags[int(row.argmax())]
             right += said == correct
             nats -= float(row[vocabulary.tags.index(correct)].log())
             words += 1
-    assert (found.right, found.words, found.unknown) == (right, words, 0)
-    assert found.loss == pytest.approx(nats / words, rel=1e-4)
-    assert found.accuracy == pytest.approx(100 * right / words)
+    assert f"({right} of {words} words)\nunknown words 0.00 (0 of 0 words)" in str(found)
+    assert found.scores["loss"] == pytest.approx(nats / words, abs=6e-5)
+    assert found.scores["accuracy"] == pytest.approx(100 * right / words, abs=6e-3)
     result = json.loads((trained / "result.json").read_text())
-    assert found.metrics.items() <= result.items()
+    assert found.scores.items() <= result.items()
 
 
 def test_unknown_words_and_tags_count(trained: Path) -> None:
-    model, vocabulary = load_run(trained, "cpu")
+    model, vocabulary, _ = TASK.load(trained, "cpu")
     sentence = read_conllu(trained.parent / "valid.conllu")[0]
     sentence.words[0], sentence.tags[0] = "omega", "NEW"
-    found = tag(model, vocabulary, [sentence])
-    assert (found.unknown, found.unknown_right) == (1, 0)
-    assert found.right < found.words
+    found = tag(model, vocabulary, encode([sentence], vocabulary))
+    assert found.scores["accuracy"] < 100
     assert "unknown words 0.00 (0 of 1 words)" in str(found)
 
 
 def test_the_final_model_is_an_auto_model_with_the_names_of_the_tags(trained: Path) -> None:
     model = AutoModelForTokenClassification.from_pretrained(trained / "model")
     assert model.config.id2label == {0: "D0", 1: "D1", 2: "D2"}
-    ours = load_run(trained / "model", "cpu")[0].state_dict()
+    ours = TASK.load(trained / "model", "cpu")[0].state_dict()
     assert all(torch.equal(value, ours[name]) for name, value in model.state_dict().items())
 
 
@@ -77,27 +78,8 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     model = {"position": position, "position_options": {}}
     whole = train(settings(folder, f"whole-{position}", model=model))
 
-    class Stop(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):  # type: ignore[no-untyped-def]
-            if state.global_step == 6:
-                raise KeyboardInterrupt
-
-    build = TaggingTrainer.__init__
-
-    def stopped(self, **kwargs):  # type: ignore[no-untyped-def]
-        build(self, **kwargs)
-        self.add_callback(Stop())
-
     part = settings(folder, f"part-{position}", model=model)
-    with monkeypatch.context() as patch:
-        patch.setattr(TaggingTrainer, "__init__", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            train(part)
-    run = train(part)
-    ours, theirs = (load_run(path, "cpu")[0].state_dict() for path in (run, whole))
-    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
-    results = [json.loads((path / "result.json").read_text()) for path in (run, whole)]
-    assert results[0] | {"minutes": 0} == results[1] | {"minutes": 0}
+    assert equal_runs(train_killed(TASK, part, monkeypatch), whole)
 
 
 ROWS = [name for name, model in catalogue().items() if hasattr(model, "needs")]
@@ -128,10 +110,6 @@ def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, position: str
     before = torch.get_rng_state()
     check(made)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_every_setting_is_explained() -> None:
-    assert undocumented(TaggingSettings) == []
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from floater.tasks.translation import train
-
-from .small import settings, write_corpus
+from .small import settings, train, write_corpus
 
 Files = dict[str, tuple[Path, Path]]
 

@@ -8,9 +8,20 @@ import torch
 import yaml
 
 from floater.settings import load
-from floater.tasks import cldr
+from floater.tasks import task
+from floater.tasks.corpora import cldr
 from floater.tasks.text import Pairs
 from floater.tasks.translation import TranslationSettings
+
+TASK = task("translation")
+train, evaluate, measure = TASK.train, TASK.evaluate, TASK.measure
+
+
+def load_run(run: Path, device: str | None = None) -> tuple[Any, Any]:
+    """The final model of a run and its vocabulary."""
+    model, tokenizer, _ = TASK.load(run, device)
+    return model, tokenizer
+
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
 SIZES |= {"num_hidden_layers": 1, "decoder_layers": 2, "dropout": 0.2}

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from floater.errors import DataError
 from floater.tasks.bpe import encode, train_bpe
-from floater.tasks.text import DataError, Pairs
+from floater.tasks.text import Pairs
 from floater.tasks.translation.data import TokenPairs, collate, load_corpus
 from floater.tasks.translation.settings import Data
 
@@ -26,7 +27,7 @@ def write(folder: Path, **texts: str) -> Data:
     )
 
 
-def test_pairs_with_an_empty_side_are_skipped_and_this_is_said(tmp_path: Path) -> None:
+def test_pairs_with_an_empty_side_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = write(
         tmp_path,
         train_source="one\n\ntwo\n  \nthree\n",
@@ -34,25 +35,25 @@ def test_pairs_with_an_empty_side_are_skipped_and_this_is_said(tmp_path: Path) -
         valid_source="four\n",
         valid_target="vier\n",
     )
-    said: list[str] = []
-    corpus = load_corpus(data, said.append)
-    assert corpus.train == Pairs(["one", "three"], ["eins", "drei"], skipped=3)
-    assert said == ["2 training pairs; 3 with an empty side skipped", "1 validation pairs"]
+    with caplog.at_level("INFO"):
+        train, _ = load_corpus(data)
+    assert train == Pairs(["one", "three"], ["eins", "drei"], skipped=3)
+    assert caplog.messages == ["2 training pairs; 3 with an empty side skipped", "1 validation pairs"]
 
 
 def test_files_are_read_one_after_the_other(tmp_path: Path) -> None:
     write(tmp_path, a_en="one\n", b_en="two\nthree\n", a_de="eins\n", b_de="zwei\ndrei\n")
     english, german = ([str(tmp_path / f"{name}_{side}") for name in "ab"] for side in ("en", "de"))
     data = Data(train_source=english, train_target=german, valid_source=english[0], valid_target=german[0])
-    assert load_corpus(data, lambda text: None).train.source == ["one", "two", "three"]
+    assert load_corpus(data)[0].source == ["one", "two", "three"]
     unequal = Data(train_source=english, train_target=german[:1], valid_source="v", valid_target="v")
     with pytest.raises(DataError, match="2 source files and 1 target files"):
         load_corpus(unequal)
 
 
 def test_the_built_in_corpus(tmp_path: Path) -> None:
-    corpus = load_corpus(Data(builtin=5, source="de", target="fr"), lambda text: None)
-    assert len(corpus.train.source) == len(corpus.train.target) == 5
+    train, _ = load_corpus(Data(builtin=5, source="de", target="fr"))
+    assert len(train.source) == len(train.target) == 5
     with pytest.raises(DataError, match="built-in corpus: language must be one of de, en, fr, got 'xx'"):
         load_corpus(Data(builtin=5, target="xx"))
 
@@ -77,9 +78,9 @@ def test_a_data_set_of_the_hub(hub: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=r"data set wmt \(validation\) cannot be loaded: Unknown split"):
         load_corpus(data)
     hub["validation"] = [{"en": "three", "de": "drei"}]
-    corpus = load_corpus(data, lambda text: None)
-    assert corpus.train == Pairs(["one"], ["eins"], skipped=1)
-    assert corpus.valid.target == ["drei"]
+    train, valid = load_corpus(data)
+    assert train == Pairs(["one"], ["eins"], skipped=1)
+    assert valid.target == ["drei"]
     with pytest.raises(DataError, match="has no language 'fr'; there are: en, de"):
         load_corpus(Data(dataset="wmt", target="fr"))
     hub["train"] = []

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from floater.encodings import PositionError
-from floater.tasks.run import read_by
-from floater.tasks.translation import CutTranslation, Decoding, load_run, translate
+from floater.tasks.translation import CutTranslation, Decoding, translate
+from floater.training.run import read_by
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration
 from floater.transformer.reading import Reading
 
 from .conftest import Files
-from .small import SIZES, pairs
+from .small import SIZES, load_run, pairs
 
 GREEDY = Decoding(beam=1)
 

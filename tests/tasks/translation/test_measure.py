@@ -10,29 +10,23 @@ from floater.encodings import PositionError
 from floater.settings import make
 from floater.tasks.bpe import train_bpe
 from floater.tasks.text import Pairs, read_lines
-from floater.tasks.translation import TranslationSettings, evaluate, load_run
-from floater.tasks.translation.score import measure
-from floater.tasks.translation.train import check_test
+from floater.tasks.translation import TranslationSettings
 from floater.tasks.translation.validation import token_loss
 from floater.transformer import FloaterForConditionalGeneration
 
 from .conftest import Files
-from .small import pairs
+from .small import TASK, evaluate, load_run, measure, pairs
 
 
 @pytest.mark.filterwarnings("ignore::floater.tasks.translation.CutTranslation")
 def test_it_has_the_scores_of_evaluate_and_the_loss_of_the_validation(trained: Path, files: Files) -> None:
     source, target = files["test_80_100"]
-    found, wanted = measure(trained, source, target), evaluate(trained, source, target)
-    assert list(found.lines) == wanted.hypotheses
-    assert found.score("bleu") == pytest.approx(wanted.scores.bleu)
-    assert found.score("chrf") == pytest.approx(wanted.scores.chrf)
-    assert found.score("tokenised_bleu") == pytest.approx(wanted.scores.tokenised_bleu)
-    assert found.signatures == {
-        "bleu": wanted.scores.bleu_signature,
-        "chrf": wanted.scores.chrf_signature,
-        "tokenised_bleu": wanted.scores.tokenised_signature,
-    }
+    found, wanted = measure(trained, source, target), evaluate(trained, source, reference=target)
+    assert list(found.lines) == list(wanted.lines)
+    assert found.score("bleu") == pytest.approx(wanted.scores["bleu"])
+    assert found.score("chrf") == pytest.approx(wanted.scores["chrf"])
+    assert found.score("tokenised_bleu") == pytest.approx(wanted.scores["tokenised_bleu"])
+    assert found.signatures == wanted.signatures
 
     model, tokenizer = load_run(trained, "cpu")
     nats, tokens = token_loss(model, tokenizer, pairs(files["test_80_100"]))
@@ -69,12 +63,12 @@ def test_a_test_set_is_refused_where_the_positions_end(tmp_path: Path, side: str
             file.write_text(lines[name] + "\n")
         asked = Pairs([lines["source"]], [lines["reference"]], 0)
         if words == 15:
-            check_test(made, **{name: str(file) for name, file in files.items()})
+            TASK.check_test(made, **{name: str(file) for name, file in files.items()})
             assert token_loss(model, tokenizer, asked)[1] == (16 if side == "reference" else 3)
             continue
         with pytest.raises(
             PositionError, match=f"16 positions, but the longest line of {files[side]} has 16"
         ):
-            check_test(made, **{name: str(file) for name, file in files.items()})
+            TASK.check_test(made, **{name: str(file) for name, file in files.items()})
         with pytest.raises(PositionError):
             token_loss(model, tokenizer, asked)

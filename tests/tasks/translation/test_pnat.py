@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 
 from floater.cli import main
 from floater.settings import SettingsError
-from floater.tasks.translation import CutTranslation, Decoding, load_run, train, translate
+from floater.tasks.translation import CutTranslation, Decoding, translate
 from floater.transformer import FloaterForConditionalGeneration, FloaterForNonAutoregressiveGeneration
 
 from .conftest import Files
-from .small import equal, pairs, settings
+from .small import equal, load_run, pairs, settings, train
 
 pytestmark = pytest.mark.filterwarnings("ignore::floater.tasks.translation.CutTranslation")
 ALL_AT_ONCE = {"model": {"position": "pnat"}, "decoding": {"beam": 1}}

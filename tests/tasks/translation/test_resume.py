@@ -11,8 +11,8 @@ import pytest
 from safetensors.torch import load_file
 
 from floater.cli import main
-from floater.tasks.translation.trainer import TranslationTrainer
 from floater.training import checkpoints
+from floater.training.run_trainer import RunTrainer
 
 from .conftest import Files
 from .small import equal, write_config
@@ -21,14 +21,14 @@ from .small import equal, write_config
 def command(config: Path, killed_in_step: int | None) -> None:
     """What `floater train CONFIG` does, in a process without a GPU that may be killed in a step."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    whole = TranslationTrainer.training_step
+    whole = RunTrainer.training_step
 
-    def training_step(self: TranslationTrainer, *args: Any, **kwargs: Any) -> Any:
+    def training_step(self: RunTrainer, *args: Any, **kwargs: Any) -> Any:
         if self.state.global_step + 1 == killed_in_step:
             os.kill(os.getpid(), signal.SIGKILL)
         return whole(self, *args, **kwargs)
 
-    TranslationTrainer.training_step = training_step
+    RunTrainer.training_step = training_step
     raise SystemExit(main(["train", str(config)]))
 
 

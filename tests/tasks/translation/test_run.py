@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from floater.encodings import PositionError
+from floater.errors import DataError
 from floater.settings import load
 from floater.tasks.bpe import train_bpe
-from floater.tasks.run import begin_run, fill, find_run
-from floater.tasks.text import DataError, Pairs
-from floater.tasks.translation import Decoding, TranslationSettings, load_run, train
-from floater.tasks.translation.run import run_decoding, run_settings, vocabulary
+from floater.tasks.text import Pairs
+from floater.tasks.translation import Decoding, TranslationSettings
 from floater.training import last_checkpoint
+from floater.training.run import begin_run, fill, find_run
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration
 
 from .conftest import Files
-from .small import settings
+from .small import TASK, load_run, settings, train
 
 PAIRS = Pairs(["one two"], ["eins zwei"], 0)
 
@@ -29,8 +29,8 @@ def test_a_run_is_found_again_by_the_same_settings_only(tmp_path: Path, files: F
     assert not find_run(new).exists()
     begin_run(Path(new.run), new, train_bpe(PAIRS.source, 270))
     assert find_run(new) == tmp_path / "run"
-    assert run_settings(tmp_path / "run") == new
-    assert run_decoding(tmp_path / "run") == new.decoding == Decoding(beam=2)
+    assert TASK.settings_of(tmp_path / "run") == new
+    assert new.decoding == Decoding(beam=2)
 
     other = settings(tmp_path, files, "run", training={"seed": 2}, model={"position_options": {"delta": 0.2}})
     with pytest.raises(DataError) as error:
@@ -76,13 +76,13 @@ def test_the_vocabulary_is_the_runs_own_or_one_given_or_a_new_one(tmp_path: Path
     lines = files["train"][0].read_text(encoding="utf-8").splitlines()
     corpus, run = Pairs(lines, lines, 0), tmp_path / "run"
     fresh = settings(tmp_path, files, "run")
-    made = vocabulary(fresh, run, corpus)
+    made = TASK.processor(fresh, run, corpus)
     assert len(made) == 300
     begin_run(run, fresh, made)
-    assert vocabulary(fresh, run, PAIRS).get_vocab() == made.get_vocab()
+    assert TASK.processor(fresh, run, PAIRS).get_vocab() == made.get_vocab()
     for given in (run, run / "vocabulary", run / "vocabulary" / "tokenizer.json"):
         other = settings(tmp_path, files, "other", data={"vocabulary": str(given)})
-        assert vocabulary(other, tmp_path / "other", PAIRS).get_vocab() == made.get_vocab()
+        assert TASK.processor(other, tmp_path / "other", PAIRS).get_vocab() == made.get_vocab()
 
 
 def test_a_finished_run_and_its_model_directory_are_the_same_model(trained: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_finished_run_and_its_model_directory_are_the_same_model(trained: Path
     assert one.lm_head.weight is one.embedding.weight
     assert not one.training
     assert len(tokenizer) == one.config.vocab_size
-    assert run_decoding(trained / "model") == Decoding()
+    assert TASK.load(trained / "model", "cpu")[2] is None
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path, trained: Path) -> None:
@@ -123,9 +123,9 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path, trained: Path, name: str)
     last = last_checkpoint(run)
     (last / name).write_bytes((last / name).read_bytes()[:7])
     with pytest.raises(
-        DataError, match=f"{last} is damaged .*; remove it to go on from the checkpoint before it"
+        DataError, match=f"{last} is damaged .*; remove it to resume from the checkpoint before it"
     ):
-        train(replace(run_settings(run), run=str(run)))
+        train(replace(TASK.settings_of(run), run=str(run)))
 
 
 @pytest.mark.parametrize(

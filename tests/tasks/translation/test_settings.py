@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from floater.settings import SettingsError, dump, load, undocumented
+from floater.settings import SettingsError, dump, load
 from floater.tasks.translation import TranslationSettings
 
 ROOT = Path(__file__).parents[3]
@@ -42,10 +42,6 @@ def test_the_second_stage_has_half_the_rate_of_the_first_and_its_weights() -> No
     assert (first.training.epochs, second.training.epochs) == (30, 10)
     assert (second.training.save_every, second.training.average) == (2000, 5)
     assert first.model.preset == second.model.preset
-
-
-def test_every_setting_is_documented() -> None:
-    assert undocumented(TranslationSettings) == []
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

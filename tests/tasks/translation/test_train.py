@@ -10,16 +10,16 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from floater.encodings import PositionError
-from floater.tasks.text import DataError
-from floater.tasks.translation import evaluate, load_run, train
+from floater.errors import DataError
+from floater.tasks.measurement import Measurement
+from floater.tasks.translation.data import TokenPairs
 from floater.tasks.translation.decode import translate_and_count
-from floater.tasks.translation.run import run_decoding, run_settings
-from floater.tasks.translation.validation import Validation, validate
+from floater.tasks.translation.validation import validate
 from floater.training import average, checkpoints
 from floater.transformer.stacks import Decoder
 
 from .conftest import Files
-from .small import equal, pairs, settings
+from .small import TASK, equal, evaluate, load_run, pairs, settings, train
 
 
 def read(path: Path) -> Any:
@@ -46,7 +46,7 @@ def test_the_final_model_translates_with_a_cache(
     monkeypatch.setattr(
         Decoder, "forward", lambda self, x, *args: (lengths.append(x.shape[1]), forward(self, x, *args))[1]
     )
-    translate_and_count(model, tokenizer, pairs(files["valid"]).source, run_decoding(trained))
+    translate_and_count(model, tokenizer, pairs(files["valid"]).source, TASK.settings_of(trained).decoding)
     assert len(lengths) > 1
     assert set(lengths) == {1}
     assert model.config.use_cache
@@ -67,9 +67,12 @@ def test_the_log_has_every_step_and_validation(trained: Path) -> None:
 
 def test_the_result_holds_the_validation_of_the_final_model(trained: Path, files: Files) -> None:
     model, tokenizer = load_run(trained, "cpu")
-    found = validate(model, tokenizer, pairs(files["valid"]), run_decoding(trained))
-    assert read(trained / "result.json").items() >= found.metrics.items()
-    _, cut = translate_and_count(model, tokenizer, pairs(files["valid"]).source, run_decoding(trained))
+    examples = TokenPairs(pairs(files["valid"]), tokenizer)
+    found = validate(model, tokenizer, examples, TASK.settings_of(trained).decoding)
+    assert read(trained / "result.json").items() >= found.scores.items()
+    _, cut = translate_and_count(
+        model, tokenizer, pairs(files["valid"]).source, TASK.settings_of(trained).decoding
+    )
     assert read(trained / "result.json")["cut_translations"] == cut
 
 
@@ -81,11 +84,12 @@ def test_tensorboard_has_the_losses(trained: Path) -> None:
     assert "eval/bleu" in events.Tags()["scalars"]
 
 
-def test_a_finished_run_is_not_touched(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_is_not_touched(trained: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "floater")
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
-    assert train(run_settings(trained)) == trained
+    assert train(TASK.settings_of(trained)) == trained
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
-    assert "is finished" in capsys.readouterr().err
+    assert "is finished" in caplog.text
 
 
 def test_validation_does_not_change_the_training(tmp_path: Path, trained: Path, files: Files) -> None:
@@ -115,8 +119,8 @@ def test_bfloat16_has_nearly_the_losses_of_float32(tmp_path: Path, trained: Path
 
 def scored(monkeypatch: pytest.MonkeyPatch, *bleu: float) -> None:
     """Let the validations of a training have these scores, in turn."""
-    found = (Validation(loss=1.0, bleu=score, translations=[""] * 7, cut=0) for score in bleu)
-    monkeypatch.setattr("floater.tasks.translation.trainer.validate", lambda *args: next(found))
+    found = (Measurement(scores={"loss": 1.0, "bleu": score}, lines=[""] * 7) for score in bleu)
+    monkeypatch.setattr(TASK, "validate", lambda prepared: next(found))
 
 
 def test_patience_ends_a_training(tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +190,8 @@ def test_what_has_no_cache_translates_without_one(
     monkeypatch.setattr("floater.tasks.translation.decode.MARGIN", 3)
     changes = {"model": {"position": position}, "training": {"max_steps": 2, "save_every": 2, "average": 1}}
     run = train(settings(tmp_path, files, "run", **changes))
-    assert len(evaluate(run, *files["test"]).hypotheses) == 8
+    source, reference = files["test"]
+    assert len(evaluate(run, source, reference=reference).lines) == 8
 
 
 def test_a_batch_of_examples_has_any_number_of_tokens(tmp_path: Path, files: Files) -> None:

@@ -11,10 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from floater.tasks.translation import train
-
 from .conftest import Files
-from .small import SIZES, settings, write_config
+from .small import SIZES, settings, train, write_config
 
 
 def read(path: Path) -> Any:

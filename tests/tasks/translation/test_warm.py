@@ -6,18 +6,17 @@ from typing import Any
 import pytest
 import torch
 
+from floater.errors import DataError
 from floater.tasks.bpe import train_bpe
-from floater.tasks.text import DataError
-from floater.tasks.translation import TranslationSettings, load_run, train
+from floater.tasks.translation import TranslationSettings
 from floater.tasks.translation.data import TokenPairs, collate
-from floater.tasks.translation.run import vocabulary
 from floater.tasks.translation.validation import token_loss
 from floater.tasks.translation.warm import warm_started
 from floater.training import TokenBatchSampler, smoothed_cross_entropy
 from floater.transformer import FloaterConfig
 
 from .conftest import Files
-from .small import SIZES, pairs, settings
+from .small import SIZES, TASK, load_run, pairs, settings, train
 
 NO_DROPOUT = {"changes": SIZES | {"dropout": 0.0}}
 
@@ -114,8 +113,8 @@ def test_a_warm_start_has_its_own_vocabulary(tmp_path: Path, stage1: Path, files
         return settings(tmp_path, files, "stage2", **parts)
 
     own = load_run(stage1, "cpu")[1].get_vocab()
-    found = vocabulary(asked(stage1), tmp_path / "stage2", pairs(files["train"]))
+    found = TASK.processor(asked(stage1), tmp_path / "stage2", pairs(files["train"]))
     assert found.get_vocab() == own
     train_bpe(["another text"], 280).save_pretrained(tmp_path / "other")
     with pytest.raises(DataError, match=r"data.vocabulary, .*other, is not that of training.warm_start"):
-        vocabulary(asked(tmp_path / "other"), tmp_path / "stage2", pairs(files["train"]))
+        TASK.processor(asked(tmp_path / "other"), tmp_path / "stage2", pairs(files["train"]))

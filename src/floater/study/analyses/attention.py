@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
+from floater.errors import DataError
 from floater.positions import Positions
 from floater.study.analyses.pictures import label_outer, matrix
 from floater.study.analyses.subject import Source, Subject, evaluation, foreign, label, reader, subject
-from floater.tasks.text import DataError
 from floater.transformer.attention import Attention
 from floater.transformer.blocks import EncoderBlock
 from floater.transformer.stacks import Decoder, Encoder

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from floater.errors import DataError
 from floater.flow import FlowEncoder
 from floater.study.analyses.pictures import COLOURS, tidy
 from floater.study.analyses.smoothness import mark_trained
 from floater.study.analyses.subject import LONGEST, Source, enter, evaluation, label, subject
-from floater.tasks.text import DataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

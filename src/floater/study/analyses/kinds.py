@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from floater.encodings import PositionError
+from floater.errors import DataError
 from floater.flow import FlowEncoder
 from floater.study.analyses.attention import head_maps, positional_logits
 from floater.study.analyses.flow import curves, flow_curves
@@ -23,7 +24,6 @@ from floater.study.analyses.similarity import similarity, similarity_map
 from floater.study.analyses.smoothness import smoothness, smoothness_lines
 from floater.study.analyses.subject import Source, Subject, chosen, run_tokens, subject
 from floater.study.analyses.vectors import heat_map, placed_vectors
-from floater.tasks.text import DataError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -294,7 +294,7 @@ def draw(source: Source, kind: str, options: Options | None = None) -> Drawn:
         >>> model = FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, position="none"))
         >>> draw(model, "vectors")
         Traceback (most recent call last):
-        floater.tasks.text.DataError: FloaterModel adds no vectors of positions; floater plot shows: probe
+        floater.errors.DataError: FloaterModel adds no vectors of positions; floater plot shows: probe
     """
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1)

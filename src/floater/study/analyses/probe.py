@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from floater.errors import DataError
 from floater.study.analyses.pictures import COLOURS, tidy
 from floater.study.analyses.subject import Source, Subject, check_known, run_tokens, subject
-from floater.tasks.text import DataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

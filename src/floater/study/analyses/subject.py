@@ -18,16 +18,16 @@ from transformers.utils import logging
 
 from floater.alignment import align
 from floater.encodings import PositionModel
+from floater.errors import DataError
 from floater.flow import FlowError
 from floater.pretrained import PlugError, load
 from floater.pretrained.saving import RECORD
-from floater.tasks.run import LONGEST as LONGEST_EXAMPLE
-from floater.tasks.run import MODEL, RESULT, inside, load_model
-from floater.tasks.text import DataError
+from floater.training.run import LONGEST as LONGEST_EXAMPLE
+from floater.training.run import MODEL, RESULT, inside, load_model
 from floater.transformer.base import FloaterPreTrainedModel
 from floater.transformer.stacks import Encoder
 
-_MODELS = ("floater.transformer", "floater.tasks.events.model", "floater.tasks.documents.model")
+_MODELS = ("floater.transformer", "floater.transformer.events", "floater.transformer.documents")
 LONGEST = 512  # positions that are shown unless more are asked for
 
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from floater.encodings import PositionModel
 from floater.encodings.model import Projection, Site
+from floater.errors import DataError
 from floater.positions import Positions
 from floater.pretrained.plug import flows_of, plugged
 from floater.study.analyses.pictures import matrix
@@ -26,7 +27,6 @@ from floater.study.analyses.subject import (
     position_models,
     subject,
 )
-from floater.tasks.text import DataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,21 +1,309 @@
 """Events at irregular times: which comes next and when, and values between and after those observed."""
 
-from floater.tasks.events.data import EventSequence, read_sequences
-from floater.tasks.events.model import EventsConfig, FloaterForEvents, FloaterForSeries
-from floater.tasks.events.score import Score, evaluate, load_run, score
-from floater.tasks.events.settings import EventsSettings
-from floater.tasks.events.train import train
+from __future__ import annotations
 
-__all__ = [
-    "EventSequence",
-    "EventsConfig",
-    "EventsSettings",
-    "FloaterForEvents",
-    "FloaterForSeries",
-    "Score",
-    "evaluate",
-    "load_run",
-    "read_sequences",
-    "score",
-    "train",
-]
+import functools
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from floater.errors import DataError
+from floater.tasks.corpora.events import EventSequence, gaps, longest, read_sequences, typical
+from floater.tasks.events.examples import Pieces, next_batch, values_batch
+from floater.tasks.events.settings import Columns, Data, EventsSettings
+from floater.tasks.measurement import Measurement
+from floater.tasks.registry import register
+from floater.tasks.split import PARTS, split
+from floater.tasks.task import Collate, Prepared, Splits, Task, in_batches
+from floater.training.run import evaluating
+from floater.training.run_trainer import RunTrainer
+from floater.transformer.events import EventsConfig, FloaterForEvents, FloaterForSeries
+from floater.transformer.outputs import per_item
+
+__all__ = ["Columns", "Data", "Events", "EventsSettings"]
+logger = logging.getLogger(__name__)
+Model = FloaterForEvents | FloaterForSeries
+
+
+@register("events")
+class Events(Task):
+    """Prediction of events in continuous time, or of values at given times.
+
+    The processor is the model's configuration: types, features, and what is typical of the training set.
+    """
+
+    Settings = EventsSettings
+    metric, greater, example, unit = "nll", False, "piece", "events"
+    shorten = ", or lower data.max_events"
+
+    def read(self, settings: EventsSettings) -> Splits:
+        data = settings.data
+        every = _read(data.train, data)
+        parts = [part_of(every, part, data) for part in PARTS[:2]]
+        if data.valid:
+            parts[1] = _read(data.valid, data)
+        for name, part in zip(PARTS, parts, strict=False):
+            if not part:
+                raise DataError(
+                    f"{data.train}: none of its {len(every)} sequences is drawn for the part '{name}'"
+                )
+        return Splits(*parts)
+
+    def toy(self, settings: EventsSettings) -> list[EventSequence]:
+        data, count = settings.data, 3
+        values = np.arange(count * len(data.columns.values), dtype=float).reshape(count, -1)
+        types = ("x", "y", "x") if settings.model.goal == "next" else ()
+        times = np.arange(count) * data.unit * (data.gap or 1.0)
+        return [EventSequence("xyx", times, types, values, np.ones_like(values, dtype=bool))]
+
+    def make_processor(self, settings: EventsSettings, train: Sequence[EventSequence]) -> EventsConfig:
+        return configured(settings, train)
+
+    def load_processor(self, folder: Path) -> EventsConfig:
+        return EventsConfig.from_pretrained(folder)
+
+    def encode(
+        self, settings: Any, processor: EventsConfig, examples: Any, *, training: bool = False
+    ) -> Pieces:
+        data = settings.data
+        origin = data.train if training else data.valid or f"validation part of {data.train}"
+        return Pieces(examples, processor, size=data.max_events, origin=origin)
+
+    def kind(self, settings: EventsSettings) -> Any:
+        return FloaterForEvents if settings.model.goal == "next" else FloaterForSeries
+
+    def build(self, settings: Any, processor: EventsConfig, train: Any) -> Model:
+        model: Model = self.kind(settings)(processor)
+        return model
+
+    def collate(self, settings: Any, processor: Any, model: Any, seed: Sequence[int] = (0,)) -> Collate:
+        if settings.model.goal == "next":
+            return next_batch
+        mask = {"goal": settings.model.goal, "hidden": settings.data.hidden}
+        return functools.partial(values_batch, seed=seed, **mask)
+
+    def loss(self, prepared: Prepared) -> Any:
+        return mean_nll
+
+    def trainer(self, prepared: Prepared, run: Path, **options: Any) -> RunTrainer:
+        made: RunTrainer
+
+        def collate(examples: Sequence[Any]) -> dict[str, Any]:
+            # no random number of torch: a batch that is made ahead of a checkpoint is made again after it
+            seed = 1 + prepared.settings.training.seed, made.sampler.epoch
+            return self.collate(prepared.settings, prepared.processor, prepared.model, seed)(examples)
+
+        made = super().trainer(prepared, run, data_collator=collate, **options)
+        return made
+
+    def hardest(self, examples: Pieces) -> Sequence[int]:
+        most = examples.lengths.index(max(examples.lengths))
+        return sorted({most, examples.pieces.index(longest(examples.pieces))})
+
+    def where(self, examples: Pieces, index: int, name: str) -> str:
+        return f"{name} sequence '{examples.pieces[index].id}'"
+
+    def try_batch(self, model: Any, batch: dict[str, Any]) -> None:
+        model(**batch)
+        if isinstance(model, FloaterForEvents):
+            _check_causal(model, batch)
+
+    def summary(self, prepared: Prepared) -> str:
+        config, pieces = prepared.processor, prepared.train
+        span = max(float(np.ptp(piece.times)) for piece in pieces.pieces) / (config.unit * config.gap)
+        said = (
+            f"{sum(pieces.lengths):,} training events in {len(pieces):,} pieces, "
+            f"{sum(prepared.valid.lengths):,} validation events; a gap is {config.gap:.6g} units, the "
+            f"longest span {span:.6g} gaps"
+        )
+        if config.clock == "time" and span > 4 * config.training_length:
+            said += (
+                f"\nthe longest span is {span:.6g} gaps, model.max_length {config.training_length}: a flow "
+                "starts of order one over max_length only; raise it, or data.gap"
+            )
+        return said
+
+    def score(self, settings: Any, model: Any, processor: Any, examples: Pieces) -> Measurement:
+        return score(model, examples, self.collate(settings, processor, model))
+
+    def evaluate(
+        self, run: str | Path, source: Any, part: str | None = None, window: int | None = None
+    ) -> Measurement:
+        """Score the final model of a run on sequences of events, in pieces.
+
+        Args:
+            run: a finished run directory.
+            source: as for `read_sequences`.
+            part: "train", "valid" or "test" of the source, as the run splits its own data; None is all of it.
+            window: the most predicted events in a piece; None is that of the training.
+
+        Raises:
+            DataError: if the run or the data are not what they must be, or the window is below 1.
+            PositionError: if the position model cannot serve a sequence.
+        """
+        model, config, settings = self.load(run)
+        size = settings.data.max_events if window is None else window
+        if size < 1:
+            raise DataError(f"--window is {size}; it must be at least 1 event")
+        sequences = read_sequences(source, settings.data.columns)
+        sequences = part_of(sequences, part, settings.data) if part else sequences
+        check_ties(sequences, settings.data, str(source))
+        return self.score(settings, model, config, Pieces(sequences, config, size=size, origin=str(source)))
+
+
+def mean_nll(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    """Return the mean negative log-likelihood of what is predicted: a loss function of a Trainer.
+
+    Args:
+        outputs: of a model, with `nll`.
+        labels: -100 where nothing is predicted.
+        num_items_in_batch: what the sum is divided by; None for the number of labels.
+    """
+    items = (labels >= 0).sum() if num_items_in_batch is None else num_items_in_batch
+    return per_item(outputs["nll"].sum(), items)
+
+
+def _read(source: str, data: Data) -> list[EventSequence]:
+    sequences = read_sequences(source, data.columns)
+    check_ties(sequences, data, source)
+    return sequences
+
+
+def part_of(sequences: Sequence[EventSequence], part: str, data: Data) -> list[EventSequence]:
+    """Return the sequences of a part; "valid" has no share where it has data of its own."""
+    shares = {"valid": 0.0 if data.valid else data.valid_share, "test": data.test_share}
+    return split(sequences, part, **shares, seed=data.split_seed, name=lambda sequence: sequence.id)
+
+
+def check_ties(sequences: Sequence[EventSequence], data: Data, origin: str) -> None:
+    """Refuse events at one time where gaps have a density and no resolution.
+
+    Raises:
+        DataError: it names the sequence and the events.
+    """
+    if data.resolution or data.columns.values:
+        return
+    for sequence in sequences:
+        same = (sequence.times[1:] == sequence.times[:-1]).nonzero()[0]
+        if len(same):
+            raise DataError(
+                f"{origin}, sequence '{sequence.id}': events {same[0]} and {same[0] + 1} are at one time, "
+                "which has no density; set data.resolution, the shortest gap that the times can tell"
+            )
+
+
+def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> EventsConfig:
+    """Return the configuration of a model: types or features of training sequences, and what is typical.
+
+    Raises:
+        DataError: if the sequences do not tell a median gap, or a feature was never observed.
+    """
+    data, model = settings.data, settings.model
+    between = gaps(sequences, data.unit)
+    if data.resolution:
+        between = np.maximum(between, data.resolution)
+    positive = between[between > 0]
+    if not len(positive):
+        raise DataError(f"{data.train}: no sequence has two events at different times")
+    gap = float(np.median(positive)) if data.gap is None else data.gap
+    found: dict[str, Any] = {"unit": data.unit, "gap": gap, "resolution": data.resolution}
+    if model.goal == "next":
+        found["types"] = sorted({name for sequence in sequences for name in sequence.types})
+        found["log_gap"] = list(typical(positive, data.resolution))
+        quantiles = np.quantile(positive, np.arange(model.components) / model.components)
+        # edges that are equal in the model's precision would enclose a hazard without end
+        found["edges"] = np.unique(np.array([0.0, *quantiles[1:]], dtype=np.float32)).tolist()
+        return model.config(**found)
+    values = np.concatenate([sequence.values for sequence in sequences])
+    observed = np.concatenate([sequence.observed for sequence in sequences])
+    for i, name in enumerate(data.columns.values):
+        if not observed[:, i].any():
+            raise DataError(f"{data.train}: no value of '{name}' was observed in a training sequence")
+    columns = [values[observed[:, i], i] for i in range(values.shape[1])]
+    found["features"] = list(data.columns.values)
+    found["means"] = [float(column.mean()) for column in columns]
+    # the deviation of equal numbers is not 0 where their mean is rounded
+    found["scales"] = [float(column.std()) if np.ptp(column) > 0 else 1.0 for column in columns]
+    return model.config(**found)
+
+
+def score(model: Model, pieces: Pieces, collate: Collate, max_tokens: int = 4096) -> Measurement:
+    """Predict the events of pieces; no random number is drawn, so that a training is not changed.
+
+    Args:
+        model: it is left in the mode it is in.
+        pieces: of sequences.
+        collate: makes a batch of pieces.
+        max_tokens: events in a batch, with padding.
+
+    Returns:
+        Means over what is predicted: `nll` (nats, with the density of times and values in their units) first;
+        of events also its parts `nll_time` and `nll_type`, the `accuracy` of types in percent and the mean
+        absolute error `mae` of the median time to them; of values `rmse` and `mae`.
+
+    Raises:
+        PositionError: if the position model cannot serve a sequence.
+    """
+    sums: dict[str, float] = {}
+    count, of = 0, _of_events if isinstance(model, FloaterForEvents) else _of_values
+    with evaluating(model):
+        for _, batch in in_batches(pieces, collate, model.device, max_tokens):
+            batch.pop("labels")
+            found, more = of(model, batch)  # type: ignore[arg-type]
+            count += more
+            for name, value in found.items():
+                sums[name] = sums.get(name, 0.0) + value
+    if not count:
+        raise DataError("no value that was observed is hidden, so there is nothing to score")
+    means, what = {name: value / count for name, value in sums.items()}, "values"
+    if "accuracy" in means:
+        means, what = means | {"accuracy": 100 * means["accuracy"]}, "events"
+    else:
+        means["rmse"] **= 0.5
+    said = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
+    rounded = {name: round(value, 4) for name, value in means.items()}
+    return Measurement(scores=rounded, report=f"{said} ({count:,} {what})")
+
+
+def _of_events(model: FloaterForEvents, batch: dict[str, Any]) -> tuple[dict[str, float], int]:
+    out = model(**batch)
+    follows = batch["mask"][:, 1:]
+    right = (out.type_logits[:, :-1].argmax(-1) == batch["types"][:, 1:]) & follows
+    unit = model.config.unit
+    error = (model.gaps(out.raw[:, :-1]).median() - batch["times"].diff() / unit).abs()
+    nll, of_time = float(out.nll.double().sum()), float(out.nll_gap.double().sum())
+    found = {"nll": nll, "nll_time": of_time, "nll_type": nll - of_time}
+    found |= {"accuracy": float(right.sum()), "mae": float(error[follows].sum())}
+    return found, int(follows.sum())
+
+
+def _of_values(model: FloaterForSeries, batch: dict[str, Any]) -> tuple[dict[str, float], int]:
+    out, asked = model(**batch), batch["asked"]
+    error = (out.mean - batch["values"])[asked]
+    sums = {"nll": out.nll.double().sum(), "rmse": error.square().sum(), "mae": error.abs().sum()}
+    return {name: float(value) for name, value in sums.items()}, int(asked.sum())
+
+
+def _check_causal(model: FloaterForEvents, batch: dict[str, Tensor]) -> None:
+    """Refuse a model that sees what it predicts: a later event, or padding, changes what it says before."""
+    last, padded = {name: part.clone() for name, part in batch.items()}, {}
+    last["types"][:, -1] = (last["types"][:, -1] + 1) % len(model.config.types or ())
+    last["times"][:, -1] += round(100 * model.config.gap * model.config.unit) + 1
+    for name, part in batch.items():
+        empty = part[:, -1:] if name == "times" else torch.zeros_like(part[:, :1])
+        padded[name] = torch.cat((part, empty), 1)
+    plain = model(**batch)
+    for other in (last, padded):
+        found = model(**other)
+        for name in ("type_logits", "raw"):
+            before, after = (getattr(out, name)[:, : batch["times"].shape[1] - 1] for out in (plain, found))
+            if not torch.allclose(before, after, rtol=1e-3, atol=1e-3):
+                raise DataError(
+                    f"the position model '{model.config.position}' shows events what comes after them; "
+                    "predicting the next one needs another, or other options (model.position_options)"
+                )

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from floater.tasks.events.data import EventSequence
-from floater.tasks.events.model import EventsConfig
-from floater.tasks.text import DataError
+from floater.errors import DataError
+from floater.tasks.corpora.events import EventSequence
+from floater.transformer.events import EventsConfig
 from floater.transformer.outputs import IGNORED
 
 

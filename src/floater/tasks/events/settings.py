@@ -6,34 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from floater.tasks import settings
-from floater.tasks.events.model import EventsConfig
-from floater.tasks.settings import Optimisation, check_flow, check_numbers
+from floater.tasks.corpora.events import Columns
+from floater.training.settings import TrainingSettings, check_numbers
+from floater.transformer.events import EventsConfig
 
 __all__ = ["Columns", "Data", "EventsSettings", "Model", "Training"]
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Names of the columns of a table of events.
-
-    Attributes:
-        id: of the sequence that an event belongs to.
-        time: of the event, a number or a date (seconds since 1970).
-        type: of the event; null for events with values.
-        values: numbers of the event, empty where none was observed; none for events with types.
-    """
-
-    id: str = "id"
-    time: str = "time"
-    type: str | None = "type"
-    values: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if bool(self.type) == bool(self.values):
-            raise ValueError(
-                f"type is {self.type!r} and values are {self.values}; name the column of the types, or those "
-                "of the values and type null"
-            )
 
 
 @dataclass(frozen=True)
@@ -120,7 +97,7 @@ class Model(settings.Model):
 
 
 @dataclass(frozen=True)
-class Training(Optimisation):
+class Training(TrainingSettings):
     """Optimisation; the best validation is that of the lowest negative log-likelihood.
 
     Attributes:
@@ -134,26 +111,22 @@ class Training(Optimisation):
     average: int = 0
 
 
-@dataclass(frozen=True)
-class EventsSettings:
+@dataclass(frozen=True, kw_only=True)
+class EventsSettings(settings.RunSettings):
     """A run on events.
 
     Attributes:
-        run: directory for the configuration, log, checkpoints and final model.
-        task: "events".
         data: where the sequences come from.
         model: the Transformer, its position model, and the heads.
-        training: optimisation.
     """
 
-    run: str
-    data: Data
     task: Literal["events"] = "events"
+    data: Data
     model: Model = field(default_factory=Model)
     training: Training = field(default_factory=Training)
 
     def __post_init__(self) -> None:
-        check_flow(self.model, self.training)
+        super().__post_init__()
         if (self.model.goal == "next") != bool(self.data.columns.type):
             raise ValueError(
                 f"model.goal is '{self.model.goal}', which goes with "

@@ -3,16 +3,17 @@
 from floater.tasks.finetuning.checkpoint import Head, load_finished
 from floater.tasks.finetuning.features import Features, predict
 from floater.tasks.finetuning.settings import Checkpoint, Plug, Training
-from floater.tasks.finetuning.train import Parts, fine_tune
+from floater.tasks.finetuning.task import CheckpointTask, FineTuning, FineTuningSettings
 
 __all__ = [
     "Checkpoint",
+    "CheckpointTask",
     "Features",
+    "FineTuning",
+    "FineTuningSettings",
     "Head",
-    "Parts",
     "Plug",
     "Training",
-    "fine_tune",
     "load_finished",
     "predict",
 ]

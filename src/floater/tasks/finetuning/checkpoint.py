@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -15,20 +16,20 @@ from huggingface_hub.utils import logging as hub_logging
 from safetensors import SafetensorError
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
-from transformers.utils import logging
+from transformers.utils import logging as hf_logging
 
 import floater
 from floater.alignment import align
-from floater.tasks.bpe import BOS, EOS, load_bpe
+from floater.errors import DataError, first_line, no_directory
+from floater.tasks.bpe import BOS, EOS, MASK, load_bpe
 from floater.tasks.finetuning.settings import Checkpoint, Plug
-from floater.tasks.language_modeling.data import MASK
-from floater.tasks.optimisation import flow_parameters
-from floater.tasks.run import MODEL, fill, inside, ready
-from floater.tasks.text import DataError, first_line, no_directory
 from floater.training import average
+from floater.training.arguments import flow_parameters
+from floater.training.run import MODEL, fill, inside, ready
 from floater.transformer import FloaterConfig
 
 PACKAGE = "package:"
+logger = logging.getLogger(__name__)
 _UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError)
 _POOLERS = ("pooler", "sequence_summary")
 _FIXED = ("id2label", "label2id", "num_labels", "problem_type", "return_dict")
@@ -56,7 +57,7 @@ def locate(path: str) -> str:
     Example:
         >>> locate("package:no_such_package/model")
         Traceback (most recent call last):
-        floater.tasks.text.DataError: package:no_such_package/model: there is no package 'no_such_package'
+        floater.errors.DataError: package:no_such_package/model: there is no package 'no_such_package'
     """
     if path.startswith(PACKAGE):
         name, _, folder = path.removeprefix(PACKAGE).partition("/")
@@ -116,7 +117,6 @@ def start(
     plug: Plug,
     head: Head,
     tokenizer: PreTrainedTokenizerFast,
-    say: Callable[[str], None],
 ) -> PreTrainedModel:
     """A checkpoint's model under a head, plugged as asked, before its first step.
 
@@ -160,13 +160,15 @@ def start(
         )
     plug_in(model, plug, folder if own else None)
     flow = sum(p.numel() for name, p in model.named_parameters() if name in flow_parameters(model))
-    say(f"{type(model).__name__}: {model.num_parameters():,} parameters, {flow:,} in a plugged flow")
+    said = type(model).__name__, f"{model.num_parameters():,}", f"{flow:,}"
+    logger.info("%s: %s parameters, %s in a plugged flow", *said)
     if new:
-        say(f"new parameters, not in {checkpoint.path}: {', '.join(new)}")
+        logger.info("new parameters, not in %s: %s", checkpoint.path, ", ".join(new))
     else:
         before, now = ([*of.id2label.values()] for of in (_config(folder), config))
         if {*map(str.lower, before)} == {*map(str.lower, now)} and before != now:
-            say(f"the head of {checkpoint.path} was for {', '.join(before)}; it is now for {', '.join(now)}")
+            said = checkpoint.path, ", ".join(before), ", ".join(now)
+            logger.info("the head of %s was for %s; it is now for %s", *said)
     return cast(PreTrainedModel, model)
 
 
@@ -248,7 +250,7 @@ def _config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """No report on the parameters of a checkpoint, or on retries: what matters of it is said in one line."""
-    before = [(logs, logs.get_verbosity()) for logs in (logging, hub_logging)]
+    before = [(logs, logs.get_verbosity()) for logs in (hf_logging, hub_logging)]
     for logs, _ in before:
         logs.set_verbosity_error()
     try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from floater.errors import DataError, first_line
 from floater.flow import FlowError
-from floater.tasks.run import evaluating
-from floater.tasks.text import DataError, first_line
-from floater.training import TokenBatchSampler, smoothed_cross_entropy
+from floater.tasks.task import in_batches
+from floater.training import smoothed_cross_entropy
+from floater.training.run import evaluating
 
 Row = dict[str, Any]
 LABEL = "label"
@@ -27,7 +29,7 @@ class CutTexts(UserWarning):
     """Texts that a finished run reads were too long and lost their ends."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Features(Dataset[Row]):
     """Encoded examples: of each what the model takes, and where it is known the label.
 
@@ -36,11 +38,15 @@ class Features(Dataset[Row]):
             a number or a list of numbers.
         cut: how many texts were too long and lost their ends.
         limit: the settings that say what is too long.
+        source: what was encoded, as the task reads it.
+        more: further validation sets, that only the final model is scored on.
     """
 
     rows: list[Row]
     cut: int = 0
     limit: str = "data.max_length"
+    source: Any = None
+    more: dict[str, Features] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -180,14 +186,15 @@ def predict(
         DataError: if the model has too few positions for an example.
     """
     found: list[np.ndarray] = [np.empty(0)] * len(features)
+    if not features:
+        return found
     lengths = features.lengths
-    sampler = TokenBatchSampler(lengths, max(max_tokens, *lengths, 1), seed=0, shuffle=False)
+    unlabelled = Features([{k: v for k, v in row.items() if k != LABEL} for row in features.rows])
+    make = functools.partial(collate, tokenizer=tokenizer)
     with evaluating(model, baked=True):
-        for indices in sampler:
-            rows = [{k: v for k, v in features[i].items() if k != LABEL} for i in indices]
-            batch = collate(rows, tokenizer=tokenizer)
+        for indices, batch in in_batches(unlabelled, make, model.device, max_tokens):
             with readable(f"an example of {batch['input_ids'].shape[-1]} tokens", "data.max_length"):
-                scores = logits(model(**{name: value.to(model.device) for name, value in batch.items()}))
+                scores = logits(model(**batch))
             for i, row in zip(indices, scores.float().cpu().numpy(), strict=True):
                 found[i] = row[:, : lengths[i]] if row.ndim == 2 else row
     return found

@@ -1,11 +1,11 @@
-"""The parts of a configuration file that fine-tuning tasks share: checkpoint, plug, optimisation."""
+"""The parts of a configuration file that fine-tuning tasks share: checkpoint, plug, training."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from floater.tasks.settings import Optimisation
+from floater.training.settings import TrainingSettings
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Plug:
 
 
 @dataclass(frozen=True)
-class Training(Optimisation):
+class Training(TrainingSettings):
     """Optimisation. Defaults are those that RoBERTa's fine-tuning (Liu et al. 2019) shares among tasks."""
 
     lr: float = 1e-5

@@ -11,13 +11,13 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from floater.errors import DataError
 from floater.tasks.bpe import BOS, EOS, PAD
-from floater.tasks.generated.problems import EQUALS, PROBLEMS, Drawn
+from floater.tasks.corpora.problems import EQUALS, PROBLEMS, Drawn
 from floater.tasks.generated.settings import Data
-from floater.tasks.text import DataError
+from floater.tasks.task import Encoded
 from floater.transformer.outputs import IGNORED
 
 Split = Literal["train", "valid", "test"]
@@ -95,8 +95,8 @@ def vocabulary(data: Data) -> PreTrainedTokenizerFast:
     )
 
 
-class Examples(Dataset[dict[str, Tensor]]):
-    """Encoded examples; `lengths` are their tokens.
+def encode(drawn: Sequence[Drawn], tokenizer: PreTrainedTokenizerFast, classifies: bool) -> Encoded:
+    """Encode examples; their lengths are in tokens.
 
     A row of a problem whose answer is tokens is <s> question = answer </s>, and its labels are the answer and
     </s>, or the tokens of the answer that are asked; one whose answer is a class is <s> question, and its
@@ -109,45 +109,32 @@ class Examples(Dataset[dict[str, Tensor]]):
 
     Example:
         >>> data = Data("reverse", symbols=3)
-        >>> row = Examples([Drawn(["0", "2"], ["2", "0"], 2)], vocabulary(data), classifies=False)[0]
-        >>> row["input_ids"].tolist(), row["labels"].tolist()
-        ([1, 4, 6, 3, 6, 4, 2], [-100, -100, -100, -100, 6, 4, 2])
+        >>> encode([Drawn(["0", "2"], ["2", "0"], 2)], vocabulary(data), classifies=False)[0]
+        {'input_ids': [1, 4, 6, 3, 6, 4, 2], 'labels': [-100, -100, -100, -100, 6, 4, 2]}
     """
-
-    def __init__(self, drawn: Sequence[Drawn], tokenizer: PreTrainedTokenizerFast, classifies: bool) -> None:
-        ids = tokenizer.get_vocab()
-        self._rows: list[tuple[list[int], list[int]]] = []
-        for question, answer, _, asked in drawn:
-            row = [ids[BOS], *(ids[word] for word in question)]
-            if classifies:
-                self._rows.append((row, [int(answer[0])]))
-                continue
-            told = [*(ids[word] for word in answer), ids[EOS]]
+    ids = tokenizer.get_vocab()
+    rows = []
+    for question, answer, _, asked in drawn:
+        row = [ids[BOS], *(ids[word] for word in question)]
+        labels = [int(answer[0])] if classifies else []
+        if not classifies:
+            written = [*(ids[word] for word in answer), ids[EOS]]
             row.append(ids[EQUALS])
-            wanted = told
-            if asked is not None:
-                wanted = [token if i in asked else IGNORED for i, token in enumerate(told)]
-            self._rows.append((row + told, [IGNORED] * len(row) + wanted))
-        self.lengths = [len(row) for row, _ in self._rows]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        row, labels = self._rows[index]
-        return {"input_ids": torch.tensor(row), "labels": torch.tensor(labels)}
+            wanted = [t if asked is None or i in asked else IGNORED for i, t in enumerate(written)]
+            labels = [IGNORED] * len(row) + wanted
+            row += written
+        rows.append({"input_ids": row, "labels": labels})
+    return Encoded(rows, [len(row["input_ids"]) for row in rows], drawn)
 
 
-def collate(examples: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """A batch padded on the right: `input_ids`, `attention_mask`, `labels`; a class is not padded.
+def collate(examples: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
+    """Make a batch padded on the right: `input_ids`, `attention_mask`, `labels`; a class is not padded.
 
     Example:
-        >>> rows = [{"input_ids": torch.tensor([1, 5, 6]), "labels": torch.tensor([7])}] * 2
-        >>> collate(rows)["labels"]
+        >>> collate([{"input_ids": [1, 5, 6], "labels": [7]}] * 2)["labels"]
         tensor([7, 7])
     """
-    rows = [example["input_ids"] for example in examples]
-    labels = [example["labels"] for example in examples]
+    rows, labels = ([torch.tensor(row[name]) for row in examples] for name in ("input_ids", "labels"))
     classes = len(labels[0]) == 1
     return {
         "input_ids": pad_sequence(rows, batch_first=True),

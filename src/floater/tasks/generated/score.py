@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -12,10 +12,11 @@ from torch.nn import functional as F
 
 from floater.encodings import PositionError
 from floater.flow import FlowError
-from floater.tasks.generated.data import Examples, collate
+from floater.tasks.generated.data import collate
 from floater.tasks.measurement import Measurement, positions
-from floater.tasks.run import evaluating
-from floater.training import TokenBatchSampler, smoothed_cross_entropy
+from floater.tasks.task import Encoded, in_batches
+from floater.training import smoothed_cross_entropy
+from floater.training.run import evaluating
 from floater.transformer import FloaterForCausalLM, FloaterForSequenceClassification
 from floater.transformer.outputs import IGNORED
 
@@ -57,61 +58,7 @@ class Counts:
         }
 
 
-@dataclass(frozen=True)
-class Bin:
-    """Scores of one bin of lengths.
-
-    Args:
-        low: least length, and
-        high: greatest.
-        counts: of the answers; None if the position model refuses such lengths.
-        refused: why, in its own words.
-    """
-
-    low: int
-    high: int
-    counts: Counts | None
-    refused: str = ""
-
-
-@dataclass(frozen=True)
-class Score:
-    """Scores of a test.
-
-    Args:
-        bins: by length.
-        trained: least and greatest length that was trained on.
-    """
-
-    bins: list[Bin]
-    trained: tuple[int, int] = field(default=(1, 1))
-
-    def __str__(self) -> str:
-        """A table for a person.
-
-        Example:
-            >>> known = Bin(1, 16, Counts(examples=8, exact=6, tokens=40, right=38, nats=4.0))
-            >>> print(Score([known, Bin(17, 32, None, "it ends there")], (1, 16)))
-            length  examples  exact match %  tokens right %
-            1-16           8          75.00           95.00
-            17-32          -          refused: it ends there
-            trained on 1-16; tokens are those after a right beginning
-        """
-        rows = [f"{'length':<8}{'examples':>8}  {'exact match %':>13}  {'tokens right %':>14}"]
-        for part in self.bins:
-            name = f"{part.low}-{part.high}"
-            if part.counts is None:
-                rows.append(f"{name:<8}{'-':>8}          refused: {part.refused}")
-                continue
-            found = part.counts.metrics
-            rows.append(
-                f"{name:<8}{part.counts.examples:>8,}  {found['exact']:>13.2f}  {found['tokens']:>14.2f}"
-            )
-        low, high = self.trained
-        return "\n".join([*rows, f"trained on {low}-{high}; tokens are those after a right beginning"])
-
-
-def count(model: Solver, examples: Examples, max_tokens: int = 8192, record: Record | None = None) -> Counts:
+def count(model: Solver, examples: Encoded, max_tokens: int = 8192, record: Record | None = None) -> Counts:
     """Hold what a model says against the answers; no random number is drawn.
 
     A causal model reads the right answer as it goes. Whether it says all of the answer by itself, greedily,
@@ -129,14 +76,8 @@ def count(model: Solver, examples: Examples, max_tokens: int = 8192, record: Rec
     """
     exact = tokens = right = 0
     nats = 0.0
-    sampler = TokenBatchSampler(
-        examples.lengths, max(max_tokens, max(examples.lengths)), seed=0, shuffle=False
-    )
     with evaluating(model, baked=True):
-        for indices in sampler:
-            batch = {
-                name: part.to(model.device) for name, part in collate([examples[i] for i in indices]).items()
-            }
+        for indices, batch in in_batches(examples, collate, model.device, max_tokens):
             logits, labels = aligned(model, batch)
             asked = labels != IGNORED
             good = (logits.argmax(-1) == labels) | ~asked
@@ -158,69 +99,67 @@ def aligned(model: Solver, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     return model(**given).logits[:, None].float(), labels[:, None]
 
 
-def by_length(
-    model: Solver, parts: Sequence[tuple[tuple[int, int], Examples]], trained: tuple[int, int]
-) -> Score:
-    """Score bins of lengths; one that the position model does not reach is refused as a whole, not cut.
+def score_bins(
+    model: Solver, parts: Sequence[tuple[tuple[int, int], Encoded]], trained: tuple[int, int]
+) -> Measurement:
+    """Score exact matches, right tokens and losses, example by example, and report them by bins of length.
+
+    A bin that the position model does not reach is refused as a whole, not cut.
 
     Args:
         model: to score.
         parts: least and greatest length of each bin, and its examples.
         trained: least and greatest length that was trained on.
-    """
-    bins: list[Any] = []
-    for (low, high), examples in parts:
-        try:
-            bins.append(Bin(low, high, count(model, examples)))
-        except (PositionError, FlowError) as error:
-            bins.append(Bin(low, high, None, str(error)))
-    return Score(bins, trained)
-
-
-def measured(
-    model: Solver, parts: Sequence[tuple[tuple[int, int], Examples]], lengths: Sequence[int]
-) -> Measurement:
-    """Exact matches, right tokens and losses, example by example.
-
-    Args:
-        model: to score.
-        parts: least and greatest length of each bin, and its examples.
-        lengths: of the questions of all bins, one after the other.
 
     Returns:
-        The statistics; those of a bin that the position model does not reach are not numbers, and a note
-        says so. The position of a loss is that of its token in the answer.
+        The statistics; those of a refused bin are not numbers, and a note says so. The position of a loss is
+        that of its token in the answer.
     """
     names = ("exact", "tokens", "loss")
-    statistics = {name: np.full((len(lengths), 2), np.nan) for name in names}
+    statistics: dict[str, list[np.ndarray]] = {name: [] for name in names}
     nats: list[np.ndarray] = []
-    notes, first = [], 0
+    notes = []
+    table = [f"{'length':<8}{'examples':>8}  {'exact match %':>13}  {'tokens right %':>14}"]
     for (low, high), examples in parts:
+        own = {name: np.full((len(examples), 2), np.nan) for name in names}
         found: list[np.ndarray] = []
-
-        def record(indices: Sequence[int], logits: Tensor, labels: Tensor) -> None:
-            losses = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
-            good = logits.argmax(-1) == labels
-            for index, row, right, asked in zip(indices, losses, good, labels != IGNORED, strict=True):
-                place, tokens = first + index, int(asked.sum())  # noqa: B023 # used in this round only
-                statistics["exact"][place] = bool((right | ~asked).all()), 1
-                statistics["tokens"][place] = int((right & asked).sum()), tokens
-                statistics["loss"][place] = float(row.sum()), tokens
-                found.append(row[asked].double().numpy())  # noqa: B023
-
         try:
-            count(model, examples, record=record)
+            counts = count(model, examples, record=functools.partial(_record, own, found))
             nats += found
+            scores = counts.metrics
+            numbers = f"{scores['exact']:>13.2f}  {scores['tokens']:>14.2f}"
+            table.append(f"{f'{low}-{high}':<8}{counts.examples:>8,}  {numbers}")
         except (PositionError, FlowError) as error:
-            for values in statistics.values():
-                values[first : first + len(examples)] = np.nan
+            own = {name: np.full((len(examples), 2), np.nan) for name in names}
             notes.append(f"lengths {low} to {high} are refused: {error}")
-        first += len(examples)
-    sums, counts = positions(nats)
+            table.append(f"{f'{low}-{high}':<8}{'-':>8}          refused: {error}")
+        for name in names:
+            statistics[name].append(own[name])
+    table.append(f"trained on {trained[0]}-{trained[1]}; tokens are those after a right beginning")
+    sums, counted = positions(nats)
     return Measurement(
-        lengths=np.array(lengths),
-        statistics=statistics,
+        lengths=np.array([drawn.length for _, examples in parts for drawn in examples.source]),
+        statistics={name: np.concatenate(rows) for name, rows in statistics.items()},
         position_nats=sums,
-        position_tokens=counts,
+        position_tokens=counted,
         notes=notes,
+        report="\n".join(table),
     )
+
+
+def _record(
+    statistics: dict[str, np.ndarray],
+    nats: list[np.ndarray],
+    indices: Sequence[int],
+    logits: Tensor,
+    labels: Tensor,
+) -> None:
+    """Note the answers of a batch, for `count`."""
+    losses = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+    good = logits.argmax(-1) == labels
+    for index, row, right, asked in zip(indices, losses, good, labels != IGNORED, strict=True):
+        tokens = int(asked.sum())
+        statistics["exact"][index] = bool((right | ~asked).all()), 1
+        statistics["tokens"][index] = int((right & asked).sum()), tokens
+        statistics["loss"][index] = float(row.sum()), tokens
+        nats.append(row[asked].double().numpy())

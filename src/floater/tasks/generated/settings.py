@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from floater.errors import DataError
 from floater.tasks import settings
-from floater.tasks.generated.problems import PROBLEMS
-from floater.tasks.settings import Optimisation, check_flow, check_numbers
-from floater.tasks.text import DataError
+from floater.tasks.corpora.problems import PROBLEMS
+from floater.training.settings import TrainingSettings, check_numbers
 from floater.transformer.times import Times
 
 __all__ = ["Data", "GeneratedSettings", "Model", "Training"]
@@ -152,7 +152,7 @@ class Model(settings.Model):
 
 
 @dataclass(frozen=True)
-class Training(Optimisation):
+class Training(TrainingSettings):
     """Optimisation; the best validation is that of the most exact matches."""
 
     lr: float = 1e-3
@@ -161,26 +161,21 @@ class Training(Optimisation):
     average: int = 0
 
 
-@dataclass(frozen=True)
-class GeneratedSettings:
+@dataclass(frozen=True, kw_only=True)
+class GeneratedSettings(settings.RunSettings):
     """A run on a generated task.
 
     Attributes:
-        run: directory for the configuration, vocabulary, log, checkpoints and final model.
-        task: "generated".
-        data: which examples are drawn.
-        model: the Transformer and its position model.
-        training: optimisation.
+        data: which examples are generated.
     """
 
-    run: str
-    data: Data
     task: Literal["generated"] = "generated"
+    data: Data
     model: Model = field(default_factory=Model)
     training: Training = field(default_factory=Training)
 
     def __post_init__(self) -> None:
-        check_flow(self.model, self.training)
+        super().__post_init__()
         longest = self.data.tokens(self.data.most)
         needed, bound = self.data.tokens(self.data.lengths[1]), self.model.position_model().bound
         if self.training.batch_size is None and needed > self.training.max_tokens:

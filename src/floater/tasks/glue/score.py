@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 from sklearn import metrics
 
-from floater.tasks.glue.tasks import SCORE_RANGE, GlueTask
+from floater.tasks.corpora.glue import SCORE_RANGE, GlueTask
 
 
 class ConstantScores(UserWarning):
@@ -55,7 +55,7 @@ def measure(
         The mean loss (nats, or squared error), and the metrics as percentages.
 
     Example:
-        >>> from floater.tasks.glue.tasks import TASKS
+        >>> from floater.tasks.corpora.glue import TASKS
         >>> outputs = [np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([1.0, 0.0])]
         >>> measure(outputs, [1, 0, 0], TASKS["MRPC"])
         {'loss': 0.6466, 'accuracy': 66.67, 'f1': 66.67}
@@ -77,7 +77,7 @@ def submission(found: np.ndarray, indices: Sequence[str], task: GlueTask) -> lis
     Scores beyond that range become its ends.
 
     Example:
-        >>> from floater.tasks.glue.tasks import TASKS
+        >>> from floater.tasks.corpora.glue import TASKS
         >>> submission(np.array([1, 0]), ["0", "1"], TASKS["RTE"])
         ['index\\tprediction', '0\\tnot_entailment', '1\\tentailment']
     """

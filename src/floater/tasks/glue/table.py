@@ -10,12 +10,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from floater.errors import DataError
 from floater.settings import load, peek
+from floater.tasks.corpora.glue import TASKS
 from floater.tasks.finetuning import Plug
-from floater.tasks.glue.settings import GlueSettings
-from floater.tasks.glue.tasks import TASKS
-from floater.tasks.run import MODEL, RESULT, SETTINGS, differences
-from floater.tasks.text import DataError
+from floater.tasks.glue import GlueSettings
+from floater.training.run import MODEL, RESULT, SETTINGS, differences
 
 GROUPS = {
     "Single Sentence": ("CoLA", "SST-2"),

@@ -1,7 +1,341 @@
 """Language modelling, causal and masked: train on plain text, measure perplexity."""
 
-from floater.tasks.language_modeling.score import Score
-from floater.tasks.language_modeling.settings import LanguageModelingSettings
-from floater.tasks.language_modeling.train import evaluate, load_run, train
+from __future__ import annotations
 
-__all__ = ["LanguageModelingSettings", "Score", "evaluate", "load_run", "train"]
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import PartialState
+
+from floater.errors import DataError
+from floater.tasks.bpe import BYTES, SPECIALS, load_bpe, train_bpe
+from floater.tasks.causal import check_causal
+from floater.tasks.language_modeling.data import (
+    Rows,
+    Streams,
+    begin_id,
+    collate,
+    encode_documents,
+    read_documents,
+    with_mask,
+)
+from floater.tasks.language_modeling.far import Losses, check_edges, doubling, losses, ranges, summed
+from floater.tasks.language_modeling.score import Score, causal_score, masked_score, remembering_score
+from floater.tasks.language_modeling.settings import LanguageModelingSettings
+from floater.tasks.language_modeling.trainer import LanguageModelTrainer
+from floater.tasks.measurement import Measurement
+from floater.tasks.registry import register
+from floater.tasks.task import Collate, Prepared, Splits, Task
+from floater.training import StreamSampler
+from floater.training.arguments import warmup_steps
+from floater.training.run import MODEL, VOCABULARY, inside, read_by
+from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
+
+logger = logging.getLogger(__name__)
+LanguageModel = FloaterForCausalLM | FloaterForMaskedLM
+Texts = list[list[str]]
+
+
+@register("language_modeling")
+class LanguageModeling(Task):
+    """Prediction of tokens: of the next one, with or without a memory, or of masked ones."""
+
+    Settings = LanguageModelingSettings
+    metric, greater, example = "loss", False, "row"
+
+    def read(self, settings: LanguageModelingSettings) -> Splits:
+        data = settings.data
+        return Splits(*(read_documents(files, data.documents) for files in (data.train, data.valid)))
+
+    def make_processor(self, settings: LanguageModelingSettings, train: Texts) -> Any:
+        data = settings.data
+        if data.vocabulary is not None:
+            return load_bpe(inside(Path(data.vocabulary), VOCABULARY, MODEL))
+        return train_bpe((line for text in train for line in text), data.vocabulary_size)
+
+    def processor(self, settings: LanguageModelingSettings, run: Path, train: Texts) -> Any:
+        tokenizer = super().processor(settings, run, train)
+        return with_mask(tokenizer) if settings.objective == "masked" else tokenizer
+
+    def encode(self, settings: Any, processor: Any, examples: Texts, *, training: bool = False) -> Any:
+        """Pack training texts into rows; those of a validation are read in windows as they are scored."""
+        if not training:
+            return scorer(settings, processor, examples)
+        data, documents = settings.data, encode_documents(processor, examples)
+        begin = begin_id(processor)
+        rows: Rows | Streams
+        if not data.memory:
+            rows = Rows(documents, data.block, begin=begin, pack=data.pack)
+            said = f"{len(rows):,} rows"
+            if rows.cut:
+                logger.info("%s training lines of more than %s tokens cut", f"{rows.cut:,}", data.block - 1)
+        else:
+            processes = PartialState().num_processes
+            of_one = settings.training.batch_size or settings.training.max_tokens // data.block
+            rows = Streams(documents, data.block, of_one * processes, begin=begin)
+            if rows.streams < processes:
+                raise DataError(f"{rows.tokens:,} tokens are too few for {processes} processes")
+            said = f"{len(rows):,} rows of {rows.streams:,} streams"
+        logger.info("%s training documents: %s tokens in %s", f"{len(documents):,}", f"{rows.tokens:,}", said)
+        return rows
+
+    def kind(self, settings: LanguageModelingSettings) -> Any:
+        return FloaterForCausalLM if settings.objective == "causal" else FloaterForMaskedLM
+
+    def build(self, settings: Any, processor: Any, train: Any) -> LanguageModel:
+        model: LanguageModel = self.kind(settings)(settings.model.config(len(processor)))
+        return model
+
+    def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
+        raise NotImplementedError("batches of a language model depend on the epoch; its Trainer makes them")
+
+    def check_model(self, settings: Any, model: Any, processor: Any, examples: Any, name: str) -> None:
+        """Let the position model read the row with the most documents, and refuse it if not causal."""
+        model.train(False)
+        with torch.no_grad():
+            if isinstance(examples, Rows):
+                few = (examples[i] for i in range(min(64, len(examples))))
+                model(**collate([max(few, key=lambda row: len(row["parts"]))], pad=0))
+            if isinstance(model, FloaterForCausalLM):
+                check_causal(model)
+        model.train(True)
+
+    def check_schedule(self, prepared: Prepared) -> None:
+        if isinstance(prepared.train, Streams):
+            warmup_steps(prepared.settings.training, prepared.train.rows)
+        else:
+            super().check_schedule(prepared)
+
+    def check(self, settings: LanguageModelingSettings) -> None:
+        with torch.random.fork_rng():
+            model = self.kind(settings)(settings.model.config(BYTES + len(SPECIALS)))
+        packed = settings.data.pack and settings.data.documents != "file"
+        rows = Rows([[np.full(3, 7)]] * 2, 8, begin=BYTES, pack=packed)
+        self.check_model(settings, model, None, rows, "toy")
+
+    def summary(self, prepared: Prepared) -> str:
+        return f"{len(prepared.processor):,} tokens in the vocabulary"
+
+    def trainer(self, prepared: Prepared, run: Path, **options: Any) -> LanguageModelTrainer:
+        rows, state = prepared.train, PartialState()
+        if isinstance(rows, Streams):
+            world = {"world_size": state.num_processes, "rank": state.process_index}
+            options["sampler"] = StreamSampler(rows.lengths, rows.streams, **world)
+        return LanguageModelTrainer(
+            settings=prepared.settings,
+            tokenizer=prepared.processor,
+            memory=prepared.settings.data.memory,
+            run=run,
+            model=prepared.model,
+            lengths=rows.lengths,
+            train_dataset=rows,
+            validate=lambda: self.validate(prepared).scores,
+            **options,
+        )
+
+    def score(self, settings: Any, model: Any, processor: Any, examples: Callable[..., Score]) -> Measurement:
+        return examples(model).measurement
+
+    def load(self, run: str | Path, device: str | torch.device | None = None) -> tuple[Any, Any, Any]:
+        settings = self.settings_of(run)
+        model, tokenizer, _ = super().load(run, device)
+        return model, with_mask(tokenizer) if settings.objective == "masked" else tokenizer, settings
+
+    def evaluate(
+        self,
+        run: str | Path,
+        source: Any,
+        *,
+        window: int | None = None,
+        stride: int | None = None,
+        memory: int | None = None,
+        bins: Sequence[int] = (),
+        reading: Any = None,
+    ) -> Measurement:
+        """Measure the perplexity of a text with the final model of a run.
+
+        Args:
+            run: a finished run directory.
+            source: the text, a file or several.
+            window: tokens that the model sees at once; by default what the run's configuration says.
+            stride: tokens that the window moves by, for a causal model; by default the run's, or if a window
+                is given half of it, all but one token of one that is longer than the training rows.
+            memory: tokens before the window that the blocks of a causal model read; by default the run's.
+            bins: where ranges of context begin, besides 1: a causal model is scored in each. By default they
+                begin at the training length, twice as much, and so on, where the window is longer.
+            reading: how to read long rows, see `Reading.of`; by default as the model does.
+
+        Returns:
+            Loss, perplexity and number of tokens. Where the window is longer than the training rows, the
+            report also has the loss of the same tokens in windows of the training length.
+
+        Raises:
+            DataError: if the run, a file, the window or the bins are not what they must be.
+            PositionError: if the window is longer than learned positions reach, or the position model has no
+                use for a memory.
+        """
+        return self.perplexity(
+            run, source, window=window, stride=stride, memory=memory, edges=bins, reading=reading
+        ).measurement
+
+    def perplexity(
+        self,
+        run: str | Path,
+        source: Any,
+        *,
+        window: int | None = None,
+        stride: int | None = None,
+        memory: int | None = None,
+        edges: Sequence[int] = (),
+        reading: Any = None,
+    ) -> Score:
+        """Return what `evaluate` finds with its ranges of context."""
+        check_edges(edges)
+        model, tokenizer, settings = self.load(run)
+        read_by(model, reading)
+        texts = read_documents(source, settings.data.documents)
+        block, (wide, _, held) = settings.data.block, windows_of(settings, window, stride, memory)
+        if edges and (held or settings.objective != "causal"):
+            raise DataError(f"bins {list(edges)}: only a causal model without a memory is scored by context")
+        score, found, near = _losses(model, tokenizer, settings, texts, window, stride, memory)
+        starts = edges or (doubling(block, wide) if near is not None else ())
+        return replace(score, ranges=ranges(found, near, starts, wide)) if starts else score
+
+    def measure(
+        self,
+        run: str | Path,
+        source: str | list[str],
+        window: int | None = None,
+        stride: int | None = None,
+        edges: tuple[int, ...] = (),
+    ) -> Measurement:
+        """Return the loss of a run's final model on a text, row by row; see `evaluate` for the arguments.
+
+        A row is a window of a causal model, and a packed row of a masked one; its length is the number of its
+        tokens that are predicted, and the position of a loss is that of its token in the row. With edges, an
+        example is the part of a window whose tokens have read as many before them as a range says; its length
+        is the least of these numbers.
+
+        Where the window is longer than the training rows, "excess" is the loss less that of the same tokens
+        in windows of the training length.
+        """
+        model, tokenizer, settings = self.load(run)
+        texts = read_documents(source, settings.data.documents)
+        total, found, near = _losses(model, tokenizer, settings, texts, window, stride)
+        ordered = reads_in_order(settings) and bool(edges)
+        part = np.searchsorted(edges, found.contexts, side="right") if ordered else np.zeros_like(found.rows)
+        first, sums = summed(
+            found.rows * (len(edges) + 1) + part, found.nats, *([] if near is None else [near.nats])
+        )
+        tokens = sums[:, -1]
+        statistics = {"loss": np.stack([sums[:, 0], tokens], axis=1)}
+        if near is not None:
+            statistics["excess"] = np.stack([sums[:, 0] - sums[:, 1], tokens], axis=1)
+        return replace(
+            total.measurement,
+            lengths=found.contexts[first] if ordered else tokens.astype(np.int64),
+            statistics=statistics,
+            position_nats=np.bincount(found.places, weights=found.nats),
+            position_tokens=np.bincount(found.places),
+        )
+
+    def lengths(self, settings: LanguageModelingSettings) -> str:
+        return "tokens read before" if reads_in_order(settings) else "predicted tokens of a row"
+
+    def check_test(self, settings: LanguageModelingSettings, **test: Any) -> None:
+        wide, _, held = windows_of(settings, test.get("window"), test.get("stride"))
+        read_documents(test["source"], settings.data.documents)
+        what = f"the window {'and memory have' if held else 'has'} {wide + held}"
+        settings.model.check_reach(wide + held, what)
+
+
+def reads_in_order(settings: LanguageModelingSettings) -> bool:
+    """Return whether a test reads windows of a causal model without a memory, whose tokens have a context."""
+    return settings.objective == "causal" and not windows_of(settings)[2]
+
+
+def scorer(
+    settings: LanguageModelingSettings,
+    tokenizer: Any,
+    texts: Texts,
+    window: int | None = None,
+    stride: int | None = None,
+    memory: int | None = None,
+) -> Callable[..., Score]:
+    """Return what scores a model on a text; see `LanguageModeling.evaluate` for the arguments.
+
+    Raises:
+        DataError: if window, stride or memory is too small, the stride not below the window, or there is a
+            memory beside a stride or for a masked model.
+    """
+    asked = settings.evaluation
+    wide, step, held = windows_of(settings, window, stride, memory)
+    documents, begin = encode_documents(tokenizer, texts), begin_id(tokenizer)
+    batch = asked.max_tokens
+    if held:
+        return functools.partial(
+            remembering_score, documents=documents, window=wide, memory=held, begin=begin, max_tokens=batch
+        )
+    if settings.objective == "causal":
+        return functools.partial(
+            causal_score, documents=documents, window=wide, stride=step, begin=begin, max_tokens=batch
+        )
+    rows = Rows(documents, wide, begin=begin, pack=settings.data.pack)
+    return functools.partial(
+        masked_score,
+        rows=rows,
+        masking=settings.masking,
+        tokenizer=tokenizer,
+        seed=asked.seed,
+        max_tokens=batch,
+    )
+
+
+def windows_of(
+    settings: LanguageModelingSettings,
+    window: int | None = None,
+    stride: int | None = None,
+    memory: int | None = None,
+) -> tuple[int, int, int]:
+    """Return window, stride and memory of a measurement; see `scorer`."""
+    asked = settings.evaluation
+    try:
+        if window is not None:
+            asked = replace(asked, window=window, stride=stride)
+        elif stride is not None:
+            asked = replace(asked, stride=stride)
+        if memory is not None:
+            asked = replace(asked, memory=memory)
+        wide, step = asked.windows(settings.data.block)
+        held = settings.data.memory if asked.memory is None else asked.memory
+        if held and settings.objective != "causal":
+            raise ValueError(f"memory is {held}; a masked language model has none")
+        if stride is not None and (held or settings.objective != "causal"):
+            why = f"with a memory of {held} tokens there is none" if held else "a masked model has none"
+            raise ValueError(f"stride is {stride}; {why}")
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    return wide, step, held
+
+
+def _losses(
+    model: LanguageModel,
+    tokenizer: Any,
+    settings: LanguageModelingSettings,
+    texts: Texts,
+    window: int | None = None,
+    stride: int | None = None,
+    memory: int | None = None,
+) -> tuple[Score, Losses, Losses | None]:
+    """Score a text, and again in windows of the training length where those of a causal model are longer."""
+    score, found = losses(scorer(settings, tokenizer, texts, window, stride, memory), model)
+    wide, _, held = windows_of(settings, window, stride, memory)
+    if held or settings.objective != "causal" or wide <= settings.data.block:
+        return score, found, None
+    return score, found, losses(scorer(settings, tokenizer, texts, settings.data.block), model)[1]

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from floater.tasks.bpe import BOS, encode
+from floater.errors import DataError
+from floater.tasks.bpe import BOS, MASK, encode
 from floater.tasks.language_modeling.settings import Masking
-from floater.tasks.text import DataError, read_lines
+from floater.tasks.text import read_lines
 from floater.transformer.outputs import IGNORED
 
-MASK = "<mask>"
 Example = dict[str, Any]
 Document = list[np.ndarray]
 

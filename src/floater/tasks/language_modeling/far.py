@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from floater.errors import DataError
 from floater.tasks.language_modeling.score import Range, Row, Score
 from floater.tasks.measurement import Array
-from floater.tasks.text import DataError
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from floater.errors import DataError
 from floater.tasks.language_modeling.data import (
     Document,
     Example,
@@ -24,13 +25,12 @@ from floater.tasks.language_modeling.data import (
     masked_batch,
     stream_batch,
 )
-from floater.tasks.language_modeling.head import logits_at
 from floater.tasks.language_modeling.settings import Masking
-from floater.tasks.measurement import perplexity
-from floater.tasks.run import evaluating
-from floater.tasks.text import DataError
+from floater.tasks.measurement import Measurement, perplexity
 from floater.training import TokenBatchSampler
+from floater.training.run import evaluating
 from floater.transformer import FloaterForCausalLM
+from floater.transformer.head import logits_at
 from floater.transformer.memory import Memory
 from floater.transformer.outputs import IGNORED
 
@@ -94,6 +94,11 @@ class Score:
         """Loss, perplexity and tokens, rounded for a log."""
         loss, perplexity = round(self.loss, 4), round(self.perplexity, 3)
         return {"loss": loss, "perplexity": perplexity, "tokens": self.tokens}
+
+    @property
+    def measurement(self) -> Measurement:
+        """The score as one of any task."""
+        return Measurement(scores=self.metrics, report=str(self))
 
     def __str__(self) -> str:
         """The score for a person, with a table of the ranges.

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from floater.tasks.bpe import BYTES, SPECIALS
-from floater.tasks.settings import Model, Optimisation, check_flow, check_numbers
+from floater.tasks.settings import Model, RunSettings, check_block
+from floater.training.settings import check_numbers
 from floater.transformer.memory import check_memory
 
 
@@ -109,32 +110,26 @@ class Evaluation:
         return window, stride
 
 
-@dataclass(frozen=True)
-class LanguageModelingSettings:
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelingSettings(RunSettings):
     """A language modelling run.
 
     Attributes:
-        run: directory for the configuration, vocabulary, log, checkpoints and final model.
-        task: "language_modeling".
         objective: "causal" predicts each token from those before it, "masked" some from all others.
         data: where the text comes from, and how it is cut.
-        model: the Transformer and its position model.
         masking: which tokens a masked language model predicts.
-        training: optimisation.
         evaluation: how perplexity is measured.
     """
 
-    run: str
-    data: Data
     task: Literal["language_modeling"] = "language_modeling"
+    data: Data
     objective: Literal["causal", "masked"] = "causal"
     model: Model = field(default_factory=Model)
     masking: Masking = field(default_factory=Masking)
-    training: Optimisation = field(default_factory=Optimisation)
     evaluation: Evaluation = field(default_factory=Evaluation)
 
     def __post_init__(self) -> None:
-        check_flow(self.model, self.training)
+        super().__post_init__()
         window, _ = self.evaluation.windows(self.data.block)
         position = self.model.position_model()
         bound, memory = position.bound, self.data.memory
@@ -156,8 +151,4 @@ class LanguageModelingSettings:
                     f"{name} is {tokens}, but '{self.model.position}' has {bound} positions; "
                     "raise model.max_length"
                 )
-        if self.training.batch_size is None and self.data.block > self.training.max_tokens:
-            raise ValueError(
-                f"data.block is {self.data.block}, more than a batch, training.max_tokens "
-                f"{self.training.max_tokens}"
-            )
+        check_block("data.block", self.data.block, self.training)

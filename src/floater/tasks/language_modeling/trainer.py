@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 from transformers import (
@@ -22,52 +22,27 @@ from floater.tasks.language_modeling.data import (
     masked_batch,
     stream_batch,
 )
-from floater.tasks.language_modeling.head import has_head, head_at
-from floater.tasks.language_modeling.score import Score
-from floater.tasks.language_modeling.settings import Masking
-from floater.tasks.settings import Optimisation
-from floater.tasks.trainer import TaskTrainer
 from floater.training import smoothed_loss
+from floater.training.run_trainer import RunTrainer
+from floater.transformer.head import has_head, head_at
 from floater.transformer.memory import Memory
 from floater.transformer.outputs import IGNORED
 
 
-class Settings(Protocol):
-    """The settings of a task that predicts tokens; the objective is "causal" or "masked"."""
-
-    @property
-    def objective(self) -> str: ...
-
-    @property
-    def masking(self) -> Masking: ...
-
-    @property
-    def training(self) -> Optimisation: ...
-
-
-class LanguageModelTrainer(TaskTrainer):
-    """A `TaskTrainer` that masks anew in each epoch, or predicts next tokens, with or without a memory.
+class LanguageModelTrainer(RunTrainer):
+    """A `RunTrainer` that masks anew in each epoch, or predicts next tokens, with or without a memory.
 
     The memory begins anew at each epoch and each checkpoint, so that a resumed run ends as a whole one.
 
     Args:
-        settings: of the run.
+        settings: of a run that predicts tokens; its `objective` is "causal" or "masked".
         tokenizer: the vocabulary, with <mask> for a masked objective.
-        score: measures a model on the validation text.
         memory: tokens that the blocks remember.
-        **kwargs: as for `TaskTrainer`.
+        **kwargs: as for `RunTrainer`.
     """
 
-    metric, greater = "loss", False
-
     def __init__(
-        self,
-        *,
-        settings: Settings,
-        tokenizer: PreTrainedTokenizerFast,
-        score: Callable[[Any], Score],
-        memory: int = 0,
-        **kwargs: Any,
+        self, *, settings: Any, tokenizer: PreTrainedTokenizerFast, memory: int = 0, **kwargs: Any
     ) -> None:
         causal = settings.objective == "causal"
         self.memory = Memory(memory) if memory else None
@@ -75,14 +50,17 @@ class LanguageModelTrainer(TaskTrainer):
         if self.memory is not None:
             loss, collator = smoothed_loss(0.0), self._streams
             kwargs["callbacks"] = [Forget(self.memory)]
-        super().__init__(training=settings.training, compute_loss_func=loss, data_collator=collator, **kwargs)
+        self.settings, self.tokenizer = settings, tokenizer
+        super().__init__(
+            training=settings.training,
+            metric="loss",
+            greater=False,
+            compute_loss_func=loss,
+            data_collator=collator,
+            **kwargs,
+        )
         if self.memory is not None:
             self._loss_shifts_labels = False  # a stream's first label counts: it is that of the first logits
-        self.settings, self.tokenizer, self.score = settings, tokenizer, score
-
-    def validation(self, model: Any) -> dict[str, float]:
-        """Loss and perplexity of the validation text."""
-        return self.score(model).metrics
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss of a batch, after what the memory holds of those before it."""

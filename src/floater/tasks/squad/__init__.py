@@ -1,18 +1,173 @@
 """SQuAD 1.1 and 2.0: spans that answer questions, or none (Rajpurkar et al. 2016, 2018)."""
 
-from floater.tasks.squad.data import Question, read_squad
-from floater.tasks.squad.score import exact_match, f1, score
-from floater.tasks.squad.settings import SquadSettings
-from floater.tasks.squad.train import evaluate, predict, train
+from __future__ import annotations
 
-__all__ = [
-    "Question",
-    "SquadSettings",
-    "evaluate",
-    "exact_match",
-    "f1",
-    "predict",
-    "read_squad",
-    "score",
-    "train",
-]
+import json
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from transformers import AutoModelForQuestionAnswering
+
+from floater.errors import DataError
+from floater.tasks.corpora.squad import Question, Questions, read_squad
+from floater.tasks.finetuning import Features, FineTuning, FineTuningSettings, Head
+from floater.tasks.measurement import Measurement
+from floater.tasks.registry import register
+from floater.tasks.squad.features import Windows, read_answers, windows, with_threshold
+from floater.tasks.squad.score import score
+from floater.tasks.task import Splits
+from floater.training.settings import check_numbers
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Data:
+    """The questions, and how a context is cut into windows.
+
+    Attributes:
+        train: a file of SQuAD 1.1 or 2.0; FILE[a:b] takes its articles from number a up to but without b.
+        valid: the same, with other questions.
+        max_length: tokens of a window: the question, a part of the context and special tokens.
+        stride: tokens of the context that two neighbouring windows share.
+        max_question: tokens of a question; longer ones are truncated, and this is logged.
+    """
+
+    train: str
+    valid: str
+    max_length: int = 384
+    stride: int = 128
+    max_question: int = 64
+
+    def __post_init__(self) -> None:
+        check_numbers(self, max_length=8, stride=0, max_question=1)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How answers are read out of the model's logits.
+
+    Attributes:
+        max_tokens: of an answer.
+        threshold: no answer is given where its score is above the best span's by more than this; null
+            always answers, as SQuAD 1.1 wants.
+    """
+
+    max_tokens: int = 30
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(self, max_tokens=1)
+        if self.threshold is not None and math.isnan(self.threshold):
+            raise ValueError("threshold is nan; it must be a number")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquadSettings(FineTuningSettings):
+    """A SQuAD run.
+
+    Attributes:
+        data: the questions.
+        answers: how answers are read out of the model's logits.
+    """
+
+    task: Literal["squad"] = "squad"
+    data: Data
+    answers: Answers = field(default_factory=Answers)
+
+
+@register("squad")
+class Squad(FineTuning):
+    """Extractive question answering over windows of a context."""
+
+    Settings = SquadSettings
+    HEAD = Head(AutoModelForQuestionAnswering)
+    metric = "f1"
+
+    def read(self, settings: SquadSettings) -> Splits:
+        data = settings.data
+        learned, valid = _labelled(data.train), _labelled(data.valid).questions
+        both = {question.id for question in learned.questions} & {question.id for question in valid}
+        if both:
+            raise DataError(
+                f"{len(both):,} questions of {data.valid} are in {data.train}, too, such as {min(both)}"
+            )
+        bad = set(learned.mismatched)
+        questions = [question for question in learned.questions if question.id not in bad]
+        if not questions:
+            raise DataError(f"{data.train}: no answer stands in its context where the file says")
+        if bad:
+            logger.info(
+                "%s training answers do not stand in their context; questions left out: %s",
+                f"{len(bad):,}",
+                _first(learned.mismatched),
+            )
+        return Splits(questions, valid)
+
+    def read_source(self, settings: Any, source: str, *, labelled: bool) -> list[Question]:
+        return (_labelled(source) if labelled else read_squad(source)).questions
+
+    def features(self, settings: Any, tokenizer: Any, examples: list[Question], training: bool) -> Windows:
+        data = settings.data
+        found = windows(
+            tokenizer,
+            examples,
+            max_length=data.max_length,
+            stride=data.stride,
+            max_question=data.max_question,
+            labelled=training,
+        )
+        if training:
+            answered = {i for i, question in enumerate(examples) if question.start is not None}
+            if lost := sorted(answered - found.whole):
+                logger.info(
+                    "%s training answers are whole in no window and are learned as none: %s",
+                    f"{len(lost):,}",
+                    _first([examples[i].id for i in lost]),
+                )
+        return found
+
+    def answer(self, settings: Any, features: Features, logits: Sequence[np.ndarray]) -> Measurement:
+        assert isinstance(features, Windows)
+        questions, threshold = features.source, settings.answers.threshold
+        texts, no_answer = read_answers(features, logits, questions, settings.answers.max_tokens)
+        answers = with_threshold(texts, no_answer, threshold)
+        found = score(questions, answers)
+        if threshold is not None:
+            best = score(questions, texts, no_answer)
+            found = replace(found, best_exact=best.best_exact, best_f1=best.best_f1)
+        lines = [json.dumps(answers, ensure_ascii=False)]
+        return Measurement(scores=found.metrics, report=str(found), lines=lines)
+
+    def changed(self, settings: Any, **changes: Any) -> Any:
+        given = {name: value for name, value in changes.items() if value is not None}
+        return replace(settings, answers=replace(settings.answers, **given))
+
+    def evaluate(self, run: str | Path, source: str, *, threshold: float | None = None) -> Measurement:
+        """Score the final model of a run on the questions of a file.
+
+        Args:
+            run: a finished run directory.
+            source: a file of SQuAD, or a part of it (see `read_squad`).
+            threshold: for no answer, instead of the run's.
+
+        Raises:
+            DataError: if the run or the file is not what it must be, or a question has no known answer.
+        """
+        return self._answered(run, source, labelled=True, threshold=threshold)
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+
+
+def _labelled(source: str) -> Questions:
+    found = read_squad(source)
+    if not found.labelled:
+        raise DataError(f"{source}: there are questions without 'answers' and without 'is_impossible'")
+    return found

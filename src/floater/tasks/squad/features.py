@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from floater.errors import DataError
+from floater.tasks.corpora.squad import Question
 from floater.tasks.finetuning.features import LABEL, Features, Row
-from floater.tasks.squad.data import Question
-from floater.tasks.squad.settings import Answers
-from floater.tasks.text import DataError
 
 
 class Window(NamedTuple):
@@ -30,17 +29,16 @@ class Window(NamedTuple):
     null: int
 
 
-@dataclass(frozen=True)
-class Windows:
+@dataclass
+class Windows(Features):
     """Encoded windows, and what they are of."""
 
-    features: Features
-    windows: list[Window]
+    windows: list[Window] = field(default_factory=list)
 
     @property
     def whole(self) -> set[int]:
         """The numbers of the questions whose answer is whole in some window, where windows have labels."""
-        pairs = zip(self.features.rows, self.windows, strict=True)
+        pairs = zip(self.rows, self.windows, strict=True)
         return {window.question for row, window in pairs if row[LABEL][0] != window.null}
 
 
@@ -63,7 +61,7 @@ def windows(
         questions: with labels, those whose answer stands where it should.
         max_length: tokens of a window, with the question.
         stride: tokens that two neighbouring windows share.
-        max_question: tokens of a question; `features.cut` counts those that lose their end.
+        max_question: tokens of a question; `cut` counts those that lose their end.
         labelled: whether to give labels.
 
     Raises:
@@ -100,11 +98,11 @@ def windows(
         if labelled:
             row[LABEL] = _span(questions[number], found[-1])
         rows.append(row)
-    return Windows(Features(rows, cut, "data.max_question"), found)
+    return Windows(rows, cut, "data.max_question", windows=found)
 
 
 def read_answers(
-    found: Windows, logits: Sequence[np.ndarray], questions: Sequence[Question], answers: Answers
+    found: Windows, logits: Sequence[np.ndarray], questions: Sequence[Question], max_tokens: int
 ) -> tuple[dict[str, str], dict[str, float]]:
     """The best span of each question, and how much rather there is no answer.
 
@@ -115,7 +113,7 @@ def read_answers(
         found: the windows.
         logits: (2, T) of start and end, of each window.
         questions: that the windows are of.
-        answers: the longest answer.
+        max_tokens: of an answer.
 
     Returns:
         By id the text of the best span, and the score of no answer less that of the span.
@@ -130,7 +128,7 @@ def read_answers(
             continue  # a context without a token has no span
         apart = places[None, :] - places[:, None]
         sums = start[places][:, None] + end[places][None, :]
-        sums[(apart < 0) | (apart >= answers.max_tokens)] = -np.inf
+        sums[(apart < 0) | (apart >= max_tokens)] = -np.inf
         i, j = np.unravel_index(sums.argmax(), sums.shape)
         if sums[i, j] > best[number][0]:
             text = context[window.offsets[places[i], 0] : window.offsets[places[j], 1]]

@@ -1,18 +1,271 @@
 """Translation: train on aligned text, translate, score."""
 
-from floater.tasks.translation.decode import CutTranslation, translate
-from floater.tasks.translation.run import load_run
-from floater.tasks.translation.score import Evaluation, evaluate
-from floater.tasks.translation.settings import Decoding, TranslationSettings
-from floater.tasks.translation.train import train
+from __future__ import annotations
 
-__all__ = [
-    "CutTranslation",
-    "Decoding",
-    "Evaluation",
-    "TranslationSettings",
-    "evaluate",
-    "load_run",
-    "train",
-    "translate",
-]
+import logging
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from floater.errors import DataError
+from floater.positions import Positions
+from floater.tasks.bpe import load_bpe, train_bpe
+from floater.tasks.corpora import cldr
+from floater.tasks.measurement import (
+    Measurement,
+    positions,
+    signature,
+    text_statistics,
+    tokenised_statistics,
+)
+from floater.tasks.registry import register
+from floater.tasks.scores import bleu_by_length, score
+from floater.tasks.task import Collate, Prepared, Splits, Task
+from floater.tasks.text import Pairs, read_pairs
+from floater.tasks.translation.data import TokenPairs, collate, load_corpus
+from floater.tasks.translation.decode import CutTranslation, translate, translate_and_count
+from floater.tasks.translation.settings import Decoding, TranslationSettings
+from floater.tasks.translation.validation import token_losses, validate
+from floater.tasks.translation.warm import warm_started
+from floater.training.run import MODEL, VOCABULARY, inside, load_model, read_by
+from floater.transformer import FloaterForConditionalGeneration, encoder_decoder
+
+__all__ = ["CutTranslation", "Decoding", "Translation", "TranslationSettings", "translate"]
+logger = logging.getLogger(__name__)
+
+
+@register("translation")
+class Translation(Task):
+    """Translation by an encoder-decoder, validated by BLEU."""
+
+    Settings = TranslationSettings
+    metric, example, output = "bleu", "pair", "translations"
+    shorten = ", or leave long pairs out with data.max_tokens"
+
+    def read(self, settings: TranslationSettings) -> Splits:
+        self.check(settings)
+        return Splits(*load_corpus(settings.data))
+
+    def make_processor(self, settings: TranslationSettings, train: Pairs) -> PreTrainedTokenizerFast:
+        """Return the joint vocabulary of the warm start, the one given, or a new one.
+
+        Raises:
+            DataError: if one cannot be read, or the one given is not that of the warm start.
+        """
+        start, data = settings.training.warm_start, settings.data
+        if start is not None and not (inside(Path(start), MODEL) / "config.json").is_file():
+            raise DataError(f"{start} holds no trained model, which training.warm_start needs")
+        named = [Path(path) for path in (start, data.vocabulary) if path is not None]
+        found = [load_bpe(inside(path, VOCABULARY, MODEL)) for path in named]
+        if len({tokenizer.backend_tokenizer.to_str() for tokenizer in found}) > 1:
+            raise DataError(
+                f"data.vocabulary, {data.vocabulary}, is not that of training.warm_start, {start}; leave "
+                "it out"
+            )
+        return found[0] if found else train_bpe([*train.source, *train.target], data.vocabulary_size)
+
+    def encode(self, settings: Any, processor: Any, examples: Pairs, *, training: bool = False) -> TokenPairs:
+        most = settings.data.max_tokens if training else None
+        found = TokenPairs(examples, processor, most)
+        if found.dropped:
+            logger.info("%s training pairs of more than %s tokens left out", f"{found.dropped:,}", most)
+        return found
+
+    def kind(self, settings: Any) -> Any:
+        return encoder_decoder
+
+    def build(self, settings: Any, processor: Any, train: TokenPairs) -> FloaterForConditionalGeneration:
+        config, start = settings.model.config(len(processor)), settings.training.warm_start
+        if start is None:
+            return encoder_decoder(config)
+        with torch.random.fork_rng():
+            trained, _ = load_model(encoder_decoder, start, "cpu", read=load_bpe)
+        return warm_started(config, trained, start)
+
+    def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
+        def batch(examples: Sequence[Any]) -> dict[str, Any]:
+            made: dict[str, Any] = collate(examples, pad=processor.pad_token_id)
+            return made | model.training_inputs(made["labels"])
+
+        return batch
+
+    def check_model(self, settings: Any, model: Any, processor: Any, examples: Any, name: str) -> None:
+        """Check that the pairs fit into learned positions and below the horizon of random times.
+
+        Raises:
+            DataError: if a pair does not fit.
+        """
+        table, times = model.encoder.position.bound, model.encoder.times
+        horizon = None if times is None or name != "training" else times.horizon
+        for bound, what in (
+            (table, "the learned positions of model.max_length"),
+            (horizon, "the horizon of random times, times.max_scale x model.max_length"),
+        ):
+            longest = max(examples.lengths)
+            if bound is not None and longest > bound:
+                raise DataError(
+                    f"a {name} pair has {longest} tokens, more than {what}, {bound}; raise that"
+                    + self.shorten * (name == "training")
+                )
+
+    def check(self, settings: TranslationSettings) -> None:
+        given = replace(
+            Positions.arange(8), token=torch.zeros(1, 8, dtype=torch.long), target_length=torch.tensor([8])
+        )
+        for site in ("self", "decoder", "memory"):
+            settings.model.position_model(site).prepare(given)
+
+    def summary(self, prepared: Prepared) -> str:
+        return f"{len(prepared.processor):,} tokens in the joint vocabulary"
+
+    def score(self, settings: Any, model: Any, processor: Any, examples: TokenPairs) -> Measurement:
+        return validate(model, processor, examples, settings.decoding)
+
+    def validate(self, prepared: Prepared) -> Measurement:
+        """Score the validation pairs with the beam of the validation; log a few translations."""
+        training, pairs = prepared.settings.training, prepared.valid.pairs
+        search = Decoding(beam=training.validate_beam)
+        found = validate(prepared.model, prepared.processor, prepared.valid, search)
+        shown = list(zip(pairs.source, pairs.target, found.lines, strict=True))[: training.samples]
+        for source, reference, translation in shown:
+            logger.info(
+                "  source      %s\n  reference   %s\n  translation %s", source, reference, translation
+            )
+        kept = {name: value for name, value in found.scores.items() if name != "cut_translations"}
+        return replace(found, scores=kept)
+
+    def final(self, prepared: Prepared) -> dict[str, Any]:
+        settings = prepared.settings
+        if settings.training.validate_every == "never":
+            return {}
+        return self.score(settings, prepared.model, prepared.processor, prepared.valid).scores
+
+    def evaluate(  # type: ignore[override] # nothing is scored without a reference
+        self,
+        run: str | Path,
+        source: Any,
+        *,
+        reference: str | Path,
+        language: str | None = None,
+        bins: Sequence[int] = (),
+        reading: Any = None,
+        decoding: Decoding | None = None,
+    ) -> Measurement:
+        """Translate a test set with the final model of a run and score it.
+
+        Args:
+            run: a finished run directory, or a saved model.
+            source: source sentences, one a line.
+            reference: their translations.
+            language: of the references; by default the run's target language.
+            bins: bounds of the bins of source length, in words between spaces; none for no bins.
+            reading: how to read long sentences, see `Reading.of`; by default as the model does.
+            decoding: by default what the run's configuration says.
+
+        Returns:
+            BLEU, chrF and tokenised BLEU with their signatures, a report with the bins, and the translations.
+
+        Raises:
+            DataError: if the run or a file is not what it must be.
+            PositionError: if a source line is longer than learned positions reach, or the model cannot read
+                so.
+        """
+        pairs = read_pairs(source, reference, skip_empty=False)
+        model, tokenizer, settings = self.load(run)
+        if language is None and settings is not None:
+            language = settings.data.target
+        read_by(model, reading)
+        hypotheses = translate(model, tokenizer, pairs.source, decoding or decoding_of(settings))
+        scores = score(hypotheses, pairs.target, language=language)
+        lines = [str(scores)]
+        lengths = [len(line.split()) for line in pairs.source]
+        for part in bleu_by_length(hypotheses, pairs.target, lengths, bins) if bins else ():
+            bounds = f"{part.low} to {part.high - 1} words" if part.high else f"{part.low} words and more"
+            numbers = "-" if part.bleu is None else f"BLEU {part.bleu:.2f}  chrF {part.chrf:.2f}"
+            lines.append(f"{bounds:<22} {part.count:>6} lines  {numbers}")
+        found = {"bleu": scores.bleu, "chrf": scores.chrf, "tokenised_bleu": scores.tokenised_bleu}
+        signatures = {name: getattr(scores, f"{name.removesuffix('_bleu')}_signature") for name in found}
+        return Measurement(
+            scores={name: value for name, value in found.items() if value is not None},
+            signatures=signatures,
+            report="\n".join(lines),
+            lines=hypotheses,
+        )
+
+    def translator(self, run: str | Path, reading: Any = None) -> Callable[[Sequence[str]], list[str]]:
+        """Return what translates lines with the final model of a run, as `translate` does."""
+        model, tokenizer, settings = self.load(run)
+        read_by(model, reading)
+        return lambda lines: translate(model, tokenizer, lines, decoding_of(settings))
+
+    def measure(
+        self, run: str | Path, source: str | Path, reference: str | Path, token: str = cldr.TOKEN
+    ) -> Measurement:
+        """Return BLEU, chrF and loss of a run's final model on a test set, sentence by sentence.
+
+        Tokenised BLEU, too, where Moses knows the target language. Lengths are those of the source in words
+        and punctuation marks, before BPE; the position of a loss is that of its token in the reference.
+
+        Args:
+            run: a finished run directory.
+            source: source sentences, one a line, plain or .gz.
+            reference: their translations.
+            token: regular expression of a word or a punctuation mark.
+
+        Raises:
+            DataError: if the run or a file is not what it must be.
+            PositionError: if a source line is longer than learned positions reach.
+        """
+        pairs = read_pairs(source, reference)
+        model, tokenizer, settings = self.load(run)
+        hypotheses, cut = translate_and_count(model, tokenizer, pairs.source, decoding_of(settings))
+        nats: list[np.ndarray] = [np.zeros(0)] * len(hypotheses)
+        for indices, losses, there in token_losses(model, TokenPairs(pairs, tokenizer), tokenizer):
+            for index, row, known in zip(indices, losses.cpu(), there.cpu(), strict=True):
+                nats[index] = row[known].double().numpy()
+        sums, counts = positions(nats)
+        notes = []
+        if cut:
+            notes.append(f"{cut} of {len(hypotheses)} translations reached the longest output and were cut")
+        if pairs.skipped:
+            notes.append(f"{pairs.skipped} pairs with an empty side were left out")
+        statistics = text_statistics(hypotheses, pairs.target)
+        signatures = {name: signature(name) for name in statistics}
+        with suppress(ValueError):  # Moses does not know the language
+            found = tokenised_statistics(hypotheses, pairs.target, settings.data.target)
+            statistics["tokenised_bleu"], signatures["tokenised_bleu"] = found
+        return Measurement(
+            lengths=np.array([len(re.findall(token, line)) for line in pairs.source]),
+            statistics=statistics | {"loss": np.array([[row.sum(), len(row)] for row in nats])},
+            position_nats=sums,
+            position_tokens=counts,
+            lines=hypotheses,
+            notes=notes,
+            signatures=signatures,
+        )
+
+    def lengths(self, settings: TranslationSettings) -> str:
+        return "words and punctuation marks of the source"
+
+    def check_test(self, settings: TranslationSettings, **test: Any) -> None:
+        source, reference, token = test["source"], test["reference"], test.get("token", cldr.TOKEN)
+        try:
+            re.compile(token)
+        except re.error as error:
+            raise DataError(f"token {token!r} is no regular expression: {error}") from None
+        pairs = read_pairs(source, reference)
+        for path, lines in ((source, pairs.source), (reference, pairs.target)):
+            words = max(len(line.split()) for line in lines)
+            settings.model.check_reach(words + 1, f"the longest line of {path} has {words} words and an end")
+
+
+def decoding_of(settings: TranslationSettings | None) -> Decoding:
+    """Return how a run translates; a saved model that is no run has the defaults."""
+    return Decoding() if settings is None else settings.decoding

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -11,30 +11,23 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from floater.tasks import cldr
+from floater.errors import DataError, first_line
 from floater.tasks.bpe import encode
-from floater.tasks.text import DataError, Pairs, first_line, read_pairs
+from floater.tasks.corpora import cldr
+from floater.tasks.text import Pairs, read_pairs
 from floater.tasks.translation.settings import Data
 from floater.transformer.outputs import IGNORED
 
+logger = logging.getLogger(__name__)
 Row = Sequence[int] | np.ndarray
 Example = dict[str, Row]
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """Training and validation pairs."""
-
-    train: Pairs
-    valid: Pairs
-
-
-def load_corpus(data: Data, say: Callable[[str], None] = print) -> Corpus:
-    """Read, download or make the sentences that the settings name.
+def load_corpus(data: Data) -> tuple[Pairs, Pairs]:
+    """Read, download or generate the sentences that the settings name, and log their numbers.
 
     Args:
         data: the settings.
-        say: told how many pairs there are and how many were skipped.
 
     Returns:
         Training and validation pairs.
@@ -43,22 +36,20 @@ def load_corpus(data: Data, say: Callable[[str], None] = print) -> Corpus:
         DataError: see `floater.tasks.text.read_pairs`.
     """
     if data.builtin:
-        corpus = _builtin_pairs(data)
+        train, valid = _builtin_pairs(data)
     elif data.dataset:
         name, config, languages = data.dataset, data.dataset_config, (data.source, data.target)
-        corpus = Corpus(*(hub_pairs(name, config, split, *languages) for split in ("train", "validation")))
+        train, valid = (hub_pairs(name, config, split, *languages) for split in ("train", "validation"))
     else:
-        corpus = Corpus(
-            train=_file_pairs(data.train_source, data.train_target),
-            valid=_file_pairs(data.valid_source, data.valid_target),
-        )
-    for name, pairs in (("training", corpus.train), ("validation", corpus.valid)):
+        train = _file_pairs(data.train_source, data.train_target)
+        valid = _file_pairs(data.valid_source, data.valid_target)
+    for name, pairs in (("training", train), ("validation", valid)):
         skipped = f"; {pairs.skipped} with an empty side skipped" if pairs.skipped else ""
-        say(f"{len(pairs.source):,} {name} pairs{skipped}")
-    return corpus
+        logger.info("%s %s pairs%s", f"{len(pairs.source):,}", name, skipped)
+    return train, valid
 
 
-def _builtin_pairs(data: Data) -> Corpus:
+def _builtin_pairs(data: Data) -> tuple[Pairs, Pairs]:
     try:
         parts = cldr.split(source=data.source, target=data.target, seed=data.builtin_seed, train=data.builtin)
     except ValueError as error:
@@ -66,7 +57,7 @@ def _builtin_pairs(data: Data) -> Corpus:
     train, valid = (
         Pairs([s for s, _ in parts[name]], [t for _, t in parts[name]], 0) for name in ("train", "valid")
     )
-    return Corpus(train, valid)
+    return train, valid
 
 
 def _file_pairs(source: str | list[str] | None, target: str | list[str] | None) -> Pairs:
@@ -106,7 +97,7 @@ def hub_pairs(dataset: str, config: str | None, split: str, source: str, target:
 
 
 class TokenPairs(Dataset[Example]):
-    """Encoded pairs; `lengths` are the tokens of the longer side, the end token included.
+    """Encoded pairs; `lengths` are the tokens of the longer side, the end token included; `pairs` the text.
 
     Args:
         pairs: sentences.
@@ -134,6 +125,7 @@ class TokenPairs(Dataset[Example]):
             raise DataError(f"no pair is left: all {len(lengths)} are longer than {max_tokens} tokens")
         self.dropped = len(lengths) - len(kept)
         self.lengths = [lengths[i] for i in kept]
+        self.pairs = Pairs([pairs.source[i] for i in kept], [pairs.target[i] for i in kept], pairs.skipped)
         self._sides = [(sources[i], targets[i]) for i in kept]
 
     def __len__(self) -> int:

@@ -13,10 +13,10 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, StoppingCrit
 
 from floater.encodings import PositionError
 from floater.tasks.bpe import encode
-from floater.tasks.run import evaluating
 from floater.tasks.translation.data import source_batch
 from floater.tasks.translation.settings import Decoding
 from floater.training import TokenBatchSampler
+from floater.training.run import evaluating
 from floater.transformer import FloaterForConditionalGeneration
 from floater.transformer.reading import Reading
 

@@ -9,7 +9,7 @@ from typing import Literal
 from floater.encodings import catalogue
 from floater.tasks import settings
 from floater.tasks.bpe import BYTES, SPECIALS
-from floater.tasks.settings import check_flow, check_numbers
+from floater.training.settings import TrainingSettings, check_numbers
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Model(settings.Model):
 
 
 @dataclass(frozen=True)
-class Training(settings.Optimisation):
+class Training(TrainingSettings):
     """Optimisation. Defaults are those of Liu et al. 2020 (their repository) and Vaswani et al. 2017.
 
     Attributes:
@@ -109,28 +109,23 @@ class Decoding:
             raise ValueError(f"length_penalty is {self.length_penalty}; it must be finite")
 
 
-@dataclass(frozen=True)
-class TranslationSettings:
+@dataclass(frozen=True, kw_only=True)
+class TranslationSettings(settings.RunSettings):
     """A translation run.
 
     Attributes:
-        run: directory for the configuration, vocabulary, log, checkpoints and final model.
-        task: "translation".
         data: where the sentences come from.
-        model: the Transformer and its position model.
-        training: optimisation.
         decoding: how translations are searched for.
     """
 
-    run: str
-    data: Data
     task: Literal["translation"] = "translation"
+    data: Data
     model: Model = field(default_factory=Model)
     training: Training = field(default_factory=Training)
     decoding: Decoding = field(default_factory=Decoding)
 
     def __post_init__(self) -> None:
-        check_flow(self.model, self.training)
+        super().__post_init__()
         if not catalogue()[self.model.position].autoregressive:
             for name, beam in (
                 ("decoding.beam", self.decoding.beam),

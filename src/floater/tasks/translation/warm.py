@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from floater.encodings import options
-from floater.tasks.run import fill
-from floater.tasks.text import DataError
+from floater.errors import DataError
+from floater.training.run import fill
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, encoder_decoder
 
 POSITION_PARTS = ("encoder.position.", "decoder.position.", "decoder.memory.")

@@ -1,0 +1,37 @@
+"""What a person can mend: data and directories that cannot be used, each with a message of one line."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import pathlib
+
+Path = str | os.PathLike[str]
+
+
+class DataError(ValueError):
+    """Something is wrong with the data a person gave; the message is one line and says what."""
+
+
+def no_directory(path: Path) -> DataError:
+    """The refusal of a path that leads to no directory, with the nearest one beside it that is there.
+
+    Example:
+        >>> no_directory("/no/such/place")
+        DataError('/no/such/place: there is no such directory')
+    """
+    place = pathlib.Path(path)
+    there = [other.name for other in place.parent.iterdir()] if place.parent.is_dir() else []
+    near = [place.parent / name for name in difflib.get_close_matches(place.name, there)]
+    hint = next((f"; did you mean {other}?" for other in near if other.is_dir()), "")
+    return DataError(f"{path}: there is no such directory{hint}")
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an exception says, or its name.
+
+    Example:
+        >>> first_line(ValueError("\\nwrong\\nin many ways")), first_line(KeyError())
+        ('wrong', 'KeyError')
+    """
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,280 @@
+"""Built-in translation corpus: German, French and English surface text formatted from the CLDR.
+
+The Unicode Common Locale Data Repository, shipped with `babel`, says how each language writes dates, times,
+amounts of money, measures, names of places and languages, and lists of them. A sentence here is one or more
+lists joined by semicolons; the same values formatted in two locales are a pair. Nothing is downloaded.
+Word order differs: "March 5, 2026" is "5. März 2026", "$12.50" is "12,50 $", "3 days ago" is "vor 3 Tagen".
+
+The text is a function of the arguments and of the CLDR release inside the installed `babel`. Every run of
+white space, no-break (U+00A0), narrow no-break (U+202F) and thin (U+2009) spaces included, becomes one space.
+
+Lengths count `tokens`, words and punctuation marks, so that the length bins of Liu et al. (2020), "Learning
+to Encode Position for Transformer with Continuous Dynamical Model", section 4.3, need no trained vocabulary.
+"""
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from random import Random
+
+from floater.tasks.corpora.cldr_items import (
+    CORE,
+    ITEMS,
+    LANGUAGES,
+    Inventory,
+    Pair,
+    Pools,
+    complete,
+    load_babel,
+    pools_of,
+)
+
+__all__ = ["BINS", "CORE", "ITEMS", "LANGUAGES", "Inventory", "Pair", "bin_name", "complete", "pairs"]
+__all__ += ["split", "tokens", "write"]
+
+BINS: tuple[tuple[int, int | None], ...] = ((80, 100), (100, 120), (120, 140), (140, None))
+"""Half-open ranges of source length in tokens: the length bins of Liu et al. (2020), section 4.3."""
+
+_SEPARATOR = {"de": "; ", "en": "; ", "fr": " ; "}
+_LONGEST_LIST = 6
+_PATIENCE = 3000  # draws in a row without a new sentence before a length counts as exhausted
+
+
+TOKEN = r"\w+|[^\w\s]"
+"""Regular expression of a word or a punctuation mark."""
+
+
+def tokens(text: str) -> list[str]:
+    r"""Words and punctuation marks of a text, by the regular expression ``\w+|[^\w\s]``.
+
+    Example:
+        >>> tokens("12,50 $ et l’Inde")
+        ['12', ',', '50', '$', 'et', 'l', '’', 'Inde']
+    """
+    return re.findall(TOKEN, text)
+
+
+def bin_name(low: int, high: int | None) -> str:
+    """Name of a length bin in `split` and in file names.
+
+    Example:
+        >>> [bin_name(*limits) for limits in BINS]
+        ['80_100', '100_120', '120_140', '140_up']
+    """
+    return f"{low}_{'up' if high is None else high}"
+
+
+def pairs(
+    count: int,
+    *,
+    source: str = "en",
+    target: str = "de",
+    seed: int = 0,
+    min_tokens: int = 3,
+    max_tokens: int = 79,
+    mean_tokens: float | None = None,
+    items: Sequence[str] = ITEMS,
+    inventory: Inventory = CORE,
+) -> list[Pair]:
+    """Distinct aligned sentences of the built-in corpus.
+
+    Source lengths follow the most even distribution (of greatest entropy) on the range with the mean asked
+    for. Lists are drawn until the length is reached or nothing drawn fits, so a few sentences end one or two
+    tokens short of their draw, never outside the range. The first pairs do not depend on `count`.
+
+    Args:
+        count: number of pairs.
+        source: source language, one of `LANGUAGES`.
+        target: target language, another of `LANGUAGES`.
+        seed: of the values and of the sentences.
+        min_tokens: least source length in `tokens`, included.
+        max_tokens: greatest source length in `tokens`, included.
+        mean_tokens: mean source length; None for the middle of the range, that is, even lengths.
+        items: kinds of item to list, from `ITEMS`.
+        inventory: what the items are about.
+
+    Returns:
+        list of (source, target): no source sentence twice.
+
+    Raises:
+        ImportError: babel is missing.
+        ValueError: an argument is out of range, or `count` sentences of these lengths cannot be made.
+
+    Example:
+        >>> pairs(2, items=["date", "relative"], max_tokens=6)
+        [('20 weeks ago', 'vor 20 Wochen'), ('2nd quarter 2018', '2. Quartal 2018')]
+    """
+    pools = pools_of(source, target, seed, items, inventory)
+    return _draw(pools, count, f"{seed}/pairs", (min_tokens, max_tokens), mean_tokens, set())
+
+
+def split(
+    *,
+    source: str = "en",
+    target: str = "de",
+    seed: int = 0,
+    train: int = 20_000,
+    valid: int = 200,
+    test: int = 200,
+    mean_tokens: float = 25.0,
+    longest: int = 250,
+    items: Sequence[str] = ITEMS,
+    inventory: Inventory = CORE,
+) -> dict[str, list[Pair]]:
+    """Training, validation and test sentences under 80 tokens, and a test set per bin of longer ones.
+
+    All are made of the same items, so that the long bins differ in length alone. No source sentence occurs
+    twice, within a part or between parts. The test sets do not depend on the sizes of the other parts.
+
+    Args:
+        source: source language, one of `LANGUAGES`.
+        target: target language, another of `LANGUAGES`.
+        seed: of the values and of the sentences.
+        train: number of training pairs, of 3 to 79 source tokens.
+        valid: number of validation pairs, of 3 to 79 source tokens.
+        test: number of pairs of each test set.
+        mean_tokens: mean source length of the parts under 80 tokens; see `pairs`.
+        longest: greatest source length in the last of `BINS`.
+        items: kinds of item to list, from `ITEMS`.
+        inventory: what the items are about.
+
+    Returns:
+        dict: "train", "valid", "test", then "test_" and `bin_name` for each of `BINS`, with even lengths.
+
+    Raises:
+        ImportError: babel is missing.
+        ValueError: as for `pairs`.
+
+    Example:
+        >>> {name: len(part) for name, part in split(train=30, valid=20, test=10).items()}
+        ... # doctest: +NORMALIZE_WHITESPACE
+        {'train': 30, 'valid': 20, 'test': 10,
+         'test_80_100': 10, 'test_100_120': 10, 'test_120_140': 10, 'test_140_up': 10}
+    """
+    pools = pools_of(source, target, seed, items, inventory)
+    taken: set[str] = set()
+
+    def part(name: str, count: int, limits: tuple[int, int], mean: float | None) -> list[Pair]:
+        return _draw(pools, count, f"{seed}/{name}", limits, mean, taken)
+
+    short = (3, BINS[0][0] - 1)
+    tests = {"test": part("test", test, short, mean_tokens)}
+    for low, high in BINS:
+        name = f"test_{bin_name(low, high)}"
+        tests[name] = part(name, test, (low, longest if high is None else high - 1), None)
+    held_out = part("valid", valid, short, mean_tokens)
+    return {"train": part("train", train, short, mean_tokens), "valid": held_out, **tests}
+
+
+def write(
+    directory: str | os.PathLike[str], parts: Mapping[str, Sequence[Pair]], *, source: str, target: str
+) -> dict[str, tuple[Path, Path]]:
+    """Write each part as two aligned UTF-8 text files, one sentence per line: `train.en` and `train.de`.
+
+    Args:
+        directory: made if it is not there; files of the same name are replaced.
+        parts: pairs by part, as from `split`.
+        source: suffix of the source files.
+        target: suffix of the target files.
+
+    Returns:
+        dict: (source file, target file) by part.
+
+    Raises:
+        OSError: the directory or a file cannot be written.
+        ValueError: the suffixes are the same, or a sentence holds a line break.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     paths = write(folder, {"test": [("$3.00", "3,00 $")]}, source="en", target="de")
+        ...     [path.name for path in paths["test"]]
+        ['test.en', 'test.de']
+    """
+    if source == target:
+        raise ValueError(f"source and target must differ, both are {source!r}")
+    broken = [text for part in parts.values() for pair in part for text in pair if "\n" in text]
+    if broken:
+        raise ValueError(f"a sentence is one line, got {broken[0]!r}")
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {name: (folder / f"{name}.{source}", folder / f"{name}.{target}") for name in parts}
+    for name, part in parts.items():
+        for side, path in enumerate(paths[name]):
+            path.write_text("".join(f"{pair[side]}\n" for pair in part), encoding="utf-8", newline="\n")
+    return paths
+
+
+def _draw(
+    pools: Pools, count: int, stream: str, limits: tuple[int, int], mean: float | None, taken: set[str]
+) -> list[Pair]:
+    """`count` pairs whose sources are not in `taken`, to which they are added."""
+    low, high = limits
+    if count < 0:
+        raise ValueError(f"count must be 0 or more, got {count}")
+    if not 1 <= low <= high:
+        raise ValueError(f"token lengths must satisfy 1 <= min <= max, got {low} to {high}")
+    rng, lengths, weights = Random(stream), range(low, high + 1), _cumulative_weights(low, high, mean)
+    made: list[Pair] = []
+    failures = 0
+    while len(made) < count:
+        pair, length = _sentence(pools, rng, rng.choices(lengths, cum_weights=weights)[0])
+        if low <= length and pair[0] not in taken:
+            taken.add(pair[0])
+            made.append(pair)
+            failures = 0
+        elif (failures := failures + 1) == _PATIENCE:
+            raise ValueError(
+                f"made only {len(made)} of {count} distinct sentences of {low} to {high} tokens; "
+                "ask for fewer, a wider range or more kinds of item"
+            )
+    return made
+
+
+def _sentence(pools: Pools, rng: Random, length: int) -> tuple[Pair, int]:
+    """Lists of random items with `length` source tokens or a few less, and their number of tokens."""
+    here: list[str] = []
+    there: list[str] = []
+    room, misses = length, 0
+    format_list = load_babel().lists.format_list
+    while room > 0 and misses < _LONGEST_LIST:
+        pool = rng.choice(pools.kinds)
+        size = rng.randint(1, max(1, min(_LONGEST_LIST, room // 4)))
+        chosen = rng.sample(pool, min(size, len(pool)))
+        style = rng.choice(("standard", "or"))
+        texts = [
+            format_list(side, style, locale)
+            for side, locale in zip(zip(*chosen, strict=True), pools.locales, strict=True)
+        ]
+        cost = len(tokens(texts[0])) + bool(here)
+        if cost > room:
+            misses += 1
+        else:
+            here.append(texts[0])
+            there.append(texts[1])
+            room -= cost
+    separators = [_SEPARATOR[locale.language] for locale in pools.locales]
+    return (separators[0].join(here), separators[1].join(there)), length - room
+
+
+def _cumulative_weights(low: int, high: int, mean: float | None) -> list[float]:
+    """Weights exp(-rate (length - low)), the rate set by bisection so that lengths have this mean."""
+    if mean is None:
+        return list(accumulate(1.0 for _ in range(low, high + 1)))
+    if not low < mean < high:
+        raise ValueError(f"mean_tokens must lie between {low} and {high}, got {mean}")
+
+    def weights(rate: float) -> list[float]:
+        most = max(0.0, rate * (low - high))
+        return [math.exp(-rate * (n - low) - most) for n in range(low, high + 1)]
+
+    slow, fast = -20.0, 20.0
+    for _ in range(60):
+        rate = (slow + fast) / 2
+        w = weights(rate)
+        reached = sum(n * p for n, p in zip(range(low, high + 1), w, strict=True)) / sum(w)
+        slow, fast = (rate, fast) if reached > mean else (slow, rate)
+    return list(accumulate(weights((slow + fast) / 2)))

@@ -1,0 +1,65 @@
+"""Labelled documents in folders, a sentence a line."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from floater.errors import DataError
+from floater.tasks.text import decode_lines, read_lines
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document of sentences.
+
+    Args:
+        id: its path in the folder.
+        label: what it is.
+        sentences: the words of each; none is empty.
+    """
+
+    id: str
+    label: str
+    sentences: list[list[str]]
+
+
+def read_documents(source: str | Path) -> list[Document]:
+    """Read documents, a sentence a line, its words between spaces.
+
+    Args:
+        source: a directory, or a .zip of one, with LABEL/NAME.txt for each document; other files in it are
+            not read, nor are empty lines.
+
+    Returns:
+        The documents in the order of their paths; their ids are LABEL/NAME.txt.
+
+    Raises:
+        DataError: if it cannot be read, holds fewer than two labels or two documents of one id, or a document
+            has no word.
+    """
+    name = Path(source)
+    try:
+        if name.is_dir():
+            files = [(str(path), read_lines(path)) for path in sorted(name.rglob("*/*.txt"))]
+        else:
+            with zipfile.ZipFile(name) as archive:
+                paths = sorted(p for p in archive.namelist() if p.endswith(".txt") and "/" in p)
+                files = [(p, decode_lines(io.BytesIO(archive.read(p)), p)) for p in paths]
+    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # the last if it is encrypted
+        raise DataError(f"{name}: cannot be read ({error})") from error
+    found, seen = [], dict[str, str]()
+    for file, of_file in files:
+        path = "/".join(Path(file).parts[-2:])
+        if (before := seen.setdefault(path, file)) != file:
+            raise DataError(f"{name}: {before} and {file} would both be {path}; read one folder of labels")
+        sentences = [words for line in of_file if (words := line.split())]
+        if not sentences:
+            raise DataError(f"{name}: document {path} has no word")
+        found.append(Document(path, path.split("/")[0], sentences))
+    if len({document.label for document in found}) < 2:
+        raise DataError(f"{name}: {len(found)} documents LABEL/NAME.txt, of fewer than two labels")
+    return found

@@ -1,0 +1,232 @@
+"""Sequences of events from tables (CSV, Parquet, Hugging Face data sets) and from lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from floater.errors import DataError
+from floater.tasks.text import read_lines
+
+TIMES, TYPES = "time.txt", "event.txt"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns of a table of events.
+
+    Attributes:
+        id: of the sequence that an event belongs to.
+        time: of the event, a number or a date (seconds since 1970).
+        type: of the event; null for events with values.
+        values: numbers of the event, empty where none was observed; none for events with types.
+    """
+
+    id: str = "id"
+    time: str = "time"
+    type: str | None = "type"
+    values: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if bool(self.type) == bool(self.values):
+            raise ValueError(
+                f"type is {self.type!r} and values are {self.values}; name the column of the types, or those "
+                "of the values and type null"
+            )
+
+
+@dataclass(frozen=True)
+class EventSequence:
+    """One sequence, in the order of its file.
+
+    Args:
+        id: what the data call it.
+        times: (n,) float64, finite, not falling.
+        types: of its events, where they have types.
+        values: (n, features), 0 where none was observed; no column where events have types.
+        observed: (n, features) bool.
+    """
+
+    id: str
+    times: np.ndarray
+    types: tuple[str, ...]
+    values: np.ndarray
+    observed: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def part(self, begin: int, end: int) -> EventSequence:
+        """Its events from `begin` to before `end`."""
+        cut = slice(begin, end)
+        return EventSequence(self.id, self.times[cut], self.types[cut], self.values[cut], self.observed[cut])
+
+
+def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
+    """Read sequences of events.
+
+    Args:
+        source: a CSV (.csv, .csv.gz) or Parquet (.parquet) file with a row for each event; a directory with
+            time.txt and event.txt, a sequence a line; or hf:NAME, the training split of a Hugging Face data
+            set, or hf:NAME:SPLIT. The rows of a sequence keep their order.
+        columns: names of the columns of a table.
+
+    Raises:
+        DataError: if it cannot be read, lacks a column, or holds no event; an id, a time or a type is
+            missing; a time is NaN or infinite or earlier than the one before it; or a value is NaN or
+            infinite. It names the sequence and the index of the event.
+    """
+    name = str(source)
+    if Path(name).is_dir():
+        return _of_lines(Path(name), columns)
+    table = _table(name, columns)
+    if not table.num_rows:
+        raise DataError(f"{name} holds no event")
+    named = table[columns.id].to_pylist()
+    if (lacking := next((i for i, x in enumerate(named) if x is None or x == ""), None)) is not None:
+        raise DataError(f"{name}: row {lacking} (from 0) has no '{columns.id}', so it is of no sequence")
+    ids = np.asarray([str(x) for x in named])
+    times = _numbers(table[columns.time], name, columns.time)
+    types = table[columns.type].to_pylist() if columns.type else None
+    values = np.empty((len(ids), len(columns.values)))
+    for i, column in enumerate(columns.values):
+        values[:, i] = _numbers(table[column], name, column)
+    _, first, group = np.unique(ids, return_index=True, return_inverse=True)
+    by_sequence = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
+    null = [np.asarray(table[column].is_null()) for column in columns.values]
+    missing = np.stack(null, 1) if null else np.zeros((len(ids), 0), dtype=bool)
+    found = []
+    for rows in sorted(by_sequence, key=lambda rows: first[group[rows[0]]]):
+        of_rows = tuple("" if types[i] is None else str(types[i]) for i in rows) if types is not None else ()
+        part = values[rows], ~missing[rows]
+        found.append(_checked(name, EventSequence(ids[rows[0]], times[rows], of_rows, *part), columns))
+    return found
+
+
+def _table(name: str, columns: Columns) -> pa.Table:
+    wanted = [columns.id, columns.time, *([columns.type] if columns.type else []), *columns.values]
+    try:
+        if name.startswith("hf:"):
+            from datasets import load_dataset
+
+            path, _, part = name.removeprefix("hf:").partition(":")
+            table = load_dataset(path, split=part or "train").data.table
+        elif name.endswith(".parquet"):
+            table = pa.parquet.read_table(name)
+        elif name.endswith((".csv", ".csv.gz")):
+            kept = {name: pa.string() for name in (columns.id, columns.type) if name}
+            table = pa.csv.read_csv(name, convert_options=pa.csv.ConvertOptions(column_types=kept))
+        else:
+            raise DataError(
+                f"{name}: events are read from .csv, .csv.gz, .parquet, a directory with {TIMES} and "
+                f"{TYPES}, or hf:NAME"
+            )
+        there = table.column_names
+    except DataError:
+        raise
+    except Exception as error:  # Arrow and datasets raise many kinds
+        raise DataError(f"{name}: cannot be read ({' '.join(str(error).split())})") from error
+    for column in wanted:
+        if there.count(column) != 1:
+            how = "two columns" if column in there else "no column"
+            raise DataError(f"{name} has {how} '{column}'; it has: {', '.join(there)} (data.columns)")
+    return table
+
+
+def _numbers(column: Any, name: str, called: str) -> np.ndarray:
+    """A column as float64, NaN where it is empty; dates are seconds since 1970."""
+    try:
+        if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+            column = pa.compute.divide(
+                column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(pa.float64(), safe=False),
+                1e6,
+            )
+        numbers: np.ndarray = column.cast(pa.float64(), safe=False).to_numpy()
+    except pa.ArrowException as error:
+        raise DataError(
+            f"{name}: column '{called}' is {column.type}, not numbers ({' '.join(str(error).split())})"
+        ) from error
+    return numbers
+
+
+def _checked(name: str, sequence: EventSequence, columns: Columns) -> EventSequence:
+    where, times = f"{name}, sequence '{sequence.id}'", sequence.times
+    if not np.isfinite(times).all():
+        index = int(np.argmin(np.isfinite(times)))
+        raise DataError(f"{where}: the time of event {index} is {times[index]}; every time must be finite")
+    if (np.diff(times) < 0).any():
+        index = int(np.argmax(np.diff(times) < 0)) + 1
+        raise DataError(
+            f"{where}: event {index} ({times[index]:.17g}) is earlier than event {index - 1} "
+            f"({times[index - 1]:.17g}); times must not fall"
+        )
+    if "" in sequence.types:
+        raise DataError(f"{where}: event {sequence.types.index('')} has no type")
+    wrong = sequence.observed & ~np.isfinite(sequence.values)
+    if wrong.any():
+        row, feature = np.argwhere(wrong)[0]
+        raise DataError(
+            f"{where}: '{columns.values[feature]}' of event {row} is {sequence.values[row, feature]}; "
+            "leave it empty where it was not observed"
+        )
+    sequence.values[~sequence.observed] = 0.0
+    return sequence
+
+
+def _of_lines(folder: Path, columns: Columns) -> list[EventSequence]:
+    if not columns.type:
+        raise DataError(f"{folder} is a directory, which holds types of events; data.columns.type is null")
+    times, types = read_lines(folder / TIMES), read_lines(folder / TYPES)
+    if len(times) != len(types):
+        raise DataError(f"{folder}: {TIMES} has {len(times)} lines, {TYPES} {len(types)}")
+    found = []
+    for line, (of_times, of_types) in enumerate(zip(times, types, strict=True), start=1):
+        names = tuple(of_types.split())
+        try:
+            at = np.array([float(x) for x in of_times.split()])
+        except ValueError as error:
+            raise DataError(f"{folder / TIMES}, line {line}: {error}") from error
+        if len(at) != len(names):
+            raise DataError(f"{folder}, line {line}: {len(at)} times and {len(names)} types")
+        if len(at):
+            none = np.zeros((len(at), 0))
+            found.append(
+                _checked(str(folder), EventSequence(str(line), at, names, none, none.astype(bool)), columns)
+            )
+    if not found:
+        raise DataError(f"{folder} holds no event")
+    return found
+
+
+def gaps(sequences: Sequence[EventSequence], unit: float) -> np.ndarray:
+    """All times between neighbouring events, in units.
+
+    Example:
+        >>> none = np.zeros((3, 0))
+        >>> gaps([EventSequence("a", np.array([0.0, 60.0, 180.0]), (), none, none.astype(bool))], 60.0)
+        array([1., 2.])
+    """
+    each = [np.diff(sequence.times) / unit for sequence in sequences]
+    return np.concatenate(each) if each else np.zeros(0)
+
+
+def longest(sequences: Sequence[EventSequence]) -> EventSequence:
+    """The sequence that spans the most time."""
+    return max(sequences, key=lambda sequence: float(sequence.times[-1] - sequence.times[0]))
+
+
+LEAST_SPREAD = 1e-2
+"""Of the logarithm of gaps: clocks that tick more evenly are told to one part in a hundred."""
+
+
+def typical(positive: np.ndarray, resolution: float) -> tuple[float, float]:
+    """Mean and standard deviation of the logarithm of gaps, those below the resolution taken as that long."""
+    logs = np.log(np.maximum(positive, resolution) if resolution else positive)
+    return float(logs.mean()), max(float(logs.std()), LEAST_SPREAD)

@@ -1,0 +1,167 @@
+"""The problems of the generated task: how each makes an example, in which words and of what length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from floater.tasks.corpora.problems import arithmetic, brackets, chains, copying, listops, retrieval
+from floater.tasks.corpora.problems.drawn import DIGITS, EQUALS, Drawn, named
+
+if TYPE_CHECKING:
+    from floater.tasks.generated.settings import Data
+
+__all__ = ["DIGITS", "EQUALS", "PROBLEMS", "Drawn", "Problem"]
+
+Generator = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem, as a function of the settings of its data.
+
+    Args:
+        draw: generates an example whose length is between two bounds.
+        words: the tokens of questions and answers.
+        unit: what a length counts.
+        tokens: the most tokens of a row of a length: <s>, question, =, answer, </s>.
+        refuse: says what is wrong with settings; None if nothing is.
+        classes: number of classes, if the answer is one, given by its number; 0 if it is tokens.
+    """
+
+    draw: Callable[[Data, tuple[int, int], Generator], Drawn]
+    words: Callable[[Data], list[str]]
+    unit: str
+    tokens: Callable[[Data, int], int]
+    refuse: Callable[[Data], str | None] = lambda data: None
+    classes: int = 0
+
+
+def _even(
+    draw: Callable[[Data, int, Generator], Drawn],
+) -> Callable[[Data, tuple[int, int], Generator], Drawn]:
+    """Draw every length between the bounds with the same probability."""
+    return lambda data, lengths, random: draw(data, int(random.integers(lengths[0], lengths[1] + 1)), random)
+
+
+def _symbols(data: Data) -> list[str]:
+    return [EQUALS, *map(str, range(data.symbols))]
+
+
+def _residues(data: Data) -> list[str]:
+    """The digits, and the numbers below the modulus."""
+    return list(map(str, range(max(10, data.modulus))))
+
+
+def _poly_words(data: Data) -> list[str]:
+    signed = map(str, (*arithmetic.COEFFICIENTS, *arithmetic.PLACES, *arithmetic.DEGREES))
+    signs = [arithmetic.PLUS, arithmetic.TIMES, arithmetic.POWER]
+    return list(dict.fromkeys([EQUALS, "x", "in", *signs, *signed, *_residues(data)]))
+
+
+def _few_names(data: Data) -> str | None:
+    if data.symbols < data.most:
+        return f"symbols is {data.symbols}; the longest test needs {data.most} different names"
+    return None
+
+
+def _short_chain(data: Data) -> str | None:
+    if data.lengths[0] < 2:
+        return f"lengths begin at {data.lengths[0]}; a chain has at least 2 variables"
+    return _few_names(data)
+
+
+def _no_room(data: Data) -> str | None:
+    if data.lengths[0] <= data.digits:
+        return f"lengths begin at {data.lengths[0]}; the key alone has {data.digits + 1} tokens"
+    return None
+
+
+def _no_list(data: Data) -> str | None:
+    if data.lengths[1] < 4:
+        return f"lengths end at {data.lengths[1]}; the shortest list of ListOps has 4 tokens"
+    return None
+
+
+PROBLEMS = {
+    "copy": Problem(
+        _even(lambda data, n, random: copying.copy(n, data.symbols, random)),
+        _symbols,
+        unit="symbols",
+        tokens=lambda data, n: 2 * n + 3,
+    ),
+    "reverse": Problem(
+        _even(lambda data, n, random: copying.reverse(n, data.symbols, random)),
+        _symbols,
+        unit="symbols",
+        tokens=lambda data, n: 2 * n + 3,
+    ),
+    "sort": Problem(
+        _even(lambda data, n, random: copying.sort(n, data.symbols, random)),
+        _symbols,
+        unit="symbols",
+        tokens=lambda data, n: 2 * n + 3,
+    ),
+    "addition": Problem(
+        _even(lambda data, n, random: arithmetic.addition(n, data.least_first, random)),
+        lambda data: [EQUALS, arithmetic.PLUS, *DIGITS],
+        unit="digits of the longer number",
+        tokens=lambda data, n: 3 * n + 5,
+    ),
+    "sum": Problem(
+        _even(lambda data, n, random: arithmetic.sums(n, data.modulus, random)),
+        lambda data: [EQUALS, arithmetic.PLUS, *_residues(data)],
+        unit="terms",
+        tokens=lambda data, n: 2 * n + 3,
+    ),
+    "parity": Problem(
+        _even(lambda data, n, random: arithmetic.parity(n, random)),
+        lambda data: [EQUALS, "0", "1", arithmetic.YES, arithmetic.NO],
+        unit="bits",
+        tokens=lambda data, n: n + 4,
+    ),
+    "poly": Problem(
+        _even(lambda data, n, random: arithmetic.poly(n, data.modulus, random)),
+        _poly_words,
+        unit="terms",
+        tokens=lambda data, n: 6 * n + 7,
+    ),
+    "dyck": Problem(
+        _even(lambda data, n, random: brackets.dyck(n, data.nested, random)),
+        lambda data: [EQUALS, *"".join(brackets.BRACKETS)],
+        unit="brackets of the question",
+        tokens=lambda data, n: n + brackets.most_unclosed(n) + 3,
+    ),
+    "lego": Problem(
+        _even(lambda data, n, random: chains.lego(n, data.symbols, data.permute, random)),
+        lambda data: [EQUALS, chains.END, *chains.SIGNS, *chains.VALUES, *named("x", data.symbols)],
+        unit="variables",
+        tokens=lambda data, n: 5 * n + 4,
+        refuse=_short_chain,
+    ),
+    "recall": Problem(
+        _even(lambda data, n, random: retrieval.recall(n, data.symbols, data.slots, random)),
+        lambda data: [EQUALS, *retrieval.associations(data.symbols)],
+        unit="keys",
+        tokens=lambda data, n: 2 * (1 + data.slots) * n + 3,
+        refuse=_few_names,
+    ),
+    "passkey": Problem(
+        _even(lambda data, n, random: retrieval.passkey(n, data.symbols, data.digits, random)),
+        lambda data: [EQUALS, retrieval.KEY, *DIGITS, *named("w", data.symbols)],
+        unit="tokens of the question",
+        tokens=lambda data, n: n + data.digits + 3,
+        refuse=_no_room,
+    ),
+    "listops": Problem(
+        lambda data, lengths, random: listops.listops(*lengths, data.max_depth, data.max_args, random),
+        lambda data: [*listops.OPERATIONS, listops.END, *DIGITS],
+        unit="tokens of the expression",
+        tokens=lambda data, n: n + 1,  # <s> and the question
+        refuse=_no_list,
+        classes=10,
+    ),
+}

@@ -1,0 +1,50 @@
+"""Copy, reverse and sort: the answer is the symbols of the question in some order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from floater.tasks.corpora.problems.drawn import Drawn
+
+
+def copy(length: int, symbols: int, random: np.random.Generator) -> Drawn:
+    """Repeat symbols.
+
+    Args:
+        length: number of symbols.
+        symbols: number of different symbols.
+        random: generator of the example.
+
+    Example:
+        >>> copy(3, 2, np.random.default_rng(0))
+        Drawn(question=['1', '1', '1'], answer=['1', '1', '1'], length=3, asked=None)
+    """
+    drawn = _symbols(length, symbols, random)
+    return Drawn(drawn, drawn, length)
+
+
+def reverse(length: int, symbols: int, random: np.random.Generator) -> Drawn:
+    """Repeat symbols from the last to the first; arguments as for `copy`.
+
+    Example:
+        >>> reverse(3, 9, np.random.default_rng(0)).answer
+        ['4', '5', '7']
+    """
+    drawn = _symbols(length, symbols, random)
+    return Drawn(drawn, drawn[::-1], length)
+
+
+def sort(length: int, symbols: int, random: np.random.Generator) -> Drawn:
+    """Sort symbols, which are numbers; arguments as for `copy`.
+
+    Example:
+        >>> drawn = sort(3, 9, np.random.default_rng(0))
+        >>> drawn.question, drawn.answer
+        (['7', '5', '4'], ['4', '5', '7'])
+    """
+    drawn = _symbols(length, symbols, random)
+    return Drawn(drawn, sorted(drawn, key=int), length)
+
+
+def _symbols(length: int, symbols: int, random: np.random.Generator) -> list[str]:
+    return list(map(str, random.integers(symbols, size=length).tolist()))

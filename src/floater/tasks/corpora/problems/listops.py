@@ -1,0 +1,87 @@
+"""ListOps: nested lists of digits, each with an operation (Nangia and Bowman 2018).
+
+As Tay et al. define it in "Long Range Arena" (2021): MIN, MAX, MED and SM, one bracket per list. A node of
+the tree is a list with probability 1/4, of 2 to `max_args` nodes; nodes lie up to `max_depth` deep.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from floater.tasks.corpora.problems.drawn import DIGITS, Drawn
+
+OPERATIONS = ("[MIN", "[MAX", "[MED", "[SM")
+END = "]"
+LIST_RATE = 0.25
+TRIES = 20_000
+
+
+def operate(operation: str, values: list[int]) -> int:
+    """The value of one list.
+
+    Args:
+        operation: one of `OPERATIONS`: least, greatest, median (of an even number of values the mean of the
+            middle two, rounded down), sum modulo 10.
+        values: of its elements, 0 to 9.
+
+    Example:
+        >>> [operate(operation, [9, 2, 5, 6]) for operation in OPERATIONS]
+        [2, 9, 5, 2]
+    """
+    if operation == "[MIN":
+        return min(values)
+    if operation == "[MAX":
+        return max(values)
+    if operation == "[SM":
+        return sum(values) % 10
+    middle = sorted(values)[(len(values) - 1) // 2 : len(values) // 2 + 1]
+    return sum(middle) // len(middle)
+
+
+def listops(least: int, most: int, max_depth: int, max_args: int, random: np.random.Generator) -> Drawn:
+    """An expression and its value, drawn until its length fits.
+
+    Args:
+        least: tokens at least, brackets with operations and without counted.
+        most: tokens at most.
+        max_depth: how deep digits may lie; 1 allows none but a digit.
+        max_args: elements of a list at most.
+        random: where the draws come from.
+
+    Raises:
+        ValueError: if no expression of such a length was drawn in 20,000 tries.
+
+    Example:
+        >>> drawn = listops(6, 8, 10, 10, np.random.default_rng(0))
+        >>> " ".join(drawn.question), drawn.answer, drawn.length
+        ('[MAX 8 5 9 6 ]', ['9'], 6)
+    """
+    for _ in range(TRIES):
+        tokens: list[str] = []
+        value = _node(tokens, 1, most, max_depth, max_args, random)
+        if value is not None and least <= len(tokens) <= most:
+            return Drawn(tokens, [str(value)], len(tokens))
+    raise ValueError(
+        f"no ListOps expression of {least} to {most} tokens in {TRIES:,} tries; "
+        f"max_depth {max_depth} and max_args {max_args} make them rare"
+    )
+
+
+def _node(
+    tokens: list[str], depth: int, most: int, max_depth: int, max_args: int, random: np.random.Generator
+) -> int | None:
+    """Write a node and return its value; None once there are too many tokens."""
+    if depth >= max_depth or random.random() > LIST_RATE:
+        digit = int(random.integers(10))
+        tokens.append(DIGITS[digit])
+        return digit
+    operation = OPERATIONS[int(random.integers(len(OPERATIONS)))]
+    tokens.append(operation)
+    values = []
+    for _ in range(int(random.integers(2, max_args + 1))):
+        value = _node(tokens, depth + 1, most, max_depth, max_args, random)
+        if value is None or len(tokens) >= most:
+            return None
+        values.append(value)
+    tokens.append(END)
+    return operate(operation, values)

@@ -1,0 +1,116 @@
+"""From RACE's folders to questions with their options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from floater.errors import DataError, no_directory
+from floater.tasks.text import read_lines
+
+LEVELS = ("middle", "high")
+LETTERS = "ABCD"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question over a passage.
+
+    Args:
+        id: of the passage and the question, as high1234.txt/2.
+        level: "middle" or "high" school.
+        article: the passage.
+        question: with a _ where the answer belongs, or without.
+        options: four answers.
+        answer: number of the right one; None where it is not known.
+    """
+
+    id: str
+    level: str
+    article: str
+    question: str
+    options: tuple[str, ...]
+    answer: int | None
+
+    def stated(self, option: int) -> str:
+        """The question with one of its options in it, or after it.
+
+        Example:
+            >>> Question("", "high", "", "Rome is in _ .", ("Italy",), None).stated(0)
+            'Rome is in Italy .'
+        """
+        asked, said = self.question.strip(), self.options[option].strip()
+        return asked.replace("_", said) if "_" in asked else f"{asked} {said}"
+
+
+def read_race(folder: str | Path) -> list[Question]:
+    """Read a split of RACE: a folder with the folders middle and high, or one of these two alone.
+
+    Args:
+        folder: as RACE/train, or RACE/test/high.
+
+    Raises:
+        DataError: if there is no such folder, or a file is not what it must be; it names the file and the
+            question.
+    """
+    place = Path(folder)
+    if not place.is_dir():
+        raise no_directory(folder)
+    levels = {level: place / level for level in LEVELS if (place / level).is_dir()}
+    if place.name in LEVELS and not levels:
+        levels = {place.name: place}
+    if not levels:
+        there = ", ".join(sorted(path.name for path in place.iterdir())[:10]) or "nothing"
+        raise DataError(f"{folder}: not a split of RACE: it must hold middle and high; it holds {there}")
+    questions = [
+        question
+        for level, files in levels.items()
+        for path in sorted(files.glob("*.txt"), key=lambda path: (len(path.name), path.name))
+        for question in _passage(path, level)
+    ]
+    if not questions:
+        raise DataError(f"{folder}: there is no question in {', '.join(map(str, levels.values()))}")
+    return questions
+
+
+def _passage(path: Path, level: str) -> Iterator[Question]:
+    try:
+        read = json.loads("\n".join(read_lines(path)))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
+    if not isinstance(read, dict) or not isinstance(read.get("article"), str):
+        raise DataError(f"{path}: not a passage of RACE: there must be a text 'article'")
+    questions = read.get("questions")
+    if not isinstance(questions, list):
+        raise DataError(f"{path}: not a passage of RACE: there must be a list 'questions'")
+    parts = {"options": read.get("options"), "answers": read.get("answers", [None] * len(questions))}
+    for name, part in parts.items():
+        if not isinstance(part, list) or len(part) != len(questions):
+            raise DataError(f"{path}: '{name}' must be a list, as long as 'questions'")
+    rows = zip(questions, *parts.values(), strict=True)
+    for number, (asked, options, answer) in enumerate(rows):
+        place = f"{path}, question {number}"
+        if not isinstance(asked, str) or not _four_texts(options):
+            raise DataError(f"{place}: a question must be a text with {len(LETTERS)} options")
+        if answer is not None and (not isinstance(answer, str) or answer not in tuple(LETTERS)):
+            raise DataError(f"{place}: answer {answer!r} is none of {', '.join(LETTERS)}")
+        name = path.name if path.name.startswith(level) else level + path.name  # both levels have an 1001.txt
+        yield Question(
+            f"{name}/{number}",
+            level,
+            read["article"],
+            asked,
+            tuple(options),
+            None if answer is None else LETTERS.index(answer),
+        )
+
+
+def _four_texts(options: Any) -> bool:
+    return (
+        isinstance(options, list)
+        and len(options) == len(LETTERS)
+        and all(isinstance(option, str) for option in options)
+    )

@@ -1,0 +1,143 @@
+"""From SQuAD's files to questions over contexts."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from floater.errors import DataError
+from floater.tasks.text import read_lines
+
+_ARTICLES = re.compile(r"(?P<file>.+)\[(?P<low>\d*):(?P<high>\d*)\]")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question over a context.
+
+    Args:
+        id: of the question.
+        title: of the article.
+        question: its text.
+        context: the paragraph.
+        answers: what people answered; empty if there is no answer, or none is known.
+        start: where the first answer starts in the context, in characters; None without answer.
+        answerable: whether there is an answer; None in a file without answers.
+    """
+
+    id: str
+    title: str
+    question: str
+    context: str
+    answers: tuple[str, ...]
+    start: int | None
+    answerable: bool | None
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The questions of a file.
+
+    Args:
+        questions: in their order.
+        mismatched: ids of those whose first answer does not stand where the file says.
+    """
+
+    questions: list[Question]
+    mismatched: list[str]
+
+    @property
+    def labelled(self) -> bool:
+        """Whether it is known of each question what its answer is, or that there is none."""
+        return all(question.answerable is not None for question in self.questions)
+
+
+def read_squad(source: str | Path) -> Questions:
+    """Read a file of SQuAD 1.1 or 2.0.
+
+    Args:
+        source: the file, plain or .gz; with [a:b] behind its name, the articles from number a up to but
+            without b, counted from 0, as in dev-v1.1.json[:40].
+
+    Raises:
+        DataError: if the file cannot be read, has another layout, repeats an id, or no question is left; it
+            names file, article and paragraph.
+
+    Example:
+        >>> import tempfile
+        >>> asked = {"id": "q1", "question": "Where?", "answers": [{"text": "Rome", "answer_start": 3}]}
+        >>> paragraph = {"context": "In Rome.", "qas": [asked]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder, "train.json")
+        ...     _ = file.write_text(json.dumps({"data": [{"title": "A", "paragraphs": [paragraph]}]}))
+        ...     read_squad(file).questions[0].answers
+        ('Rome',)
+    """
+    file, articles = _articles(str(source))
+    try:
+        read = json.loads("\n".join(read_lines(file)))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{file}, line {error.lineno}: not JSON ({error.msg})") from error
+    data = read.get("data") if isinstance(read, dict) else None
+    if not isinstance(data, list):
+        raise DataError(f"{file}: not a file of SQuAD: at its top there must be a list named 'data'")
+    questions, mismatched = list[Question](), list[str]()
+    seen: set[str] = set()
+    for number, article in enumerate(data[articles], start=articles.start or 0):
+        place = f"{file}, article {number}"
+        paragraphs = _get(article, "paragraphs", list, place)
+        title = str(_get(article, "title", str, place)) if "title" in article else ""
+        for part, paragraph in enumerate(paragraphs):
+            here = f"{place} {title!r}, paragraph {part}"
+            context = _get(paragraph, "context", str, here)
+            for asked in _get(paragraph, "qas", list, here):
+                question, matches = _question(asked, title, context, here)
+                if question.id in seen:
+                    raise DataError(f"{here}: question id {question.id!r} is there twice")
+                seen.add(question.id)
+                questions.append(question)
+                if not matches:
+                    mismatched.append(question.id)
+    if not questions:
+        raise DataError(f"{source}: there is no question in it; the file has {len(data)} articles")
+    return Questions(questions, mismatched)
+
+
+def _question(asked: Any, title: str, context: str, place: str) -> tuple[Question, bool]:
+    """A question, and whether its first answer stands where the file says."""
+    id_, text = _get(asked, "id", str, place), _get(asked, "question", str, place)
+    place = f"{place}, question {id_!r}"
+    answers = _get(asked, "answers", list, place) if "answers" in asked else None
+    impossible = bool(asked.get("is_impossible", False))
+    if answers is None:
+        return Question(id_, title, text, context, (), None, False if impossible else None), True
+    if impossible or not answers:
+        return Question(id_, title, text, context, (), None, False), True
+    texts = tuple(_get(answer, "text", str, place) for answer in answers)
+    start = _get(answers[0], "answer_start", int, place)
+    matches = start >= 0 and context.startswith(texts[0], start)
+    return Question(id_, title, text, context, texts, start, True), matches
+
+
+def _get(tree: Any, name: str, kind: type, place: str) -> Any:
+    value = tree.get(name) if isinstance(tree, dict) else None
+    if not isinstance(value, kind):
+        raise DataError(f"{place}: not the layout of SQuAD: '{name}' must be there, of type {kind.__name__}")
+    return value
+
+
+def _articles(source: str) -> tuple[str, slice]:
+    """The file, and which of its articles.
+
+    Example:
+        >>> _articles("dev.json[40:]"), _articles("dev.json")
+        (('dev.json', slice(40, None, None)), ('dev.json', slice(None, None, None)))
+    """
+    match = _ARTICLES.fullmatch(source)
+    if match is None or Path(source).is_file():
+        return source, slice(None)
+    low, high = (int(match[name]) if match[name] else None for name in ("low", "high"))
+    return match["file"], slice(low, high)

@@ -1,0 +1,309 @@
+"""Hierarchical documents: a Transformer over sentences whose positions advance by their lengths."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from floater.errors import DataError
+from floater.tasks import settings
+from floater.tasks.corpora.documents import Document, read_documents
+from floater.tasks.measurement import Measurement
+from floater.tasks.registry import register
+from floater.tasks.split import PARTS, split
+from floater.tasks.task import Collate, Encoded, Prepared, Splits, Task, in_batches
+from floater.tasks.vocabulary import PAD, Vocabulary
+from floater.training.run import evaluating
+from floater.training.settings import TrainingSettings, check_numbers
+from floater.transformer.documents import DocumentsConfig, FloaterForDocuments
+
+
+@dataclass(frozen=True)
+class Data:
+    """The documents, and what a word becomes.
+
+    Attributes:
+        train: a directory, or a .zip of one, with LABEL/NAME.txt for each document, a sentence a line.
+        valid_share: share of the documents that are for validation, chosen by their paths.
+        test_share: share that no training sees (floater evaluate --part test).
+        split_seed: another one chooses other parts.
+        min_count: words that are rarer in the training documents count as unknown.
+        max_words: a longer sentence is cut into several of at most this length.
+    """
+
+    train: str
+    valid_share: float = 0.1
+    test_share: float = 0.2
+    split_seed: int = 0
+    min_count: int = 5
+    max_words: int = 64
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("valid_share",), test_share=0, split_seed=0, min_count=1, max_words=1)
+        if not self.valid_share + self.test_share < 1:
+            raise ValueError(
+                f"valid_share {self.valid_share} and test_share {self.test_share} leave nothing for training"
+            )
+
+
+@dataclass(frozen=True)
+class Model(settings.Model):
+    """The two Transformers and the position model of the sentence level.
+
+    Attributes:
+        clock: how the positions of sentences advance: by the "length" of the sentence before, in mean lengths
+            of the training set, or by one ("index").
+        word_layers: blocks of the word level.
+        word_position: name of its position model.
+        word_position_options: its options.
+        max_length: mean sentences in a training document: the span of a starting flow; or, on the clock
+            "index", the size of a table of positions.
+    """
+
+    preset: str = "tiny"
+    max_length: int = 128
+    clock: Literal["length", "index"] = "length"
+    word_layers: int = 1
+    word_position: str = "sinusoidal"
+    word_position_options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_numbers(self, positive=("word_layers",))
+        try:
+            _ = self.levels
+        except ValueError as error:
+            raise ValueError(f"word_position: {error}") from error
+
+    @property
+    def levels(self) -> tuple[settings.Model, ...]:
+        """The Transformers of the sentence and of the word level."""
+        words = self.word_position, self.word_position_options
+        return self, settings.Model(self.preset, *words, changes=self.changes)
+
+    def config(self, vocab_size: int, **found: Any) -> DocumentsConfig:
+        """Return the Hugging Face configuration with what the training set says; see `DocumentsConfig`."""
+        own = ("clock", "word_layers", "word_position", "word_position_options")
+        return DocumentsConfig.preset(
+            self.preset, **self.fields(vocab_size), **{name: getattr(self, name) for name in own}, **found
+        )
+
+
+@dataclass(frozen=True)
+class Training(TrainingSettings):
+    """Optimisation; the best validation is that of the highest accuracy.
+
+    Attributes:
+        max_tokens: words in a batch.
+    """
+
+    lr: float = 1e-3
+    warmup: int | float = 100
+    max_tokens: int = 8192
+    epochs: int = 5
+    average: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentsSettings(settings.RunSettings):
+    """A run on documents."""
+
+    task: Literal["documents"] = "documents"
+    data: Data
+    model: Model = field(default_factory=Model)
+    training: Training = field(default_factory=Training)
+
+
+@register("documents")
+class Documents(Task):
+    """Classification of documents of sentences."""
+
+    Settings = DocumentsSettings
+    metric, example, unit = "accuracy", "document", "words"
+    output = "labels"
+
+    def read(self, settings: DocumentsSettings) -> Splits:
+        every = read_documents(settings.data.train)
+        return Splits(*(part_of(every, part, settings.data) for part in PARTS[:2]))
+
+    def toy(self, settings: DocumentsSettings) -> list[Document]:
+        return [Document(f"{label}/1.txt", label, [["a"], ["b", "a"]]) for label in ("one", "other")]
+
+    def make_processor(self, settings: DocumentsSettings, train: list[Document]) -> Vocabulary:
+        return vocabulary_of(train, settings.data.min_count)
+
+    def load_processor(self, folder: Path) -> Vocabulary:
+        return Vocabulary.from_pretrained(folder)
+
+    def encode(
+        self, settings: Any, processor: Vocabulary, examples: Any, *, training: bool = False
+    ) -> Encoded:
+        return encode(examples, processor, settings.data.max_words)
+
+    def kind(self, settings: Any) -> Any:
+        return FloaterForDocuments
+
+    def build(self, settings: Any, processor: Vocabulary, train: Encoded) -> FloaterForDocuments:
+        sentences = sum(len(row["sentences"]) for row in train.rows)
+        config = settings.model.config(
+            len(processor),
+            sentence_length=sum(train.lengths) / sentences,
+            word_length=settings.data.max_words,
+            id2label=dict(enumerate(processor.tags)),
+            label2id={label: i for i, label in enumerate(processor.tags)},
+        )
+        return FloaterForDocuments(config)
+
+    def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
+        return collate
+
+    def hardest(self, examples: Encoded) -> Sequence[int]:
+        counts = [len(row["sentences"]) for row in examples.rows]
+        return [sizes.index(max(sizes)) for sizes in (examples.lengths, counts)]
+
+    def summary(self, prepared: Prepared) -> str:
+        sentences = sum(len(row["sentences"]) for row in prepared.train.rows)
+        return (
+            f"{len(prepared.train):,} training documents of {sentences:,} sentences and "
+            f"{sum(prepared.train.lengths):,} words, {len(prepared.valid):,} for validation; "
+            f"{len(prepared.processor):,} words, {len(prepared.processor.tags)} labels"
+        )
+
+    def score(self, settings: Any, model: Any, processor: Vocabulary, examples: Encoded) -> Measurement:
+        return classify(model, processor, examples)
+
+    def evaluate(self, run: str | Path, source: Any, part: str | None = None) -> Measurement:
+        """Label documents with the final model of a run, and score the labels.
+
+        Args:
+            run: a finished run directory.
+            source: as for `read_documents`.
+            part: "train", "valid" or "test" of the source, as the run splits its own data; None is all of it.
+
+        Raises:
+            DataError: if the run or the documents are not what they must be.
+            PositionError: if the position model cannot serve a document.
+        """
+        model, vocabulary, settings = self.load(run)
+        documents = read_documents(source)
+        documents = part_of(documents, part, settings.data) if part else documents
+        return classify(model, vocabulary, self.encode(settings, vocabulary, documents))
+
+    measure = evaluate
+
+
+def part_of(documents: list[Document], part: str, data: Data) -> list[Document]:
+    """Return the documents of "train", "valid" or "test".
+
+    Raises:
+        DataError: if there is none.
+    """
+    shares = {"valid": data.valid_share, "test": data.test_share}
+    found = split(documents, part, **shares, seed=data.split_seed, name=lambda document: document.id)
+    if not found:
+        raise DataError(
+            f"none of the {len(documents):,} documents is for '{part}', with data.valid_share "
+            f"{data.valid_share}, test_share {data.test_share} and split_seed {data.split_seed}"
+        )
+    return found
+
+
+def vocabulary_of(documents: Sequence[Document], min_count: int) -> Vocabulary:
+    """Return the words that occur at least `min_count` times, and the labels."""
+    count = Counter(word for document in documents for words in document.sentences for word in words)
+    known = [word for word, times in count.most_common() if times >= min_count]
+    return Vocabulary(known, [], sorted({document.label for document in documents}), [], 0)
+
+
+def encode(documents: Sequence[Document], vocabulary: Vocabulary, max_words: int) -> Encoded:
+    """Encode documents; their lengths are in words.
+
+    Args:
+        documents: with labels that the vocabulary knows.
+        vocabulary: of the training documents.
+        max_words: a longer sentence is cut into several.
+
+    Raises:
+        DataError: if a label is not known.
+    """
+    rows: list[dict[str, Any]] = []
+    for document in documents:
+        if document.label not in vocabulary.tags:
+            valid = ", ".join(vocabulary.tags)
+            raise DataError(f"document {document.id}: label '{document.label}'; there are: {valid}")
+        ids = [vocabulary.ids(words) for words in document.sentences]
+        cut = [words[i : i + max_words] for words in ids for i in range(0, len(words), max_words)]
+        rows.append({"sentences": cut, "label": vocabulary.labels([document.label])[0]})
+    return Encoded(rows, [sum(map(len, row["sentences"])) for row in rows])
+
+
+def collate(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    """Make a batch: `words` (N, W) of all sentences, `sentences` (batch, S) their rows, and `labels`.
+
+    Rows are -1 after the last sentence of a document. `attention_mask` marks words, for the count of tokens.
+
+    Example:
+        >>> batch = collate([{"sentences": [[5, 6], [7]], "label": 1}, {"sentences": [[8]], "label": 0}])
+        >>> batch["words"].tolist(), batch["sentences"].tolist()
+        ([[5, 6], [7, 0], [8, 0]], [[0, 1], [2, -1]])
+    """
+    flat = [torch.tensor(words) for example in examples for words in example["sentences"]]
+    counts = [len(example["sentences"]) for example in examples]
+    rows = torch.split(torch.arange(len(flat)), counts)
+    words = pad_sequence(flat, batch_first=True, padding_value=PAD)
+    return {
+        "words": words,
+        "attention_mask": (words != PAD).long(),
+        "sentences": pad_sequence(list(rows), batch_first=True, padding_value=-1),
+        "labels": torch.tensor([example["label"] for example in examples]),
+    }
+
+
+def classify(
+    model: FloaterForDocuments, vocabulary: Vocabulary, examples: Encoded, max_tokens: int = 8192
+) -> Measurement:
+    """Label documents and score the labels; lengths are in words.
+
+    Args:
+        model: it is left in the mode it is in.
+        vocabulary: of the model.
+        examples: with the right labels.
+        max_tokens: words in a batch.
+
+    Returns:
+        Loss, in nats per document, and accuracy; the lines are the labels.
+
+    Raises:
+        PositionError: if the position model cannot serve a document.
+    """
+    found: list[tuple[str, float, float]] = [("", 0.0, 0.0)] * len(examples)
+    with evaluating(model):
+        for indices, batch in in_batches(examples, collate, model.device, max_tokens):
+            wanted = batch.pop("labels")
+            logits = model(**batch).logits.float()
+            losses = F.cross_entropy(logits, wanted, reduction="none").tolist()
+            best = logits.argmax(-1)
+            hits = (best == wanted).float().tolist()
+            for index, label, loss, hit in zip(indices, best.tolist(), losses, hits, strict=True):
+                found[index] = vocabulary.tags[label], loss, hit
+    labels, nats, right = zip(*found, strict=True)
+    ones, loss, accuracy = np.ones(len(found)), sum(nats) / len(nats), 100 * sum(right) / len(right)
+    return Measurement(
+        lengths=np.array(examples.lengths),
+        statistics={
+            "accuracy": np.stack([np.array(right), ones], axis=1),
+            "loss": np.stack([np.array(nats), ones], axis=1),
+        },
+        lines=labels,
+        scores={"loss": round(loss, 4), "accuracy": round(accuracy, 2)},
+        report=f"accuracy {accuracy:.2f} ({sum(right):,.0f} of {len(found):,} documents), loss {loss:.4f}",
+    )

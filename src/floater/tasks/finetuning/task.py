@@ -1,0 +1,177 @@
+"""Fine-tuning a checkpoint, plugged or not: what GLUE, SQuAD and RACE share."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from floater.errors import DataError
+from floater.flow import FlowEncoder
+from floater.tasks.finetuning.checkpoint import Head, load_finished, load_tokenizer, start
+from floater.tasks.finetuning.features import Features, collate, loss, predict, warn_of_cuts
+from floater.tasks.finetuning.settings import Checkpoint, Plug, Training
+from floater.tasks.measurement import Measurement
+from floater.tasks.settings import RunSettings
+from floater.tasks.task import Collate, Prepared, Task
+from floater.training.arguments import flow_parameters
+from floater.training.settings import TrainingSettings, check_trained_flow
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuningSettings(RunSettings):
+    """A run that fine-tunes a checkpoint.
+
+    Attributes:
+        model: the checkpoint that training starts from.
+        plug: FLOATER inside the checkpoint.
+    """
+
+    model: Checkpoint
+    plug: Plug = field(default_factory=Plug)
+    training: TrainingSettings = field(default_factory=Training)
+
+
+class CheckpointTask(Task):
+    """A task that starts from a checkpoint of Hugging Face, plugged or not, under a head of its own."""
+
+    HEAD: ClassVar[Head]
+
+    def head(self, settings: Any) -> Head:
+        """Return the head that the task puts on the checkpoint."""
+        return self.HEAD
+
+    def make_processor(self, settings: Any, train: Any) -> Any:
+        return load_tokenizer(settings.model.path)
+
+    def processor(self, settings: Any, run: Path, train: Any) -> Any:
+        return self.make_processor(settings, train)
+
+    def build(self, settings: Any, processor: Any, train: Any) -> PreTrainedModel:
+        model = start(settings.model, settings.plug, self.head(settings), processor)
+        check_flow(model, settings.training)
+        return model
+
+    def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
+        return functools.partial(collate, tokenizer=processor)
+
+    def summary(self, prepared: Prepared) -> str:
+        tokens = f"{sum(prepared.train.lengths):,} tokens"
+        return f"{tokens} in {len(prepared.train):,} encoded examples, {len(prepared.valid):,} for validation"
+
+    def load(self, run: str | Path, device: str | torch.device | None = None) -> tuple[Any, Any, Any]:
+        settings = self.settings_of(run)
+        return *load_finished(run, self.head(settings), device), settings
+
+
+class FineTuning(CheckpointTask):
+    """A task over texts that are encoded alone or in pairs.
+
+    A subclass reads its data and turns them into `Features`, whose `source` keeps what was read; `answer`
+    turns the logits of the model into scores and a file of predictions.
+    """
+
+    example, output = "text", "predictions"
+
+    @abstractmethod
+    def features(self, settings: Any, tokenizer: Any, examples: Any, training: bool) -> Features:
+        """Encode examples; those of the training, and only those, need labels."""
+
+    @abstractmethod
+    def answer(self, settings: Any, features: Features, logits: Sequence[np.ndarray]) -> Measurement:
+        """Score the logits of a model where there are labels, and write its predictions as `lines`."""
+
+    @abstractmethod
+    def read_source(self, settings: Any, source: str, *, labelled: bool) -> Any:
+        """Read what a finished run is scored on, or predicts.
+
+        Raises:
+            DataError: if it is not what it must be, or has no labels though these are wanted.
+        """
+
+    def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Features:
+        features = self.features(settings, processor, examples, training)
+        features.source = examples
+        return features
+
+    def loss(self, prepared: Prepared) -> Any:
+        return loss
+
+    def check_model(self, settings: Any, model: Any, processor: Any, examples: Any, name: str) -> None:
+        parts = (examples, *examples.more.values())
+        if cut := sum(part.cut for part in parts):
+            logger.info("%s %s texts cut at %s", f"{cut:,}", name, examples.limit)
+        for part in parts:
+            longest = max(part.rows, key=lambda row: Features([row]).lengths[0])
+            predict(model, Features([longest]), processor)
+
+    def final(self, prepared: Prepared) -> dict[str, Any]:
+        found = self.validate(prepared).scores
+        for split, examples in prepared.valid.more.items():
+            more = self.score(prepared.settings, prepared.model, prepared.processor, examples).scores
+            found = found | {f"{name}_{split}": value for name, value in more.items()}
+        return found
+
+    def score(self, settings: Any, model: Any, processor: Any, examples: Features) -> Measurement:
+        return self.answer(settings, examples, predict(model, examples, processor))
+
+    def _answered(self, run: str | Path, source: str, *, labelled: bool, **changes: Any) -> Measurement:
+        examples = self.read_source(self.settings_of(run), source, labelled=labelled)
+        model, tokenizer, settings = self.load(run)
+        features = self.encode(settings, tokenizer, examples)
+        warn_of_cuts(features)
+        return self.score(self.changed(settings, **changes), model, tokenizer, features)
+
+    def changed(self, settings: Any, **changes: Any) -> Any:
+        """Return settings with what an evaluation changes of them."""
+        return settings
+
+    def evaluate(self, run: str | Path, source: str) -> Measurement:
+        """Score the final model of a run on labelled data.
+
+        Args:
+            run: a finished run directory.
+            source: in the layout of the task.
+
+        Raises:
+            DataError: if the run or the data are not what they must be, or there are no labels.
+        """
+        return self._answered(run, source, labelled=True)
+
+    def predict(self, run: str | Path, source: str) -> list[str]:
+        """Write the predictions of the final model of a run, as lines of the file that the benchmark takes.
+
+        Args:
+            run: a finished run directory.
+            source: as for `evaluate`; labels are not read.
+
+        Raises:
+            DataError: if the run or the data are not what they must be.
+        """
+        return list(self._answered(run, source, labelled=False).lines)
+
+
+def check_flow(model: PreTrainedModel, training: TrainingSettings) -> None:
+    """Refuse settings with which the model's flow would be trained otherwise than is asked for.
+
+    Raises:
+        DataError: if checkpoints fall between two updates of the flow, or it is reused among the parts of a
+            batch.
+    """
+    flow = flow_parameters(model)
+    if any(parameter.requires_grad for name, parameter in model.named_parameters() if name in flow):
+        every = max(part.refresh_every for part in model.modules() if isinstance(part, FlowEncoder))
+        try:
+            check_trained_flow(training, every, "plug.options")
+        except ValueError as error:
+            raise DataError(str(error)) from error

@@ -1,0 +1,224 @@
+"""Masked language modelling with a Hugging Face checkpoint, as the pretraining of a plugged flow alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
+
+from floater.errors import DataError
+from floater.tasks.bpe import ENCODED_AT_ONCE
+from floater.tasks.finetuning import CheckpointTask, FineTuningSettings, Head
+from floater.tasks.finetuning.features import readable
+from floater.tasks.language_modeling.data import read_documents
+from floater.tasks.language_modeling.score import masked_score
+from floater.tasks.language_modeling.settings import Masking
+from floater.tasks.language_modeling.trainer import LanguageModelTrainer
+from floater.tasks.measurement import Measurement
+from floater.tasks.registry import register
+from floater.tasks.settings import check_block
+from floater.tasks.task import Encoded, Prepared, Splits
+from floater.training.run import evaluating
+from floater.training.settings import TrainingSettings, check_numbers
+
+logger = logging.getLogger(__name__)
+Texts = Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the text comes from, and how it is cut.
+
+    Attributes:
+        train: training text, UTF-8, plain or .gz; a file or a list of files.
+        valid: validation text.
+        documents: what ends a document, besides the end of a file: a "blank line", each "line", or nothing
+            more, "file". A row holds one document or a part of it.
+        block: tokens of a row, special ones included.
+    """
+
+    train: str | list[str]
+    valid: str | list[str]
+    documents: Literal["blank line", "line", "file"] = "blank line"
+    block: int = 512
+
+    def __post_init__(self) -> None:
+        check_numbers(self, block=8)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How the loss is measured, in validation and in `floater evaluate`.
+
+    Attributes:
+        max_tokens: tokens in a batch.
+        seed: of the tokens that are masked.
+    """
+
+    max_tokens: int = 4096
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("max_tokens",), seed=0)
+
+
+@dataclass(frozen=True)
+class Training(TrainingSettings):
+    """Optimisation. Defaults are those of fairseq's RoBERTa on WikiText-103, for one epoch."""
+
+    lr: float = 5e-4
+    schedule: Literal["inverse_sqrt", "linear", "constant"] = "linear"
+    warmup: int | float = 0.06
+    initial_lr: float = 0.0
+    epochs: int = 1
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+    keep: int = 1
+    average: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedLMSettings(FineTuningSettings):
+    """A masked_lm run; with plug.train "flow" the flow learns alone.
+
+    Attributes:
+        data: where the text comes from, and how it is cut.
+        masking: which tokens are predicted.
+        evaluation: how the loss is measured.
+    """
+
+    objective: ClassVar[str] = "masked"
+
+    task: Literal["masked_lm"] = "masked_lm"
+    data: Data
+    masking: Masking = field(default_factory=Masking)
+    training: Training = field(default_factory=Training)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_block("data.block", self.data.block, self.training)
+
+
+@register("masked_lm")
+class MaskedLM(CheckpointTask):
+    """Prediction of masked tokens by a checkpoint, or by the flow in it alone.
+
+    Source: Liu et al. 2020, sections 4.4 and B.3 (the flow is trained alone, for one epoch on WikiText-103).
+    The result also has the loss before the first step, as `loss_before`.
+    """
+
+    Settings = MaskedLMSettings
+    HEAD = Head(AutoModelForMaskedLM)
+    metric, greater, example = "loss", False, "row"
+
+    def read(self, settings: MaskedLMSettings) -> Splits:
+        files = settings.data.train, settings.data.valid
+        return Splits(*(read_documents(names, settings.data.documents) for names in files))
+
+    def encode(self, settings: Any, processor: Any, examples: Texts, *, training: bool = False) -> Any:
+        path = settings.model.path
+        if processor.mask_token_id is None:
+            raise DataError(f"{path}: the tokenizer has no token to mask with")
+        rows = encode(processor, examples, settings.data.block)
+        if not rows:
+            raise DataError(f"{path}: the tokenizer makes no token of the text")
+        special = processor.all_special_ids
+        if not any(np.isin(row["input_ids"], special, invert=True).any() for row in rows.rows):
+            raise DataError("the text has no token to predict")
+        return rows
+
+    def check_model(self, settings: Any, model: Any, processor: Any, examples: Encoded, name: str) -> None:
+        longest = max((row["input_ids"] for row in examples.rows), key=len)
+        with _readable(examples), evaluating(model):
+            model(torch.from_numpy(longest).long()[None])
+
+    def before(self, prepared: Prepared) -> dict[str, Any]:
+        loss = self.validate(prepared).scores["loss"]
+        logger.info("loss before training %.4f nats a token", loss)
+        return {"loss_before": loss}
+
+    def trainer(self, prepared: Prepared, run: Path, **options: Any) -> LanguageModelTrainer:
+        return LanguageModelTrainer(
+            settings=prepared.settings,
+            tokenizer=prepared.processor,
+            run=run,
+            model=prepared.model,
+            lengths=prepared.train.lengths,
+            train_dataset=prepared.train,
+            validate=lambda: self.validate(prepared).scores,
+        )
+
+    def score(self, settings: Any, model: Any, processor: Any, examples: Any) -> Measurement:
+        asked = settings.evaluation
+        with _readable(examples):
+            return masked_score(
+                model,
+                examples,
+                masking=settings.masking,
+                tokenizer=processor,
+                seed=asked.seed,
+                max_tokens=asked.max_tokens,
+            ).measurement
+
+    def evaluate(self, run: str | Path, source: Any) -> Measurement:
+        """Measure how well the final model of a run predicts the masked tokens of a text.
+
+        Args:
+            run: a finished run directory.
+            source: the text, a file or several.
+
+        Raises:
+            DataError: if the run or a file is not what it must be, or the model has too few positions.
+        """
+        model, tokenizer, settings = self.load(run)
+        texts = read_documents(source, settings.data.documents)
+        return self.score(settings, model, tokenizer, self.encode(settings, tokenizer, texts))
+
+
+def _readable(rows: Encoded) -> Any:
+    return readable(f"rows of {max(rows.lengths)} tokens", "data.block")
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, documents: Texts, block: int) -> Encoded:
+    """Encode documents in rows, each a part of one document between the checkpoint's special tokens.
+
+    Args:
+        tokenizer: of the checkpoint.
+        documents: their lines, which are joined with spaces.
+        block: the most tokens of a row.
+    """
+    before, after = special(tokenizer)
+    room = block - len(before) - len(after)
+    lines = [f" {line.strip()}" if i else line.strip() for d in documents for i, line in enumerate(d)]
+    encoded: list[list[int]] = []
+    for start in range(0, len(lines), ENCODED_AT_ONCE):
+        part = lines[start : start + ENCODED_AT_ONCE]
+        # not verbose: a line that is longer than the model reads is cut below
+        options = {"add_special_tokens": False, "return_attention_mask": False, "verbose": False}
+        encoded += tokenizer(part, **options)["input_ids"]
+    rows: list[np.ndarray] = []
+    rest = iter(encoded)
+    for document in documents:
+        ids = list(chain.from_iterable(next(rest) for _ in document))
+        rows += [
+            np.array([*before, *ids[start : start + room], *after], dtype=np.int32)
+            for start in range(0, len(ids), room)
+        ]
+    made = [{"input_ids": row, "parts": [len(row)], "index": i} for i, row in enumerate(rows)]
+    return Encoded(made, [len(row) for row in rows])
+
+
+def special(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
+    """The special tokens before and after a text."""
+    encoded = tokenizer("a", return_special_tokens_mask=True)
+    ids, mask = encoded["input_ids"], encoded["special_tokens_mask"]
+    first, last = mask.index(0), len(mask) - mask[::-1].index(0)
+    return ids[:first], ids[last:]

@@ -1,0 +1,136 @@
+"""RACE: questions of English exams with four options each (Lai et al. 2017)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from transformers import AutoModelForMultipleChoice, PreTrainedTokenizerFast
+
+from floater.errors import DataError
+from floater.tasks.corpora.race import LETTERS, LEVELS, Question, read_race
+from floater.tasks.finetuning import Features, FineTuning, FineTuningSettings, Head
+from floater.tasks.finetuning.features import LABEL, Row, encode
+from floater.tasks.measurement import Measurement
+from floater.tasks.registry import register
+from floater.tasks.task import Splits
+from floater.training.settings import check_numbers
+
+
+@dataclass(frozen=True)
+class Data:
+    """The questions, and how long passage and options may be.
+
+    Attributes:
+        train: a folder of RACE with the folders middle and high, as RACE/train.
+        valid: the same, as RACE/dev.
+        max_length: tokens of passage, question and option; longer passages are truncated, and this is logged.
+        max_option: tokens of question and option together; longer ones are truncated, and this is logged.
+    """
+
+    train: str
+    valid: str
+    max_length: int = 512
+    max_option: int = 128
+
+    def __post_init__(self) -> None:
+        check_numbers(self, max_option=1)
+        check_numbers(self, max_length=self.max_option + 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceSettings(FineTuningSettings):
+    """A RACE run.
+
+    Attributes:
+        data: the questions.
+    """
+
+    task: Literal["race"] = "race"
+    data: Data
+
+
+@register("race")
+class Race(FineTuning):
+    """Multiple choice: each option with its question is a text after the passage."""
+
+    Settings = RaceSettings
+    HEAD = Head(AutoModelForMultipleChoice)
+    metric = "accuracy"
+    example = "question"
+
+    def read(self, settings: RaceSettings) -> Splits:
+        data = settings.data
+        return Splits(
+            *(self.read_source(settings, folder, labelled=True) for folder in (data.train, data.valid))
+        )
+
+    def read_source(self, settings: Any, source: str, *, labelled: bool) -> list[Question]:
+        questions = read_race(source)
+        unknown = [question.id for question in questions if question.answer is None]
+        if labelled and unknown:
+            raise DataError(f"{source}: {len(unknown)} questions have no answer, such as {unknown[0]}")
+        return questions
+
+    def features(self, settings: Any, tokenizer: Any, examples: list[Question], training: bool) -> Features:
+        return features(tokenizer, examples, settings.data.max_length, settings.data.max_option)
+
+    def answer(self, settings: Any, features: Features, logits: Sequence[np.ndarray]) -> Measurement:
+        chosen, questions = [int(row.argmax()) for row in logits], features.source
+        letters = {question.id: LETTERS[i] for question, i in zip(questions, chosen, strict=True)}
+        scores = accuracies(chosen, questions)
+        report = "\n".join(f"{name} {value:.2f}" for name, value in scores.items())
+        return Measurement(scores=scores, report=report, lines=[json.dumps(letters)])
+
+
+def features(
+    tokenizer: PreTrainedTokenizerFast, questions: list[Question], max_length: int, max_option: int
+) -> Features:
+    """Encode each question four times, passage first, and the passage truncated to what is left.
+
+    Args:
+        tokenizer: of the checkpoint.
+        questions: with the right answers, or all without.
+        max_length: tokens of passage, question and option together, special ones included.
+        max_option: tokens of question and option together; longer ones are truncated.
+
+    Returns:
+        The rows; `cut` counts the choices that lost something.
+    """
+    stated = [question.stated(i) for question in questions for i in range(len(LETTERS))]
+    parts = tokenizer(
+        stated,
+        add_special_tokens=False,
+        return_offsets_mapping=True,
+        truncation=True,
+        max_length=max_option,
+    )
+    ends = [places[-1][1] if places else 0 for places in parts["offset_mapping"]]
+    stated = [text[:end] for text, end in zip(stated, ends, strict=True)]
+    articles = [question.article for question in questions for _ in LETTERS]
+    encoded = encode(tokenizer, articles, stated, max_length, "only_first")
+    rows: list[Row] = []
+    for number, question in enumerate(questions):
+        choices = encoded.rows[number * len(LETTERS) : (number + 1) * len(LETTERS)]
+        row: Row = {name: [choice[name] for choice in choices] for name in choices[0]}
+        rows.append(row if question.answer is None else row | {LABEL: question.answer})
+    cut = sum(bool(a.overflowing) for a in parts.encodings or ()) + encoded.cut
+    return Features(rows, cut, "data.max_length or data.max_option")
+
+
+def accuracies(chosen: Sequence[int], questions: Sequence[Question]) -> dict[str, float]:
+    """Return the percentage of right answers: of all questions, and of those of middle and of high schools.
+
+    Example:
+        >>> asked = [Question("", level, "", "", (), 2) for level in ("middle", "high", "high")]
+        >>> accuracies([2, 2, 1], asked)
+        {'accuracy': 66.67, 'middle': 100.0, 'high': 50.0}
+    """
+    right = {
+        level: [a == q.answer for a, q in zip(chosen, questions, strict=True) if level in ("", q.level)]
+        for level in ("", *LEVELS)
+    }
+    return {level or "accuracy": round(100 * sum(r) / len(r), 2) for level, r in right.items() if r}

@@ -1,0 +1,448 @@
+"""The skeleton of every task: from a configuration to a trained run, and from a run to its scores."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from accelerate import PartialState
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedModel, set_seed
+
+from floater.encodings import PositionError, PositionModel
+from floater.errors import DataError
+from floater.flow import SpanTooLong
+from floater.settings import load
+from floater.tasks.bpe import load_bpe
+from floater.tasks.measurement import Measurement
+from floater.training import TokenBatchSampler, flush_denormals
+from floater.training.arguments import check_schedule
+from floater.training.run import MODEL, SETTINGS, VOCABULARY, begin_run, find_run, load_model
+from floater.training.run_trainer import RunTrainer
+
+logger = logging.getLogger(__name__)
+Collate = Callable[[Sequence[Any]], dict[str, Any]]
+
+
+class Examples(Protocol):
+    """Encoded examples: a data set that knows the length of each, in tokens or what else a task counts."""
+
+    @property
+    def lengths(self) -> Sequence[int]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+@dataclass
+class Encoded(Dataset[Any]):
+    """Encoded examples in a list.
+
+    Args:
+        rows: what a batch is made of.
+        lengths: of each, in what the task counts.
+        source: what was encoded, where scores need it.
+
+    Example:
+        >>> Encoded([{"input_ids": [5, 6]}], [2])[0]
+        {'input_ids': [5, 6]}
+    """
+
+    rows: list[Any]
+    lengths: list[int]
+    source: Any = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]
+
+
+class Splits(NamedTuple):
+    """Training and validation examples as they are read, before they are encoded."""
+
+    train: Any
+    valid: Any
+
+
+@dataclass
+class Prepared:
+    """What a training starts from.
+
+    Args:
+        settings: of the run.
+        processor: vocabulary or tokenizer, or what else turns examples into the model's inputs.
+        model: before its first step.
+        train: encoded training examples.
+        valid: encoded validation examples.
+    """
+
+    settings: Any
+    processor: Any
+    model: Any
+    train: Any
+    valid: Any
+
+
+class Task(ABC):
+    """A task: how its examples are read and encoded, its model, and its scores.
+
+    A subclass says only what is its own. What is here is the same for all: splits, the run's directory,
+    training, resuming, validation, loading. Register it under a name with `floater.tasks.register`;
+    `floater train`, `evaluate`, `predict` and studies then find it.
+
+    The options that `floater evaluate` offers are the keyword arguments of `evaluate`. A task that a study
+    can score example by example has `measure`, which takes what a test set of a study may say.
+
+    Class attributes: `name` is what a configuration calls the task; `Settings` the dataclass of its
+    configuration; `metric` the score that says which validation is best, `greater` whether more of it is
+    better; `example` and `unit` name an example and what its length counts in messages; `shorten` says how
+    to exclude long examples; `output` names the lines that `floater evaluate --output` writes, if any.
+
+    See `examples/` in the repository for one in less than 100 lines.
+    """
+
+    name: ClassVar[str]
+    Settings: ClassVar[type[Any]]
+    metric: ClassVar[str]
+    greater: ClassVar[bool] = True
+    example: ClassVar[str] = "example"
+    unit: ClassVar[str] = "tokens"
+    shorten: ClassVar[str] = ""
+    output: ClassVar[str] = ""
+    measure: ClassVar[Callable[..., Measurement] | None] = None
+    predict: ClassVar[Callable[..., list[str]] | None] = None
+
+    # What a task defines.
+
+    @abstractmethod
+    def read(self, settings: Any) -> Splits:
+        """Read the training and the validation examples.
+
+        Raises:
+            DataError: if the data are not what they must be.
+        """
+
+    @abstractmethod
+    def make_processor(self, settings: Any, train: Any) -> Any:
+        """Make what encodes examples, and is saved with `save_pretrained`, from the training examples."""
+
+    @abstractmethod
+    def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Any:
+        """Encode examples; those of the training may be filtered."""
+
+    @abstractmethod
+    def build(self, settings: Any, processor: Any, train: Any) -> Any:
+        """Build the model before its first step, for encoded training examples."""
+
+    @abstractmethod
+    def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
+        """Return the function from encoded examples to a batch: the model's inputs, and `labels`."""
+
+    @abstractmethod
+    def score(self, settings: Any, model: Any, processor: Any, examples: Any) -> Measurement:
+        """Score a model on encoded examples; no random number is drawn, so that a training is not changed."""
+
+    # What a task may define.
+
+    def load_processor(self, folder: Path) -> Any:
+        """Read a processor that was saved; by default a BPE vocabulary."""
+        return load_bpe(folder)
+
+    def kind(self, settings: Any) -> Callable[[Any], Any]:
+        """Return what makes the model of a run from its Hugging Face configuration, for `load`."""
+        raise NotImplementedError(f"{type(self).__name__} defines no kind of model to load")
+
+    def loss(self, prepared: Prepared) -> Any:
+        """Return the loss function of outputs and labels; None is the cross-entropy with aligned labels."""
+        return None
+
+    def validate(self, prepared: Prepared) -> Measurement:
+        """Score the model of a training on the validation set."""
+        return self.score(prepared.settings, prepared.model, prepared.processor, prepared.valid)
+
+    def before(self, prepared: Prepared) -> dict[str, Any]:
+        """Return what the result says of the model before its first step."""
+        return {}
+
+    def final(self, prepared: Prepared) -> dict[str, Any]:
+        """Return what the result says of the final model; by default what validates it."""
+        return self.validate(prepared).scores
+
+    def hardest(self, examples: Any) -> Sequence[int]:
+        """Return the examples that a position model is most likely to refuse; by default the longest."""
+        lengths = list(examples.lengths)
+        return [lengths.index(max(lengths))]
+
+    def toy(self, settings: Any) -> Any:
+        """Return a few examples, as `read` does, to try position models on; None where that cannot be."""
+        return None
+
+    def check_test(self, settings: Any, **test: Any) -> None:
+        """Refuse a test set that `measure` would, before the training; by default none."""
+        return
+
+    def lengths(self, settings: Any) -> str:
+        """Name what the lengths of scored examples count."""
+        return self.unit
+
+    def summary(self, prepared: Prepared) -> str:
+        """Describe the examples and the vocabulary in a line of the log."""
+        return (
+            f"{len(prepared.train):,} training {self.example}s, {len(prepared.valid):,} for validation; "
+            f"{len(prepared.processor):,} tokens in the vocabulary"
+        )
+
+    # What is the same for every task.
+
+    def train(self, settings: Any) -> Path:
+        """Train a model, or resume a training that was stopped.
+
+        A run that was killed and resumed ends with the weights of one that was not, on one machine and
+        with as many processes. Nothing is written before settings and data are found good.
+
+        Args:
+            settings: of the run; `settings.run` gets the configuration, vocabulary, log, checkpoints and the
+                final model.
+
+        Returns:
+            The run directory.
+
+        Raises:
+            DataError: if the data or the run directory is not what it must be.
+            PositionError: if the position model cannot serve the data.
+        """
+        state = PartialState(cpu=not torch.accelerator.is_available())
+        if state.num_processes == 1 and torch.cuda.device_count() > 1:
+            raise DataError(
+                f"there are {torch.cuda.device_count()} GPUs and one process: start one for each with "
+                "torchrun --nproc-per-node, or choose a GPU with CUDA_VISIBLE_DEVICES"
+            )
+        if not state.is_main_process:
+            logging.getLogger("floater").setLevel(logging.WARNING)
+        run = find_run(settings)
+        if (run / MODEL).is_dir():
+            logger.info("%s is finished; its model is in %s", run, run / MODEL)
+            return run
+        with flush_denormals():
+            splits = self.read(settings)
+            with state.main_process_first():
+                prepared = self.prepare(settings, run, splits)
+                self.check_schedule(prepared)
+                begin_run(run, settings, prepared.processor)
+            before = self.before(prepared)
+            trainer = self.trainer(prepared, run)
+            return trainer.finish(prepared.processor, lambda: before | self.final(prepared))
+
+    def prepare(self, settings: Any, run: Path, splits: Splits) -> Prepared:
+        """Encode the examples and build the model, after a look at whether they fit each other.
+
+        Raises:
+            DataError: if an example does not fit into a batch.
+            PositionError: if the position model cannot serve one.
+        """
+        processor = self.processor(settings, run, splits.train)
+        train = self.encode(settings, processor, splits.train, training=True)
+        valid = self.encode(settings, processor, splits.valid)
+        training, longest = settings.training, max(train.lengths)
+        if training.batch_size is None and longest > training.max_tokens:
+            raise DataError(
+                f"a training {self.example} has {longest:,} {self.unit}, more than training.max_tokens, "
+                f"{training.max_tokens}; raise that{self.shorten}"
+            )
+        set_seed(training.seed)
+        model = self.build(settings, processor, train)
+        prepared = Prepared(settings, processor, model, train, valid)
+        for name, examples in (("training", train), ("validation", valid)):
+            self.check_model(settings, model, processor, examples, name)
+        logger.info(self.summary(prepared))
+        logger.info("%s parameters, %s in position models", *map("{:,}".format, count_parameters(model)))
+        return prepared
+
+    def processor(self, settings: Any, run: Path, train: Any) -> Any:
+        """Return the processor of a run that was begun, or a new one."""
+        if (run / VOCABULARY).is_dir():
+            return self.load_processor(run / VOCABULARY)
+        return self.make_processor(settings, train)
+
+    def check_schedule(self, prepared: Prepared) -> None:
+        """Refuse a warm-up that is longer than the training."""
+        check_schedule(prepared.settings.training, prepared.train.lengths)
+
+    def check_model(self, settings: Any, model: Any, processor: Any, examples: Any, name: str) -> None:
+        """Let the model read the hardest examples, so that it may refuse them before the training.
+
+        Raises:
+            PositionError: if the position model does; the message says in which part, by `name`.
+        """
+        collate = self.collate(settings, processor, model)
+        model.train(False)
+        with torch.no_grad():
+            for index in self.hardest(examples):
+                batch = collate([examples[index]])
+                batch.pop("labels", None)
+                where = self.where(examples, index, name)
+                try:
+                    self.try_batch(model, batch)
+                except PositionError as error:
+                    raise PositionError(f"{where}: {error}") from error
+                except SpanTooLong as error:
+                    raise DataError(f"{where}: {error} (model.position_options.time_scale)") from error
+        model.train()
+
+    def where(self, examples: Any, index: int, name: str) -> str:
+        """Name an example for a message."""
+        return f"a {name} {self.example}"
+
+    def try_batch(self, model: Any, batch: dict[str, Any]) -> None:
+        """Let the model read a batch; a task may check the outputs."""
+        model(**batch)
+
+    def check(self, settings: Any) -> None:
+        """Refuse a position model that can serve no example of the task, before any data are read.
+
+        Raises:
+            DataError: if the model cannot do the task with it.
+            PositionError: if it needs what the task does not have, as a tree.
+        """
+        toy = self.toy(settings)
+        if toy is None:
+            return
+        processor = self.make_processor(settings, toy)
+        examples = self.encode(settings, processor, toy)
+        with torch.random.fork_rng():
+            model = self.build(settings, processor, examples)
+        self.check_model(settings, model, processor, examples, "toy")
+
+    def trainer(self, prepared: Prepared, run: Path, **options: Any) -> RunTrainer:
+        """Make the Trainer of a run."""
+        settings, train = prepared.settings, prepared.train
+        return RunTrainer(
+            training=settings.training,
+            run=run,
+            model=prepared.model,
+            lengths=train.lengths,
+            train_dataset=train,
+            validate=lambda: self.validate(prepared).scores,
+            metric=self.metric_of(settings),
+            greater=self.greater_of(settings),
+            label_smoothing=getattr(settings.training, "label_smoothing", 0.0),
+            **{
+                "data_collator": self.collate(settings, prepared.processor, prepared.model),
+                "compute_loss_func": self.loss(prepared),
+            }
+            | options,
+        )
+
+    def metric_of(self, settings: Any) -> str:
+        """Return the score that chooses the best validation, where it depends on the settings."""
+        return self.metric
+
+    def greater_of(self, settings: Any) -> bool:
+        """Return whether more of that score is better."""
+        return self.greater
+
+    def settings_of(self, run: str | Path) -> Any:
+        """Read the settings of a run.
+
+        Raises:
+            SettingsError: if it has none that can be read.
+        """
+        return load(self.Settings, Path(run) / SETTINGS)
+
+    def load(self, run: str | Path, device: str | torch.device | None = None) -> tuple[Any, Any, Any]:
+        """Load the final model of a run in evaluation mode, its processor and its settings.
+
+        Args:
+            run: a finished run directory, or the directory of a saved model.
+            device: where to put the model; by default a GPU if there is one.
+
+        Returns:
+            Model, processor, and settings; None instead of these for a saved model that is no run.
+
+        Raises:
+            DataError: if there is no model, or a broken one.
+            SettingsError: if the run's settings cannot be read.
+        """
+        settings = self.settings_of(run) if (Path(run) / SETTINGS).is_file() else None
+        return *load_model(self.kind(settings), run, device, read=self.load_processor), settings
+
+    def read_test(self, settings: Any, source: Any) -> Any:
+        """Read the examples of a test set, as `read` does.
+
+        Raises:
+            DataError: if they are not what they must be.
+        """
+        raise NotImplementedError(f"{type(self).__name__} reads no test sets")
+
+    def evaluate(self, run: str | Path, source: Any) -> Measurement:
+        """Score the final model of a run on a test set.
+
+        Args:
+            run: a finished run directory.
+            source: the test set.
+
+        Raises:
+            DataError: if the run or the test set is not what it must be.
+            PositionError: if the position model cannot serve an example.
+        """
+        model, processor, settings = self.load(run)
+        examples = self.encode(settings, processor, self.read_test(settings, source))
+        return self.score(settings, model, processor, examples)
+
+
+def count_parameters(model: PreTrainedModel) -> tuple[int, int]:
+    """Return the number of parameters of a model, and how many of them its position models have.
+
+    Example:
+        >>> from floater.transformer import FloaterConfig, FloaterModel
+        >>> model = FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, position="learned"))
+        >>> count_parameters(model)[1] == 512 * model.config.hidden_size
+        True
+    """
+    inner = [module for module in model.modules() if isinstance(module, PositionModel)]
+    positions = {parameter for module in inner for parameter in module.parameters()}
+    return model.num_parameters(), sum(parameter.numel() for parameter in positions)
+
+
+def in_batches(
+    examples: Examples, collate: Collate, device: torch.device | str, max_tokens: int
+) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    """Go through examples from short to long, in batches on a device.
+
+    No DataLoader: even one that does not shuffle draws from torch's random numbers.
+
+    Args:
+        examples: encoded.
+        collate: makes a batch of some.
+        device: for the tensors.
+        max_tokens: tokens in a batch, with padding; a longer example is alone.
+
+    Yields:
+        The indices of a batch's examples, and the batch.
+
+    Example:
+        >>> numbers = Encoded([4, 5, 6], [1, 1, 1])
+        >>> batches = in_batches(numbers, lambda rows: {"x": torch.tensor(rows)}, "cpu", 2)
+        >>> [(indices, batch["x"].tolist()) for indices, batch in batches]
+        [([0, 1], [4, 5]), ([2], [6])]
+    """
+    lengths = list(examples.lengths)
+    for indices in TokenBatchSampler(lengths, max(max_tokens, *lengths, 1), seed=0, shuffle=False):
+        yield indices, moved(collate([examples[i] for i in indices]), device)
+
+
+def moved(batch: Mapping[str, Any], device: torch.device | str) -> dict[str, Any]:
+    """Return a batch with its tensors, and what else can be moved, on a device."""
+    return {
+        name: value.to(device) if isinstance(value, Tensor) or hasattr(value, "to") else value
+        for name, value in batch.items()
+    }

@@ -1,0 +1,122 @@
+"""Word vocabularies: ids of words, shapes of unknown words, labels."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from floater.errors import DataError
+from floater.tasks.corpora.conllu import Sentence
+from floater.transformer.outputs import IGNORED
+
+PAD, UNKNOWN = 0, 1
+FILE = "vocabulary.json"
+
+
+def shapes(word: str, suffix: int) -> Iterator[str]:
+    """What an unknown word looks like, the most telling first: its kind and its last letters.
+
+    Example:
+        >>> list(shapes("Unfriendly", 2))
+        ['capital ly', 'capital y', 'capital ']
+    """
+    if suffix:
+        kind = "digit" if any(c.isdigit() for c in word) else "capital" if word[:1].isupper() else "small"
+        for length in range(min(suffix, len(word)), -1, -1):
+            yield f"{kind} {word[len(word) - length :].lower()}"
+
+
+class Vocabulary:
+    """The words, shapes of unknown words, tags and relations of the training sentences.
+
+    Ids count words from 2, after padding and the unknown word, and then shapes. Relations count from 1; 0 is
+    one that was not seen.
+
+    Args:
+        words: each has an id of its own.
+        shapes: see `shapes`.
+        tags: what is predicted.
+        relations: labels of the edges of trees.
+        suffix: letters at the end of a word that its shape has.
+
+    Example:
+        >>> vocabulary = Vocabulary(["the"], ["small ing", "small "], ["DET", "VERB"], ["det"], 3)
+        >>> vocabulary.ids(["the", "singing", "cat", "42"])
+        [2, 3, 4, 1]
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        shapes: Sequence[str],
+        tags: Sequence[str],
+        relations: Sequence[str],
+        suffix: int,
+    ) -> None:
+        self.words, self.shapes, self.tags = list(words), list(shapes), list(tags)
+        self.relations, self.suffix = list(relations), suffix
+        self._word = {word: i for i, word in enumerate(self.words, start=2)}
+        self._shape = {shape: i for i, shape in enumerate(self.shapes, start=2 + len(self.words))}
+        self._tag = {tag: i for i, tag in enumerate(self.tags)}
+        self._relation = {relation: i for i, relation in enumerate(self.relations, start=1)}
+
+    @classmethod
+    def of(cls, sentences: Sequence[Sentence], min_count: int, suffix: int) -> Vocabulary:
+        """The vocabulary of training sentences.
+
+        Args:
+            sentences: with tags and relations.
+            min_count: how often a word, or a shape among the rarer words, must be seen.
+            suffix: see `shapes`.
+        """
+        count = Counter(word for sentence in sentences for word in sentence.words)
+        known = [word for word, times in count.most_common() if times >= min_count]
+        seen: Counter[str] = Counter()
+        for word, times in count.items():
+            if times < min_count:
+                seen.update(dict.fromkeys(shapes(word, suffix), times))
+        tags = {tag for sentence in sentences for tag in sentence.tags}
+        relations = {relation for sentence in sentences for relation in sentence.relations}
+        telling = [shape for shape, times in seen.most_common() if times >= min_count]
+        return cls(known, telling, sorted(tags), sorted(relations), suffix)
+
+    def __len__(self) -> int:
+        return 2 + len(self.words) + len(self.shapes)
+
+    def __contains__(self, word: str) -> bool:
+        return word in self._word
+
+    def ids(self, words: Sequence[str]) -> list[int]:
+        """Ids of words; an unknown one has that of the most telling shape that is known."""
+        return [self._word.get(word) or self._unknown(word) for word in words]
+
+    def _unknown(self, word: str) -> int:
+        return next((self._shape[s] for s in shapes(word, self.suffix) if s in self._shape), UNKNOWN)
+
+    def labels(self, tags: Sequence[str]) -> list[int]:
+        """Numbers of tags, -100 for one that is not known."""
+        return [self._tag.get(tag, IGNORED) for tag in tags]
+
+    def edges(self, relations: Sequence[str]) -> list[int]:
+        """Numbers of relations, 0 for one that is not known."""
+        return [self._relation.get(relation, 0) for relation in relations]
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the vocabulary into a directory."""
+        parts = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / FILE).write_text(json.dumps(parts, indent=0, ensure_ascii=False), encoding="utf-8")
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> Vocabulary:
+        """The vocabulary in a directory.
+
+        Raises:
+            DataError: if there is none that can be read.
+        """
+        try:
+            return cls(**json.loads((Path(folder) / FILE).read_text(encoding="utf-8")))
+        except (OSError, TypeError, ValueError) as error:
+            raise DataError(f"{folder} holds no vocabulary that can be read: {error}") from error

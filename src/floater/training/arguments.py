@@ -1,0 +1,157 @@
+"""What the settings of an optimisation ask of the Hugging Face Trainer: batches, rates, arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedModel, TrainingArguments
+
+from floater.errors import DataError
+from floater.flow import FlowEncoder
+from floater.training.batches import BatchSampler, ExampleBatchSampler, TokenBatchSampler
+from floater.training.schedule import constant, inverse_sqrt, linear
+from floater.training.settings import TrainingSettings
+
+
+def batches(
+    training: TrainingSettings, lengths: Sequence[int], world_size: int = 1, rank: int = 0
+) -> BatchSampler:
+    """The training batches that the settings ask for: of a number of examples, or of tokens.
+
+    Example:
+        >>> list(batches(TrainingSettings(batch_size=2), [5, 5]))
+        [[0, 1]]
+    """
+    shared: dict[str, Any] = {"seed": training.seed, "shuffle": True, "world_size": world_size, "rank": rank}
+    if training.batch_size is None:
+        return TokenBatchSampler(lengths, training.max_tokens, **shared)
+    return ExampleBatchSampler(lengths, training.batch_size, **shared)
+
+
+def schedule(training: TrainingSettings, optimizer: Optimizer, batches: int) -> LambdaLR:
+    """The schedule of the learning rate that the settings ask for.
+
+    Args:
+        training: the settings.
+        optimizer: with the peak rates.
+        batches: in an epoch.
+    """
+    warmup, total = warmup_steps(training, batches)
+    if training.schedule == "linear":
+        return linear(optimizer, warmup=warmup, total=total, initial=training.initial_lr)
+    if training.schedule == "constant":
+        return constant(optimizer, warmup=warmup, initial=training.initial_lr)
+    return inverse_sqrt(optimizer, warmup=max(1, warmup), initial=training.initial_lr)
+
+
+def check_schedule(training: TrainingSettings, lengths: Sequence[int]) -> None:
+    """Refuse a warm-up that the training, of all processes, is too short for, before anything is written.
+
+    Args:
+        training: the settings.
+        lengths: of the training examples.
+
+    Raises:
+        DataError: as `warmup_steps`.
+    """
+    warmup_steps(training, len(batches(training, lengths, PartialState().num_processes)))
+
+
+def warmup_steps(training: TrainingSettings, batches: int) -> tuple[int, int]:
+    """The steps of the warm-up, and of the training, for a number of batches in an epoch.
+
+    Raises:
+        DataError: if nothing is left of the training to decay linearly in.
+
+    Example:
+        >>> warmup_steps(TrainingSettings(warmup=0.1, epochs=2, accumulation=4), batches=41)
+        (2, 22)
+    """
+    total = training.max_steps or training.epochs * -(-batches // training.accumulation)
+    warmup = int(training.warmup * total if training.warmup < 1 else training.warmup)
+    if training.schedule == "linear" and warmup >= total:
+        raise DataError(f"training.warmup is {warmup} steps, of only {total} that the training has")
+    return warmup, total
+
+
+def flow_parameters(model: torch.nn.Module) -> set[str]:
+    """The names of the parameters of all flows in a model.
+
+    Example:
+        >>> from floater.flow import ZeroField
+        >>> flow = FlowEncoder(ZeroField(), 2, blocks=[0], names=["q"])
+        >>> flow_parameters(torch.nn.ModuleDict({"flow": flow, "head": torch.nn.Linear(2, 2)}))
+        {'flow.start'}
+    """
+    flows = [part for part in model.modules() if isinstance(part, FlowEncoder)]
+    inside = {id(p) for flow in flows for part in (flow, flow.field) for p in part.parameters()}
+    return {name for name, parameter in model.named_parameters() if id(parameter) in inside}
+
+
+def arguments(
+    training: TrainingSettings,
+    run: Path,
+    model: PreTrainedModel,
+    best: str | None,
+    greater: bool,
+    label_smoothing: float,
+) -> TrainingArguments:
+    """The Trainer's arguments for the settings of an optimisation.
+
+    Args:
+        training: the settings.
+        run: directory of the run.
+        model: to train.
+        best: the metric whose best checkpoint is kept beyond the last ones; None where none is wanted.
+        greater: whether more of it is better.
+        label_smoothing: share of the probability spread over the vocabulary.
+    """
+    return TrainingArguments(
+        output_dir=str(run),
+        use_cache=True,  # else the Trainer turns the key/value cache off in the model's configuration
+        num_train_epochs=training.epochs,
+        max_steps=training.max_steps or -1,
+        learning_rate=training.lr,
+        weight_decay=training.weight_decay,
+        adam_beta1=training.betas[0],
+        adam_beta2=training.betas[1],
+        adam_epsilon=training.eps,
+        max_grad_norm=training.clip,
+        gradient_accumulation_steps=training.accumulation,
+        label_smoothing_factor=label_smoothing,
+        bf16=training.bf16,
+        use_cpu=not torch.accelerator.is_available(),
+        seed=training.seed,
+        logging_steps=training.log_every,
+        logging_nan_inf_filter=False,  # it would show a loss that is none as 0
+        report_to="none",
+        eval_strategy=_strategy(training.validate_every),
+        eval_steps=_steps(training.validate_every),
+        save_strategy=_strategy(training.save_every),
+        save_steps=_steps(training.save_every) or 500,
+        save_total_limit=training.keep,
+        metric_for_best_model=best,
+        greater_is_better=None if best is None else greater,
+        remove_unused_columns=False,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        ddp_find_unused_parameters=_sometimes_unused(model),
+    )
+
+
+def _sometimes_unused(model: PreTrainedModel) -> bool:
+    """Whether some steps give some parameters no gradient, as a flow that is reused does."""
+    return any(isinstance(module, FlowEncoder) and module.refresh_every > 1 for module in model.modules())
+
+
+def _strategy(every: int | str) -> str:
+    return "steps" if isinstance(every, int) else {"epoch": "epoch", "never": "no"}[every]
+
+
+def _steps(every: int | str) -> int | None:
+    return every if isinstance(every, int) else None

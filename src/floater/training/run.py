@@ -1,0 +1,257 @@
+"""The directory of a run of any task: settings, vocabulary, log, checkpoints, final model."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from floater.errors import DataError
+from floater.flow import FlowEncoder
+from floater.settings import dump, load, peek
+from floater.training.averaging import average
+from floater.transformer import FloaterConfig
+from floater.transformer.base import FloaterPreTrainedModel
+from floater.transformer.reading import Reading, check_reading
+
+SETTINGS, VOCABULARY, MODEL, LOG, RESULT = "config.yaml", "vocabulary", "model", "log.json", "result.json"
+LONGEST = "longest"
+"""In `RESULT`: tokens of the longest training example, or what else its lengths are in."""
+_UNFINISHED = ".unfinished"
+_Model = TypeVar("_Model", bound=FloaterPreTrainedModel)
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+class Settings(Protocol):
+    """The settings of a task: a dataclass with the run's directory and the task's name."""
+
+    @property
+    def run(self) -> str: ...
+
+    @property
+    def task(self) -> str: ...
+
+
+def find_run(settings: Settings) -> Path:
+    """The directory of a run, after a look at what is there; nothing is written.
+
+    Args:
+        settings: of the run.
+
+    Returns:
+        A directory that is empty, does not exist yet, or holds a run with these settings.
+
+    Raises:
+        DataError: if it holds something else, or a run with other settings.
+        SettingsError: if the settings that it holds cannot be read.
+    """
+    run = Path(settings.run)
+    if run.exists() and not run.is_dir():
+        raise DataError(f"{run} is a file; a run needs a directory")
+    if (run / SETTINGS).is_file():
+        task = peek(run / SETTINGS, "task", settings.task)
+        if task != settings.task:
+            raise DataError(f"{run} holds a run of task {task!r}, not {settings.task!r}")
+        before = load(type(settings), run / SETTINGS)
+        if told := list(differences(before, settings)):
+            raise DataError(f"{run} holds a run with other settings: {'; '.join(told)}")
+    elif run.is_dir() and any(not path.name.endswith(_UNFINISHED) for path in run.iterdir()):
+        raise DataError(f"{run} is not empty and holds no run (no {SETTINGS}); choose another directory")
+    return run
+
+
+def begin_run(run: Path, settings: Settings, tokenizer: Any) -> None:
+    """Write settings and vocabulary into the directory of a run, where they are not there yet."""
+    run.mkdir(parents=True, exist_ok=True)
+    if not (run / SETTINGS).is_file():
+        write_whole(run / SETTINGS, dump(settings))
+    if not (run / VOCABULARY).is_dir():
+        save_whole(run / VOCABULARY, tokenizer)
+
+
+def load_model(
+    kind: Callable[[FloaterConfig], _Model],
+    run: str | Path,
+    device: str | torch.device | None = None,
+    *,
+    read: Callable[[Path], Any],
+) -> tuple[_Model, Any]:
+    """The final model and the vocabulary of a run.
+
+    Args:
+        kind: makes the model of its configuration: its class, or a function of a `FloaterConfig`.
+        run: the run directory, or a directory with a saved model and tokenizer.
+        device: where to put the model; by default a GPU if there is one.
+        read: reads the vocabulary from a directory.
+
+    Returns:
+        The model in evaluation mode, and its vocabulary.
+
+    Raises:
+        DataError: if the directory holds no finished run, or a broken one.
+    """
+    folder = inside(Path(run), MODEL)
+    if not (folder / "config.json").is_file():
+        raise DataError(f"{run} holds no trained model; a finished run has {Path(run) / MODEL}/config.json")
+    vocabulary = read(folder)
+    try:
+        told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        type_ = told.get("model_type") if isinstance(told, dict) else None
+        config: type[FloaterConfig] = getattr(kind, "config_class", FloaterConfig)
+        if type_ != config.model_type:
+            raise DataError(f"{folder} holds a model of type {type_!r}, not {config.model_type!r}")
+        model = kind(config.from_pretrained(folder))
+        fill(model, average([folder]), str(folder))
+    except (OSError, SafetensorError, StrictDataclassError, json.JSONDecodeError) as error:
+        raise DataError(f"{folder} holds no model that can be loaded: {error}") from error
+    return ready(model, device), vocabulary
+
+
+def ready(model: _Module, device: str | torch.device | None) -> _Module:
+    """A model in evaluation mode on a device, by default a GPU if there is one."""
+    own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+    return model.to(torch.device(device or own or "cpu")).train(False)
+
+
+def fill(
+    model: PreTrainedModel,
+    weights: Mapping[str, Tensor],
+    origin: str,
+    may_lack: Callable[[str], bool] = lambda name: False,
+) -> None:
+    """Load weights into a model, all or none.
+
+    Args:
+        model: of any weights.
+        weights: a state dict; tied tensors may be there once.
+        origin: where it comes from, for messages.
+        may_lack: which parameters the model may keep as they are, by name.
+
+    Raises:
+        DataError: if names or shapes are not those of the model.
+    """
+    known, tied = model.state_dict(), model.all_tied_weights_keys
+    for name in {**known, **weights}:
+        here, there = (tuple(state[name].shape) if name in state else "absent" for state in (known, weights))
+        if here != there and not (there == "absent" and (name in tied or may_lack(name))):
+            raise DataError(f"{origin} does not fit: {name} is {there} there and {here} here")
+    model.load_state_dict(weights, strict=False)
+    model.tie_weights()
+
+
+def read_by(model: FloaterPreTrainedModel, reading: Any) -> None:
+    """Make a rule the one that a trained model reads by, if one is given.
+
+    Args:
+        model: trained.
+        reading: anything `Reading.of` takes; None keeps the model's own.
+
+    Raises:
+        PositionError: if a value is not valid, or the model cannot read so.
+        DataError: if the model is not one of this library's Transformer.
+
+    Example:
+        >>> from floater.transformer import FloaterForMaskedLM
+        >>> model = FloaterForMaskedLM(FloaterConfig.preset("tiny", vocab_size=99, position="t5"))
+        >>> read_by(model, "group=32:4")
+        >>> model.config.reading
+        {'group': (32, 4)}
+    """
+    if reading is None:
+        return
+    rule = Reading.of(reading)
+    if not isinstance(model.config, FloaterConfig):
+        raise DataError(f"a reading is for the Transformer of this library, not for {type(model).__name__}")
+    body: Any = model.base_model
+    check_reading(rule, body.encoder.position, model.config)
+    given = {field.name: getattr(rule, field.name) for field in fields(rule)}
+    model.config.reading = {name: value for name, value in given.items() if value not in (None, False)}
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module, *, baked: bool = False) -> Iterator[None]:
+    """Evaluation mode without gradients; then the mode as it was.
+
+    No random number is drawn, so that a training goes on as without it.
+
+    Args:
+        model: of any mode.
+        baked: solve flows once for all batches, where positions count tokens. Vectors then differ in their
+            last bits from those that are solved batch by batch.
+
+    Example:
+        >>> layer = nn.Linear(1, 1)
+        >>> with evaluating(layer):
+        ...     layer.training
+        False
+        >>> layer.training
+        True
+    """
+    training = model.training
+    model.train(False)
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            for module in model.modules():
+                if baked and isinstance(module, FlowEncoder):
+                    stack.enter_context(module.baked())  # position vectors do not depend on the data
+            yield
+    finally:
+        model.train(training)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    hidden = path.with_name(f".{path.name}{_UNFINISHED}")
+    hidden.write_text(text, encoding="utf-8")
+    os.replace(hidden, path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON, whole or not at all."""
+    write_whole(path, json.dumps(value, indent=1) + "\n")
+
+
+def save_whole(path: Path, *parts: Any) -> None:
+    """Save models and tokenizers (`save_pretrained`) into one directory, whole or not at all."""
+    hidden = path.with_name(f".{path.name}{_UNFINISHED}")
+    shutil.rmtree(hidden, ignore_errors=True)
+    for part in parts:
+        part.save_pretrained(hidden)
+    os.replace(hidden, path)
+
+
+def inside(folder: Path, *names: str) -> Path:
+    """The first of the named directories in a folder, or the folder itself."""
+    return next((folder / name for name in names if (folder / name).is_dir()), folder)
+
+
+def _plain(settings: Any) -> dict[str, Any]:
+    """Settings as JSON has them, without the directory: one may be named in many ways."""
+    values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    return values | {"run": None}
+
+
+def differences(old: Settings, new: Settings) -> Iterator[str]:
+    """What two settings differ in, but for their directories: the keys, and both values."""
+    return _differences(_plain(old), _plain(new))
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name in old | new:
+        there, here = old.get(name), new.get(name)
+        if isinstance(there, dict) and isinstance(here, dict):
+            yield from _differences(there, here, f"{prefix}{name}.")
+        elif there != here:
+            yield f"{prefix}{name} is {json.dumps(there)} there and {json.dumps(here)} here"

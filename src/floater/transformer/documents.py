@@ -1,0 +1,178 @@
+"""A Transformer over sentences, each the vector that a Transformer over its words makes of it."""
+
+# mypy: disable-error-code="no-untyped-call,untyped-decorator"
+# (the base classes of transformers are untyped)
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers import AutoConfig
+
+from floater.positions import Positions
+from floater.transformer import FloaterConfig
+from floater.transformer.base import FloaterPreTrainedModel, bidirectional, changed, embed
+from floater.transformer.outputs import SequenceClassifier, with_auxiliary
+from floater.transformer.stacks import Encoder
+
+CLOCKS = ("length", "index")
+GROUPS = 4
+"""Sentences of a batch are encoded in so many groups by their length, so that little is padding."""
+
+
+@strict
+class DocumentsConfig(FloaterConfig):
+    """Configuration of a hierarchical Transformer: that of the sentence level, and what differs below.
+
+    Args:
+        clock: how the positions of sentences advance: by the "length" of the sentence before, or by one
+            ("index").
+        sentence_length: words by which "length" advances by one position.
+        word_layers: blocks of the word level.
+        word_position: name of its position model.
+        word_position_options: its options.
+        word_length: training length of the word level.
+
+    Raises:
+        ValueError: if the clock is not valid, or the sentence length not positive.
+
+    Example:
+        >>> DocumentsConfig(sentence_length=22.5).clock
+        'length'
+    """
+
+    model_type = "floater_documents"
+
+    clock: str = "length"
+    sentence_length: float | int = 1.0
+    word_layers: int = 1
+    word_position: str = "sinusoidal"
+    word_position_options: dict[str, Any] | None = None
+    word_length: int = 64
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.clock not in CLOCKS:
+            raise ValueError(f"clock is {self.clock!r}; valid: {', '.join(CLOCKS)}")
+        if not 0 < self.sentence_length < math.inf:
+            raise ValueError(f"sentence_length is {self.sentence_length}; it must be a positive number")
+        super().__post_init__(**kwargs)
+
+
+def stand(lengths: Tensor, mask: Tensor, unit: float | None) -> Positions:
+    """Where sentences stand: each as far after the one before as that one is long.
+
+    Source: Liu et al. 2020, appendix C: t_{i+1} - t_i is proportional to the length of sentence i.
+
+    Args:
+        lengths: (batch, S) words of each sentence.
+        mask: (batch, S), non-zero where there is a sentence.
+        unit: words in one position; None counts sentences instead.
+
+    Example:
+        >>> stand(torch.tensor([[4, 10, 2]]), torch.ones(1, 3), 4.0).query
+        tensor([[0.0000, 1.0000, 3.5000]], dtype=torch.float64)
+    """
+    if unit is None:
+        return Positions.from_mask(mask)
+    before = (lengths * mask.bool()).cumsum(1) - lengths * mask.bool()
+    return Positions.times(before.to(torch.float64) / unit, mask)
+
+
+class FloaterForDocuments(FloaterPreTrainedModel):
+    """Classification of documents: words make sentence vectors, sentences make the document's.
+
+    Source: Liu et al. 2020, appendix C (hierarchical Transformers). The vector of a sentence, and that of the
+    document, is the mean over what the encoder below gives.
+
+    Args:
+        config: sizes of both levels, the position model of the sentences, and `num_labels`.
+
+    Example:
+        >>> config = DocumentsConfig.preset("tiny", vocab_size=99, num_labels=2)
+        >>> model = FloaterForDocuments(config)
+        >>> model(torch.tensor([[5, 6], [7, 0], [8, 9]]), torch.tensor([[0, 1], [2, -1]])).logits.shape
+        torch.Size([2, 2])
+    """
+
+    config_class = DocumentsConfig
+    config: DocumentsConfig
+    main_input_name = "words"
+
+    def __init__(self, config: DocumentsConfig) -> None:
+        super().__init__(bidirectional(config))
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        below = changed(
+            config,
+            position=config.word_position,
+            position_options=config.word_position_options or {},
+            num_hidden_layers=config.word_layers,
+            training_length=config.word_length,
+        )
+        self.words = Encoder(below)
+        self.encoder = Encoder(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 0))
+        self.post_init()
+
+    def sentence_vectors(self, words: Tensor, costs: list[Tensor] | None = None) -> Tensor:
+        """The vector of each sentence: (N, W) word ids, padded on the right, give (N, dim).
+
+        With halting `costs` gets its mean cost over the words.
+        """
+        mask = words.ne(self.config.pad_token_id or 0)
+        order = mask.sum(1).argsort(stable=True)
+        vectors, spent = [], list[Tensor]()
+        for rows in order.chunk(GROUPS):
+            kept = mask[rows][:, : max(int(mask[rows].sum(1).max()), 1)]
+            ids = words[rows][:, : kept.shape[1]]
+            x = embed(self.words.recipe, self.embedding, ids, None)
+            own: list[Tensor] = []
+            vectors.append(mean(self.words(x, Positions.from_mask(kept), costs=own), kept))
+            spent += [cost * (kept.sum() / mask.sum()) for cost in own]
+        if spent and costs is not None:
+            costs.append(torch.stack(spent).sum())
+        return torch.cat(vectors)[order.argsort()]
+
+    def forward(
+        self, words: Tensor, sentences: Tensor, labels: Tensor | None = None, **kwargs: Any
+    ) -> SequenceClassifier:
+        """Logits of documents.
+
+        Args:
+            words: (N, W) ids of the words of all sentences, padded on the right.
+            sentences: (batch, S) the rows of each document's sentences, -1 after the last.
+            labels: (batch,), for a loss.
+            kwargs: nothing but what Hugging Face passes along.
+
+        Returns:
+            `logits` (batch, labels), with labels the mean `loss`, and with halting `auxiliary_loss`, a part
+            of `loss`.
+        """
+        mask, rows = sentences >= 0, sentences.clamp(min=0)
+        lengths = words.ne(self.config.pad_token_id or 0).sum(1)[rows]
+        unit = self.config.sentence_length if self.config.clock == "length" else None
+        costs: list[Tensor] = []
+        x = self.sentence_vectors(words, costs)[rows]
+        hidden = self.encoder(x, replace(stand(lengths, mask, unit), key_valid=mask), costs=costs)
+        logits = self.classifier(self.dropout(mean(hidden, mask)))
+        loss, auxiliary = None, self.ponder_loss(costs)
+        if labels is not None:
+            loss = with_auxiliary(nn.functional.cross_entropy(logits, labels), auxiliary, labels, None)
+        return SequenceClassifier(loss=loss, logits=logits, auxiliary_loss=auxiliary)
+
+
+def mean(x: Tensor, mask: Tensor) -> Tensor:
+    """The mean over the tokens of each row: (N, T, dim) and (N, T) bool give (N, dim), 0 where there is none.
+
+    Example:
+        >>> mean(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]))
+        tensor([[2.]])
+    """
+    weight = mask.to(x.dtype).unsqueeze(-1)
+    return (x * weight).sum(1) / weight.sum(1).clamp(min=1)
+
+
+AutoConfig.register("floater_documents", DocumentsConfig)

@@ -1,0 +1,310 @@
+"""Transformers over events: what comes next and when, and values between and after those that were seen."""
+
+# mypy: disable-error-code="no-untyped-call,untyped-decorator"
+# (the base classes of transformers are untyped)
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from torch.distributions import Normal
+from torch.nn import functional as F
+from transformers import AutoConfig
+from transformers.utils.generic import ModelOutput
+
+from floater.positions import Positions
+from floater.transformer import FloaterConfig
+from floater.transformer.base import FloaterPreTrainedModel, embed
+from floater.transformer.stacks import Encoder
+from floater.transformer.time_distributions import NARROWEST, Gaps, LogNormalMixture, PiecewiseHazard
+
+CLOCKS = ("time", "index")
+GOALS = ("next", "interpolate", "forecast")
+HEADS = ("lognormal", "hazard")
+
+
+@strict
+class EventsConfig(FloaterConfig):
+    """Configuration of a Transformer over events: sizes and position model, and what the training set said.
+
+    Args:
+        goal: "next" (which event comes next, and when), "interpolate" or "forecast" (values).
+        clock: what positions are: "time", or "index" in the sequence.
+        gap_feature: whether the time since the last event is part of an event's embedding.
+        head: of the time to the next event: "lognormal" or "hazard".
+        components: of the mixture, or intervals of the hazard.
+        types: names of the types of events.
+        features: names of the values.
+        unit: how much of the data's time one unit of time is.
+        gap: units of time from one position to the next.
+        resolution: in units; a shorter gap counts as this long.
+        log_gap: mean and standard deviation of the logarithm of the training gaps.
+        edges: of the hazard's intervals, in units.
+        means: of the values.
+        scales: standard deviations of the values.
+
+    Raises:
+        ValueError: if a choice is not valid.
+
+    Example:
+        >>> EventsConfig.preset("tiny", types=["badge"], gap=5.4).model_type
+        'floater_events'
+    """
+
+    model_type = "floater_events"
+
+    vocab_size: int = 1
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    decoder_start_token_id: int | None = None
+    goal: str = "next"
+    clock: str = "time"
+    gap_feature: bool = False
+    head: str = "lognormal"
+    components: int = 16
+    types: list[str] | None = None
+    features: list[str] | None = None
+    unit: float | int = 1.0
+    gap: float | int = 1.0
+    resolution: float | int = 0.0
+    log_gap: list[float] | None = None
+    edges: list[float] | None = None
+    means: list[float] | None = None
+    scales: list[float] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        for name, valid in (("goal", GOALS), ("clock", CLOCKS), ("head", HEADS)):
+            if getattr(self, name) not in valid:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; valid: {', '.join(valid)}")
+        super().__post_init__(**kwargs)
+
+
+@dataclass
+class EventsOutput(ModelOutput):
+    """What a model says of events.
+
+    Args:
+        nll: nats of each event (batch, T), zero where nothing is predicted: at the first event and padding;
+            for values (batch, T, features), zero where a value is shown or was not observed.
+        nll_gap: the part of it that the time has (batch, T).
+        type_logits: (batch, T, types) of the event after each.
+        raw: what the distribution of the time to it is made of (batch, T, ...).
+        mean: expected values (batch, T, features), in their units.
+        std: their standard deviations.
+        auxiliary_loss: with halting, its mean cost times `config.ponder_cost`, which a training adds.
+    """
+
+    nll: Tensor | None = None
+    nll_gap: Tensor | None = None
+    type_logits: Tensor | None = None
+    raw: Tensor | None = None
+    mean: Tensor | None = None
+    std: Tensor | None = None
+    auxiliary_loss: Tensor | None = None
+
+
+def stand(config: EventsConfig, times: Tensor, mask: Tensor) -> Positions:
+    """Where the events of a batch stand on the clock that the configuration names.
+
+    Args:
+        config: its `clock`, `unit` and `gap`.
+        times: (batch, T) as in the data, integer or float64.
+        mask: (batch, T) bool.
+
+    Raises:
+        ValueError: as of `Positions.events`.
+
+    Example:
+        >>> stand(EventsConfig(clock="index"), torch.tensor([[3, 9]]), torch.ones(1, 2).bool()).query
+        tensor([[0, 1]])
+    """
+    real = Positions.events(times, mask, gap=config.gap * config.unit)
+    return real if config.clock == "time" else Positions.from_mask(mask)
+
+
+class FloaterForEvents(FloaterPreTrainedModel):
+    """A causal Transformer that predicts the type of the next event and the time to it.
+
+    The two are independent given the events so far. Several events at one time are read in the order in which
+    they are given.
+
+    Args:
+        config: with the types of events.
+
+    Example:
+        >>> config = EventsConfig.preset("tiny", types=["a", "b"])
+        >>> model = FloaterForEvents(config)
+        >>> model(torch.tensor([[0, 1, 0]]), torch.tensor([[10**9, 10**9 + 1, 10**9 + 4]])).nll.shape
+        torch.Size([1, 3])
+    """
+
+    config_class = EventsConfig
+    config: EventsConfig
+    main_input_name = "types"
+
+    def __init__(self, config: EventsConfig) -> None:
+        super().__init__(config)
+        count = len(config.types or ())
+        self.event = nn.Embedding(count, config.hidden_size)
+        self.gap = nn.Linear(1, config.hidden_size) if config.gap_feature else None
+        self.encoder = Encoder(config, causal=True)
+        self.type_head = nn.Linear(config.hidden_size, count)
+        numbers = 3 * config.components if config.head == "lognormal" else len(config.edges or (0.0, 1.0))
+        self.gap_head = nn.Linear(config.hidden_size, numbers)
+        self.post_init()
+
+    def gaps(self, raw: Tensor) -> Gaps:
+        """The distribution of the time to the next event, in units, from `EventsOutput.raw`."""
+        if self.config.head == "hazard":
+            return PiecewiseHazard(raw, self.config.edges or (0.0, 1.0))
+        mean, std = self.config.log_gap or (0.0, 1.0)
+        return LogNormalMixture(raw, mean, std)
+
+    def forward(
+        self, types: Tensor, times: Tensor, mask: Tensor | None = None, **kwargs: Any
+    ) -> EventsOutput:
+        """Read sequences, and predict each event from those before it.
+
+        Args:
+            types: (batch, T) indices of the types.
+            times: (batch, T), integer or float64, not falling, as in the data.
+            mask: (batch, T), non-zero where there is an event; padding on the right only.
+            kwargs: nothing but what Hugging Face passes along.
+
+        Raises:
+            ValueError: if times are not finite or fall, two are the same and the resolution is 0, or the
+                padding is not on the right.
+        """
+        mask = torch.ones_like(types, dtype=torch.bool) if mask is None else mask.bool()
+        if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+            raise ValueError("events are padded on the left or between; padding must be on the right")
+        # what pads the end is seen by no event before it, and without a mask attention is faster
+        positions = replace(stand(self.config, times, mask), key_valid=None)
+        times = times.masked_fill(~mask, 0).to(torch.float64)
+        elapsed = (times.diff() / self.config.unit).clamp(min=self.config.resolution).float()
+        follows = mask[:, 1:]
+        if bool((follows & (elapsed <= 0)).any()):
+            row, index = (follows & (elapsed <= 0)).nonzero()[0].tolist()
+            raise ValueError(
+                f"row {row}: events {index} and {index + 1} are at one time, which has no density; "
+                "set a resolution above 0"
+            )
+        x = embed(self.recipe, self.event, types.masked_fill(~mask, 0), None)
+        if self.gap is not None:
+            mean, std = self.config.log_gap or (0.0, 1.0)
+            logs = (torch.where(follows, elapsed, 1.0).log() - mean) / std
+            x = x + F.pad(self.gap(logs.unsqueeze(-1)), (0, 0, 1, 0))
+        costs: list[Tensor] = []
+        hidden = self.encoder(x, positions, costs=costs, counted=mask)
+        logits, raw = self.type_head(hidden).float(), self.gap_head(hidden)
+        gap = -self.gaps(raw[:, :-1]).log_prob(torch.where(follows, elapsed, 1.0))
+        of_type = F.cross_entropy(
+            logits[:, :-1].flatten(0, 1), types[:, 1:].masked_fill(~follows, 0).flatten(), reduction="none"
+        )
+        gap, of_type = (F.pad(part.view_as(elapsed) * follows, (1, 0)) for part in (gap, of_type))
+        return EventsOutput(
+            nll=gap + of_type,
+            nll_gap=gap,
+            type_logits=logits,
+            raw=raw,
+            auxiliary_loss=self.ponder_loss(costs),
+        )
+
+
+class FloaterForSeries(FloaterPreTrainedModel):
+    """A Transformer that tells values at any times from values that were observed at others.
+
+    Every event is a query at its own time; only events with a value that is shown are keys. So what is said
+    of one time does not depend on which other times are asked for, unless one is before the first event,
+    from which all are measured; nor on the order of the events. Both hold for the clock "time": with "index"
+    the place of an event among all others is its position.
+
+    Args:
+        config: with the features.
+
+    Example:
+        >>> model = FloaterForSeries(EventsConfig.preset("tiny", goal="forecast", features=["x", "y"]))
+        >>> values, shown = torch.randn(1, 3, 2), torch.tensor([[[1, 1], [1, 0], [0, 0]]])
+        >>> model(values, torch.tensor([[0.0, 0.4, 2.5]]).double(), shown).mean.shape
+        torch.Size([1, 3, 2])
+    """
+
+    config_class = EventsConfig
+    config: EventsConfig
+    main_input_name = "values"
+
+    def __init__(self, config: EventsConfig) -> None:
+        super().__init__(config)
+        count = len(config.features or ())
+        self.event = nn.Linear(2 * count, config.hidden_size)
+        self.encoder = Encoder(config, causal=False)
+        self.value_head = nn.Linear(config.hidden_size, 2 * count)
+        self.post_init()
+
+    def forward(
+        self,
+        values: Tensor,
+        times: Tensor,
+        shown: Tensor,
+        mask: Tensor | None = None,
+        asked: Tensor | None = None,
+        **kwargs: Any,
+    ) -> EventsOutput:
+        """Values at all times given those that are shown.
+
+        Args:
+            values: (batch, T, features); what is not shown is not read.
+            times: (batch, T), integer or float64, as in the data; in any order on the clock "time".
+            shown: (batch, T, features), non-zero where a value may be read.
+            mask: (batch, T), non-zero where there is an event.
+            asked: (batch, T, features), non-zero where a value is scored.
+            kwargs: nothing but what Hugging Face passes along.
+
+        Raises:
+            ValueError: if times are not finite.
+        """
+        config = self.config
+        mask = torch.ones(values.shape[:2], dtype=torch.bool, device=values.device) if mask is None else mask
+        mask, shown = mask.bool(), shown.bool() & mask.bool().unsqueeze(-1)
+        count = len(config.features or ())
+        mean = values.new_tensor(config.means or [0.0] * count)
+        scale = values.new_tensor(config.scales or [1.0] * count)
+        standard = ((values - mean) / scale).masked_fill(~shown, 0.0).to(self.event.weight.dtype)
+        x = self.event(torch.cat((standard, shown.to(standard.dtype)), -1))
+        positions = replace(stand_anyhow(config, times, mask), key_valid=shown.any(-1))
+        costs: list[Tensor] = []
+        hidden = self.encoder(x, positions, costs=costs, counted=mask)
+        middle, width = self.value_head(hidden).float().chunk(2, -1)
+        width = F.softplus(width) + NARROWEST
+        nll = None
+        if asked is not None:
+            wanted = torch.where(asked.bool(), (values - mean) / scale, 0.0)
+            density = Normal(middle, width, validate_args=False).log_prob(wanted) - scale.log()
+            nll = torch.where(asked.bool(), -density, 0.0)
+        return EventsOutput(
+            nll=nll, mean=middle * scale + mean, std=width * scale, auxiliary_loss=self.ponder_loss(costs)
+        )
+
+
+def stand_anyhow(config: EventsConfig, times: Tensor, mask: Tensor) -> Positions:
+    """As `stand`, of events in any order.
+
+    Example:
+        >>> every = torch.ones(1, 3).bool()
+        >>> stand_anyhow(EventsConfig(), torch.tensor([[7.0, 5.0, 6.5]]).double(), every).query
+        tensor([[2.0000, 0.0000, 1.5000]], dtype=torch.float64)
+    """
+    if config.clock == "index":
+        return Positions.from_mask(mask)
+    late = times.to(torch.float64).masked_fill(~mask, torch.inf)
+    order = late.argsort(dim=1, stable=True)
+    gap = config.gap * config.unit
+    placed = Positions.events(times.gather(1, order), mask.gather(1, order), gap=gap)
+    at = torch.empty_like(placed.query).scatter_(1, order, placed.query)
+    return Positions(at, at, mask)
+
+
+AutoConfig.register("floater_events", EventsConfig)
