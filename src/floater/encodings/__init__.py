@@ -3,6 +3,7 @@
 import pkgutil
 from importlib import import_module
 
+from floater.encodings import plugins
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import (
     Frame,
@@ -28,3 +29,4 @@ __all__ = [
 
 for _found in pkgutil.walk_packages(__path__, f"{__name__}."):
     import_module(_found.name)
+plugins.load()

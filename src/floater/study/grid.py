@@ -142,6 +142,7 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
             something else.
     """
     folder, common = Path(settings.folder), settings.settings
+    registry.import_modules(settings.imports, origin)
     task = registry.task(settings.task, origin)
     if settings.models and not _has_positions(task):
         raise SettingsError(
@@ -225,6 +226,7 @@ def _cell(
     cell: dict[str, Any] = {
         "run": str(runs / f"{row.name}-{seed}"),
         "task": settings.task,
+        "imports": settings.imports,
         "model": entry | {"position": row.position, "position_options": dict(row.options)},
         "training": {"seed": seed},
     }
@@ -235,7 +237,7 @@ def _cell(
     except SettingsError as error:
         raise SettingsError(f"{where}: {error}") from None
     for tree in (common, own):
-        taken = [key for key in ("run", "task") if key in tree]
+        taken = [key for key in ("run", "task", "imports") if key in tree]
         taken += ["training.seed"] if "seed" in (tree.get("training") or {}) else []
         chosen = {"position", "position_options"} & (tree.get("model") or {}).keys()
         taken += [f"model.{key}" for key in sorted(chosen)]

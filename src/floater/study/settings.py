@@ -161,6 +161,7 @@ class StudySettings:
         samples: resamplings of the paired bootstrap; more where many comparisons ask for it.
         level: of significance, after Holm's correction.
         launcher: "local", side by side on this machine, or "ray", on a Ray cluster with shared files.
+        imports: Python modules to import first, with tasks or position encodings of your own.
         budget: what the cells may use together.
     """
 
@@ -183,6 +184,7 @@ class StudySettings:
     samples: int = 1000
     level: float = 0.05
     launcher: Literal["local", "ray"] = "local"
+    imports: list[str] = field(default_factory=list)
     budget: Budget = field(default_factory=Budget)
 
     def __post_init__(self) -> None:

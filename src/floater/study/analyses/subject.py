@@ -22,8 +22,10 @@ from floater.errors import DataError
 from floater.flow import FlowError
 from floater.pretrained import PlugError, load
 from floater.pretrained.saving import RECORD
+from floater.settings import peek
+from floater.tasks.registry import import_modules
 from floater.training.run import LONGEST as LONGEST_EXAMPLE
-from floater.training.run import MODEL, RESULT, inside, load_model
+from floater.training.run import MODEL, RESULT, SETTINGS, inside, load_model
 from floater.transformer.base import FloaterPreTrainedModel
 from floater.transformer.stacks import Encoder
 
@@ -115,6 +117,8 @@ def subject(source: Source) -> Subject:
         raise DataError(f"{source} holds no trained model: there is no such directory")
     if not path.is_dir():
         return Subject(str(source), _hugging_face(str(source)), str(source))
+    if (config := Path(source) / SETTINGS).is_file():
+        import_modules(peek(config, "imports", []), str(config))
     folder = inside(Path(source), MODEL)
     at = Path(source).resolve()
     name = at.parent.name if at.name == MODEL else at.name

@@ -1,0 +1,97 @@
+"""The examples run as they say: a task and a position encoding from outside the package."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from floater.cli import main
+from floater.encodings import catalogue, model, plugins
+from floater.settings import SettingsError
+from floater.tasks import registry
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+QUICK = ["data.train=200", "training.max_steps=30", "training.save_steps=30", "training.eval_steps=30"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the examples, as the working directory."""
+    copy = Path(shutil.copytree(EXAMPLES, tmp_path / "examples"))
+    monkeypatch.chdir(copy)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(registry, "_TASKS", dict(registry._TASKS))
+    monkeypatch.setattr(model, "_CATALOGUE", dict(model._CATALOGUE))
+    for name in ("language_identification", "squared_distance"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return copy
+
+
+def floater(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, in which nothing was imported before."""
+    env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "floater", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=600, check=False)
+
+
+def test_a_task_and_an_encoding_of_ones_own_train_and_are_scored(folder: Path) -> None:
+    own = "imports=[language_identification,squared_distance]"
+    done = floater("train", "languages.yaml", own, "model.position=squared_distance", *QUICK)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((folder / "runs" / "languages" / "result.json").read_text())
+    assert result["accuracy"] > 95
+    (folder / "test.tsv").write_text("en\tMarch 5, 2026; 3 days ago\nde\t5. März 2026; vor 3 Tagen\n")
+    scored = floater("evaluate", "runs/languages", "--source", "test.tsv", "--output", "found.txt")
+    assert scored.returncode == 0, scored.stderr
+    assert scored.stdout.startswith("accuracy ")
+    assert set((folder / "found.txt").read_text().split()) <= {"en", "de"}
+    refused = floater("evaluate", "runs/languages", "--source", "test.tsv", "--window", "3")
+    assert (refused.returncode, "takes no --window" in refused.stderr) == (2, True)
+
+
+def test_an_example_is_short() -> None:
+    for path in EXAMPLES.glob("*.py"):
+        assert len(path.read_text(encoding="utf-8").splitlines()) < 100, path.name
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("imports=[no_such_module]", "imports: No module named 'no_such_module'"),
+        ("imports=language", "imports is 'language'; it must be a list of names of modules"),
+        ("imports=[]", "unknown task 'language_identification'"),
+    ],
+)
+def test_an_import_that_fails_is_one_line(
+    folder: Path, override: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "languages.yaml", override]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_installed_package_offers_tasks_and_encodings(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By entry points, without a word in the configuration."""
+    monkeypatch.syspath_prepend(folder)
+    points = {
+        "floater.tasks": EntryPoint("language_identification", "language_identification", "floater.tasks"),
+        "floater.encodings": EntryPoint("squared_distance", "squared_distance", "floater.encodings"),
+    }
+
+    def entry_points(group: str, name: str | None = None) -> list[EntryPoint]:
+        return [point for point in [points[group]] if name in (None, point.name)]
+
+    for module in ("floater.tasks.registry", "floater.encodings.plugins"):
+        monkeypatch.setattr(f"{module}.entry_points", entry_points)
+    assert "language_identification" in registry.names()
+    assert registry.task("language_identification").name == "language_identification"
+    with pytest.raises(SettingsError, match="did you mean 'language_identification'"):
+        registry.task("language_identifier")
+    plugins.load()
+    assert "squared_distance" in catalogue()
