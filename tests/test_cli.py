@@ -48,12 +48,12 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
         "model": {"preset": "tiny", "max_length": 80, "changes": sizes},
         "training": {
-            "warmup": 3,
+            "warmup_steps": 3,
             "max_steps": 6,
-            "save_every": 3,
-            "validate_every": 3,
-            "average": 2,
-            "patience": 5,
+            "save_steps": 3,
+            "eval_steps": 3,
+            "average_last": 2,
+            "early_stopping_patience": 5,
         },
         "decoding": {"beam": 2, "max_ratio": 0.2},
     }
@@ -180,7 +180,7 @@ def test_help_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
         main(["train", "--help"])
     assert stop.value.code == 0
     said = capsys.readouterr().out
-    assert re.search(r"^training.lr +float +0.0007\n +peak learning rate", said, re.MULTILINE)
+    assert re.search(r"^training.learning_rate +float +0.0007\n +at its peak", said, re.MULTILINE)
     assert re.search(r"^run +str +required\n", said, re.MULTILINE)
     assert "model.changes.dropout" in said
 
@@ -254,7 +254,7 @@ def test_bad_settings_are_named(fails: Says) -> None:
 
     assert "did you mean 'floater'?" in said("model.position=floatr")
     assert "did you mean 'model.preset'?" in said("modl.preset=tiny")
-    assert "'training.lr' must be float" in said("training.lr=fast")
+    assert "'training.learning_rate' must be float" in said("training.learning_rate=fast")
     assert "is not a multiple of num_attention_heads 3" in said("model.changes.num_attention_heads=3")
     assert said("nonsense") == "override 'nonsense': expected key=value"
     assert fails("train", "none.yaml") == "none.yaml: No such file or directory"
@@ -290,9 +290,18 @@ def test_output_that_cannot_be_written_is_named_before_the_work(fails: Says, tra
 
 
 def test_learned_positions_end(fails: Says, work: Path) -> None:
-    learned = ["model.position=learned", "model.max_length=400", "training.validate_every=never"]
+    learned = ["model.position=learned", "model.max_length=400", "training.eval_strategy='no'"]
     assert (
-        main(["train", "mine.yaml", "run=learned", "training.max_steps=1", "training.patience=0", *learned])
+        main(
+            [
+                "train",
+                "mine.yaml",
+                "run=learned",
+                "training.max_steps=1",
+                "training.early_stopping_patience=0",
+                *learned,
+            ]
+        )
         == 0
     )
     (work / "endless.en").write_text("Spain\n" + "Spain " * 400 + "\n", encoding="utf-8")

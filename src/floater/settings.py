@@ -10,7 +10,7 @@ import textwrap
 from collections import namedtuple
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path, PurePath
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -22,7 +22,7 @@ from yaml.constructor import ConstructorError
 
 T = TypeVar("T")
 Tree = dict[str, Any]
-_Key = namedtuple("_Key", "type default meaning")  # annotation, value or MISSING, text
+_Key = namedtuple("_Key", "type default meaning beside")  # annotation, value or MISSING, text, names
 
 
 class SettingsError(ValueError):
@@ -32,7 +32,8 @@ class SettingsError(ValueError):
 def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
     """Read an instance of ``cls`` from a YAML file and overrides, applied from left to right.
 
-    A dotted key reaches into nested dataclasses and free-form dicts. A dict in the file replaces the default
+    A dotted key reaches into nested dataclasses and free-form dicts. A dict whose field has names as its
+    metadata "beside" takes these names from beside it. A dict in the file replaces the default
     dict; an override of one of its keys keeps the others. Relative paths stay as written: they are relative
     to the working directory, not to the file.
 
@@ -136,9 +137,21 @@ def dump(instance: Any) -> str:
     'steps: 100\\nlr: 0.001\\n'
     """
     try:
-        return yaml.dump(asdict(instance), Dumper=_Dumper, sort_keys=False)
+        return yaml.dump(_written(instance), Dumper=_Dumper, sort_keys=False)
     except yaml.representer.RepresenterError as error:
         raise SettingsError(f"no YAML form for {error.args[-1]!r}") from None
+
+
+def _written(instance: Any) -> Tree:
+    """Settings as a file has them: what a dict takes from beside it stands there."""
+    tree: Tree = {}
+    for field in fields(instance):
+        value = getattr(instance, field.name)
+        if "beside" in field.metadata:
+            tree |= value
+        else:
+            tree[field.name] = _written(value) if is_dataclass(value) else value
+    return tree
 
 
 def describe(cls: type) -> str:
@@ -210,7 +223,7 @@ def _keys(cls: Any, prefix: str = "", outer: Any = MISSING) -> dict[str, _Key]:
             raise TypeError(f"'{prefix}{name}': a dataclass must be the whole type of a field, not in {kind}")
         default = factory() if callable(factory) and factory != kind else field.default
         default = default if outer is MISSING else getattr(outer, name)
-        keys[prefix + name] = _Key(kind, default, meanings.get(name, ""))
+        keys[prefix + name] = _Key(kind, default, meanings.get(name, ""), field.metadata.get("beside", ()))
         keys |= _keys(kind, f"{prefix}{name}.", default) if is_dataclass(kind) else {}
     return keys
 
@@ -231,9 +244,15 @@ def _flat(keys: dict[str, _Key], values: Tree, tree: Tree, prefix: str = "") -> 
     for part, value in tree.items():
         if (name := f"{prefix}{part}") not in keys:
             free = [key for key in keys if any(get_origin(kind) is dict for kind in _members(keys[key].type))]
-            if not (owner := next((key for key in free if name.startswith(f"{key}.")), None)):
+            owner = next((key for key in free if name.startswith(f"{key}.")), None)
+            place = [] if owner is None else name.removeprefix(f"{owner}.").split(".")
+            if owner is None:  # it may stand beside the dict that takes it
+                place = [part]
+                level = (key for key in free if key.rpartition(".")[0] == prefix.removesuffix("."))
+                owner = next((key for key in level if part in keys[key].beside), None)
+            if owner is None:
                 raise SettingsError(_unknown(keys, name))
-            name, value = owner, _put(values.get(owner), name.removeprefix(f"{owner}.").split("."), value)
+            name, value = owner, _put(flat.pop(owner, values.get(owner)), place, value)
         section = is_dataclass(kind := keys[name].type) and isinstance(value, dict)
         new = _flat(keys, values, value, f"{name}.") if section else {name: _convert(kind, value, name)}
         if twice := flat.keys() & new.keys():

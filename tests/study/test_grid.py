@@ -38,11 +38,18 @@ def test_models_blocks_and_seeds_multiply(tmp_path: Path) -> None:
 def test_a_model_may_change_any_setting_and_start_from_another(tmp_path: Path) -> None:
     models = {
         "sinusoidal": {},
-        "floater": {"start": "sinusoidal-input", "settings": {"training": {"lr": 5e-3, "max_steps": 9}}},
+        "floater": {
+            "start": "sinusoidal-input",
+            "settings": {"training": {"learning_rate": 5e-3, "max_steps": 9}},
+        },
     }
     made = grid(settings(tmp_path, models=models, blocks=["input"], seeds=[4]), "here")
     plain, flow = (cell.settings for cell in made.cells)
-    assert (plain.training.lr, flow.training.lr, flow.training.max_steps) == (1e-2, 5e-3, 9)
+    assert (plain.training.learning_rate, flow.training.learning_rate, flow.training.max_steps) == (
+        1e-2,
+        5e-3,
+        9,
+    )
     assert flow.training.warm_start == plain.run
     assert made.cells[1].after == made.cells[0].name
     models["floater"]["seeds"] = [4]
@@ -292,9 +299,11 @@ def test_a_cell_directory_with_other_settings_is_refused(tmp_path: Path) -> None
     made = grid(settings(tmp_path), "here")
     made.write(threads=1)
     made.cells[1].run.mkdir()
-    text = made.cells[1].config.read_text(encoding="utf-8").replace("lr: 0.01", "lr: 0.02")
+    text = made.cells[1].config.read_text(encoding="utf-8").replace("rate: 0.01", "rate: 0.02")
     (made.cells[1].run / "config.yaml").write_text(text, encoding="utf-8")
-    with pytest.raises(SettingsError, match=r"cell sinusoidal-1: .*training.lr is 0.02 there and 0.01 here"):
+    with pytest.raises(
+        SettingsError, match=r"cell sinusoidal-1: .*training.learning_rate is 0.02 there and 0.01 here"
+    ):
         grid(settings(tmp_path), "here")
 
 

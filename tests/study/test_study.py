@@ -121,7 +121,13 @@ def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.Monk
         "objective": "masked",
         "data": {"train": str(text), "valid": str(text), "block": 16, "vocabulary_size": 280},
         "model": settings(tmp_path).settings["model"],
-        "training": {"max_steps": 1, "validate_every": 1, "save_every": 1, "keep": 1, "average": 0},
+        "training": {
+            "max_steps": 1,
+            "eval_steps": 1,
+            "save_steps": 1,
+            "save_total_limit": 1,
+            "average_last": 0,
+        },
     }
     source = tmp_path / "test"
     source.write_text("so it is\n" * 20, encoding="utf-8")
@@ -176,7 +182,13 @@ def test_windows_of_a_causal_model_are_scored_by_what_was_read_before(
     common = {
         "data": files | {"block": 16, "vocabulary_size": 280},
         "model": settings(tmp_path).settings["model"],
-        "training": {"max_steps": 1, "validate_every": 1, "save_every": 1, "keep": 1, "average": 0},
+        "training": {
+            "max_steps": 1,
+            "eval_steps": 1,
+            "save_steps": 1,
+            "save_total_limit": 1,
+            "average_last": 0,
+        },
     }
     asked = settings(
         tmp_path / "study",
@@ -252,7 +264,7 @@ def test_a_cell_that_ends_without_a_word_is_a_failed_one(
 def test_a_killed_study_goes_on_and_has_the_same_table(tmp_path: Path) -> None:
     """Killed in the middle of training, with real processes; its cells end with it."""
     common = settings(tmp_path).settings
-    common["training"] |= {"max_steps": 24, "save_every": 3, "validate_every": 12}
+    common["training"] |= {"max_steps": 24, "save_steps": 3, "eval_steps": 12}
     small = {"models": {"none": {}}, "seeds": [1], "short_to_long": {"builtin": 40, "builtin_test": 2}}
     for name in ("whole", "killed"):
         asked = settings(tmp_path / name, settings=common, **small)

@@ -10,8 +10,10 @@ from floater.training.settings import TrainingSettings
 
 
 def test_a_warm_up_is_held_against_the_steps_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    training = TrainingSettings(schedule="linear", warmup=5, epochs=2, batch_size=1)
+    training = TrainingSettings(
+        lr_scheduler_type="linear", warmup_steps=5, num_train_epochs=2, per_device_train_batch_size=1
+    )
     check_schedule(training, [3] * 4)
     monkeypatch.setattr("floater.training.arguments.PartialState", lambda: SimpleNamespace(num_processes=2))
-    with pytest.raises(DataError, match="warmup is 5 steps, of only 4"):
+    with pytest.raises(DataError, match="warmup_steps is 5 steps, of only 4"):
         check_schedule(training, [3] * 4)

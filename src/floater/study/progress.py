@@ -32,6 +32,6 @@ def fraction(run: Path) -> float:
         training = peek(run / SETTINGS, "training", {})
     except SettingsError:
         return 0.0
-    steps, epochs = training.get("max_steps"), training.get("epochs", 1)
+    steps, epochs = training.get("max_steps"), training.get("num_train_epochs", 1)
     done: float = log[-1]["step"] / steps if steps else log[-1]["epoch"] / epochs
     return min(1.0, done) * _TRAINING

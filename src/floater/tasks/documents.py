@@ -106,11 +106,11 @@ class Training(TrainingSettings):
         max_tokens: words in a batch.
     """
 
-    lr: float = 1e-3
-    warmup: int | float = 100
+    learning_rate: float = 1e-3
+    warmup_steps: int | float = 100
     max_tokens: int = 8192
-    epochs: int = 5
-    average: int = 0
+    num_train_epochs: int = 5
+    average_last: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,15 +73,15 @@ class Evaluation:
 class Training(TrainingSettings):
     """Optimisation. Defaults are those of fairseq's RoBERTa on WikiText-103, for one epoch."""
 
-    lr: float = 5e-4
-    schedule: Literal["inverse_sqrt", "linear", "constant"] = "linear"
-    warmup: int | float = 0.06
-    initial_lr: float = 0.0
-    epochs: int = 1
-    eps: float = 1e-6
+    learning_rate: float = 5e-4
+    lr_scheduler_type: Literal["inverse_sqrt", "linear", "constant_with_warmup"] = "linear"
+    warmup_steps: int | float = 0.06
+    initial_learning_rate: float = 0.0
+    num_train_epochs: int = 1
+    adam_epsilon: float = 1e-6
     weight_decay: float = 0.01
-    keep: int = 1
-    average: int = 0
+    save_total_limit: int = 1
+    average_last: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

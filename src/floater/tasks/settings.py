@@ -221,5 +221,5 @@ def check_block(name: str, tokens: int, training: TrainingSettings) -> None:
     Raises:
         ValueError: if a row is longer.
     """
-    if training.batch_size is None and tokens > training.max_tokens:
+    if training.per_device_train_batch_size is None and tokens > training.max_tokens:
         raise ValueError(f"{name} is {tokens}, more than a batch, training.max_tokens {training.max_tokens}")

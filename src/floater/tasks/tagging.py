@@ -82,20 +82,22 @@ class Training(TrainingSettings):
     """Optimisation; the best validation is that of the highest accuracy.
 
     Attributes:
-        label_smoothing: share of the probability spread over the tags.
+        label_smoothing_factor: share of the probability spread over the tags.
     """
 
-    lr: float = 2e-3
-    warmup: int | float = 200
+    learning_rate: float = 2e-3
+    warmup_steps: int | float = 200
     max_tokens: int = 1000
-    epochs: int = 10
-    average: int = 0
-    label_smoothing: float = 0.0
+    num_train_epochs: int = 10
+    average_last: int = 0
+    label_smoothing_factor: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.label_smoothing <= 1:
-            raise ValueError(f"label_smoothing is {self.label_smoothing}; it must be from 0 to 1")
+        if not 0 <= self.label_smoothing_factor <= 1:
+            raise ValueError(
+                f"label_smoothing_factor is {self.label_smoothing_factor}; it must be from 0 to 1"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

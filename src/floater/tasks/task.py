@@ -253,7 +253,7 @@ class Task(ABC):
         train = self.encode(settings, processor, splits.train, training=True)
         valid = self.encode(settings, processor, splits.valid)
         training, longest = settings.training, max(train.lengths)
-        if training.batch_size is None and longest > training.max_tokens:
+        if training.per_device_train_batch_size is None and longest > training.max_tokens:
             raise DataError(
                 f"a training {self.example} has {longest:,} {self.unit}, more than training.max_tokens, "
                 f"{training.max_tokens}; raise that{self.shorten}"
@@ -334,7 +334,7 @@ class Task(ABC):
             validate=lambda: self.validate(prepared).scores,
             metric=self.metric_of(settings),
             greater=self.greater_of(settings),
-            label_smoothing=getattr(settings.training, "label_smoothing", 0.0),
+            label_smoothing=getattr(settings.training, "label_smoothing_factor", 0.0),
             **{
                 "data_collator": self.collate(settings, prepared.processor, prepared.model),
                 "compute_loss_func": self.loss(prepared),

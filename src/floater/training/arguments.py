@@ -25,13 +25,13 @@ def batches(
     """The training batches that the settings ask for: of a number of examples, or of tokens.
 
     Example:
-        >>> list(batches(TrainingSettings(batch_size=2), [5, 5]))
+        >>> list(batches(TrainingSettings(per_device_train_batch_size=2), [5, 5]))
         [[0, 1]]
     """
     shared: dict[str, Any] = {"seed": training.seed, "shuffle": True, "world_size": world_size, "rank": rank}
-    if training.batch_size is None:
+    if training.per_device_train_batch_size is None:
         return TokenBatchSampler(lengths, training.max_tokens, **shared)
-    return ExampleBatchSampler(lengths, training.batch_size, **shared)
+    return ExampleBatchSampler(lengths, training.per_device_train_batch_size, **shared)
 
 
 def schedule(training: TrainingSettings, optimizer: Optimizer, batches: int) -> LambdaLR:
@@ -43,11 +43,11 @@ def schedule(training: TrainingSettings, optimizer: Optimizer, batches: int) -> 
         batches: in an epoch.
     """
     warmup, total = warmup_steps(training, batches)
-    if training.schedule == "linear":
-        return linear(optimizer, warmup=warmup, total=total, initial=training.initial_lr)
-    if training.schedule == "constant":
-        return constant(optimizer, warmup=warmup, initial=training.initial_lr)
-    return inverse_sqrt(optimizer, warmup=max(1, warmup), initial=training.initial_lr)
+    if training.lr_scheduler_type == "linear":
+        return linear(optimizer, warmup=warmup, total=total, initial=training.initial_learning_rate)
+    if training.lr_scheduler_type == "constant_with_warmup":
+        return constant(optimizer, warmup=warmup, initial=training.initial_learning_rate)
+    return inverse_sqrt(optimizer, warmup=max(1, warmup), initial=training.initial_learning_rate)
 
 
 def check_schedule(training: TrainingSettings, lengths: Sequence[int]) -> None:
@@ -70,13 +70,16 @@ def warmup_steps(training: TrainingSettings, batches: int) -> tuple[int, int]:
         DataError: if nothing is left of the training to decay linearly in.
 
     Example:
-        >>> warmup_steps(TrainingSettings(warmup=0.1, epochs=2, accumulation=4), batches=41)
-        (2, 22)
+        >>> warmup_steps(TrainingSettings(warmup_steps=0.1, num_train_epochs=2), batches=41)
+        (8, 82)
     """
-    total = training.max_steps or training.epochs * -(-batches // training.accumulation)
-    warmup = int(training.warmup * total if training.warmup < 1 else training.warmup)
-    if training.schedule == "linear" and warmup >= total:
-        raise DataError(f"training.warmup is {warmup} steps, of only {total} that the training has")
+    total = training.max_steps or training.num_train_epochs * -(
+        -batches // training.gradient_accumulation_steps
+    )
+    asked = training.warmup_steps
+    warmup = int(asked * total if asked < 1 else asked)
+    if training.lr_scheduler_type == "linear" and warmup >= total:
+        raise DataError(f"training.warmup_steps is {warmup} steps, of only {total} that the training has")
     return warmup, total
 
 
@@ -112,35 +115,39 @@ def arguments(
         greater: whether more of it is better.
         label_smoothing: share of the probability spread over the vocabulary.
     """
+    given: dict[str, Any] = {
+        "use_cache": True,  # else the Trainer turns the key/value cache off in the model's configuration
+        "use_cpu": not torch.accelerator.is_available(),
+        "dataloader_pin_memory": torch.cuda.is_available(),
+    }
+    given |= training.others
     return TrainingArguments(
         output_dir=str(run),
-        use_cache=True,  # else the Trainer turns the key/value cache off in the model's configuration
-        num_train_epochs=training.epochs,
+        num_train_epochs=training.num_train_epochs,
         max_steps=training.max_steps or -1,
-        learning_rate=training.lr,
+        learning_rate=training.learning_rate,
         weight_decay=training.weight_decay,
-        adam_beta1=training.betas[0],
-        adam_beta2=training.betas[1],
-        adam_epsilon=training.eps,
-        max_grad_norm=training.clip,
-        gradient_accumulation_steps=training.accumulation,
+        adam_beta1=training.adam_beta1,
+        adam_beta2=training.adam_beta2,
+        adam_epsilon=training.adam_epsilon,
+        max_grad_norm=training.max_grad_norm,
+        gradient_accumulation_steps=training.gradient_accumulation_steps,
         label_smoothing_factor=label_smoothing,
         bf16=training.bf16,
-        use_cpu=not torch.accelerator.is_available(),
         seed=training.seed,
-        logging_steps=training.log_every,
+        logging_steps=training.logging_steps,
         logging_nan_inf_filter=False,  # it would show a loss that is none as 0
         report_to="none",
-        eval_strategy=_strategy(training.validate_every),
-        eval_steps=_steps(training.validate_every),
-        save_strategy=_strategy(training.save_every),
-        save_steps=_steps(training.save_every) or 500,
-        save_total_limit=training.keep,
+        eval_strategy=_strategy(training.evaluates),
+        eval_steps=_steps(training.evaluates),
+        save_strategy=_strategy(training.saves),
+        save_steps=_steps(training.saves) or 500,
+        save_total_limit=training.save_total_limit,
         metric_for_best_model=best,
         greater_is_better=None if best is None else greater,
         remove_unused_columns=False,
-        dataloader_pin_memory=torch.cuda.is_available(),
         ddp_find_unused_parameters=_sometimes_unused(model),
+        **given,
     )
 
 
@@ -150,7 +157,7 @@ def _sometimes_unused(model: PreTrainedModel) -> bool:
 
 
 def _strategy(every: int | str) -> str:
-    return "steps" if isinstance(every, int) else {"epoch": "epoch", "never": "no"}[every]
+    return "steps" if isinstance(every, int) else every
 
 
 def _steps(every: int | str) -> int | None:

@@ -71,7 +71,7 @@ class RunTrainer(FloaterTrainer):
     ) -> None:
         self.training, self.validate = training, validate
         self.metric, self.greater = metric, greater
-        best = None if training.average else metric
+        best = None if training.average_last else metric
         args = arguments(training, run, model, best, greater, label_smoothing)
         self.sampler = sampler or batches(training, lengths, args.world_size, args.process_index)
         flow = flow_parameters(model)
@@ -79,7 +79,7 @@ class RunTrainer(FloaterTrainer):
             model, args, is_flow=flow.__contains__, flow_lr_multiplier=training.flow.lr_multiplier
         )
         rate = schedule(training, optimizer, len(self.sampler))
-        self.patience = Patience(training.patience, f"eval_{metric}", greater)
+        self.patience = Patience(training.early_stopping_patience, f"eval_{metric}", greater)
         callbacks = [WholeLog(), self.patience, *callbacks]
         if args.process_index == 0:
             callbacks.append(TensorBoardCallback(SummaryWriter(str(run / TENSORBOARD))))
@@ -191,7 +191,7 @@ class RunTrainer(FloaterTrainer):
         Raises:
             DataError: if there was no validation to choose the best one by.
         """
-        if count := self.training.average:
+        if count := self.training.average_last:
             return checkpoints(run)[-count:]
         step = self.state.best_global_step
         if step is None:
@@ -257,7 +257,8 @@ class Patience(TrainerCallback):
 
 def _diverged(what: str) -> DataError:
     return DataError(
-        f"the training diverged: {what}; lower training.lr or raise training.warmup, in another run directory"
+        f"the training diverged: {what}; lower training.learning_rate or raise "
+        "training.warmup_steps, in another run directory"
     )
 
 

@@ -1,10 +1,13 @@
-"""The settings of a training: optimizer, schedule, batches, checkpoints."""
+"""The settings of a training, under the names of `transformers.TrainingArguments` where these have one."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from transformers import TrainingArguments
 
 
 def check_numbers(section: Any, *, positive: tuple[str, ...] = (), **least: float) -> None:
@@ -25,7 +28,7 @@ def check_numbers(section: Any, *, positive: tuple[str, ...] = (), **least: floa
     """
     for name, low in (dict.fromkeys(positive, 0) | least).items():
         value = getattr(section, name)
-        if not isinstance(value, int | float):  # "epoch", or null
+        if not isinstance(value, int | float):  # null
             continue
         if not (low < value if name in positive else low <= value) or value == math.inf:
             bound = "positive" if name in positive else f"at least {low}"
@@ -38,7 +41,7 @@ class Flow:
 
     Attributes:
         lr_multiplier: learning rate of the flow as a multiple of the rest's.
-        update_every: steps between updates of the flow; the gradients between are averaged. save_every
+        update_every: steps between updates of the flow; the gradients between are averaged. save_steps
             must be a multiple.
     """
 
@@ -49,90 +52,163 @@ class Flow:
         check_numbers(self, positive=("lr_multiplier",), update_every=1)
 
 
+FIXED = {
+    *("output_dir", "resume_from_checkpoint", "do_train", "do_eval", "do_predict", "run_name", "use_cache"),
+    *("report_to", "logging_dir", "logging_strategy", "logging_nan_inf_filter", "include_for_metrics"),
+    *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "save_only_model"),
+    *("optim", "optim_args", "optim_target_modules", "lr_scheduler_kwargs", "warmup_ratio", "adafactor"),
+    *("per_device_eval_batch_size", "eval_accumulation_steps", "prediction_loss_only", "batch_eval_metrics"),
+    *("eval_use_gather_object", "eval_on_start", "eval_delay", "eval_do_concat_batches", "label_names"),
+    *(
+        "group_by_length",
+        "length_column_name",
+        "train_sampling_strategy",
+        "dataloader_drop_last",
+        "data_seed",
+    ),
+    *("remove_unused_columns", "ignore_data_skip", "auto_find_batch_size", "average_tokens_across_devices"),
+    *("push_to_hub", "hub_model_id", "hub_strategy", "hub_token", "hub_private_repo", "hub_revision"),
+    *("hub_always_push", "ddp_find_unused_parameters", "local_rank", "past_index", "label_smoothing_factor"),
+}
+"""Arguments that follow from the run, or from the Trainer, optimizer and batches of this library."""
+_ARGUMENTS = {each.name: Any for each in dataclasses.fields(TrainingArguments) if each.init}
+
+
 @dataclass(frozen=True)
 class TrainingSettings:
     """Optimisation. Defaults are those of Liu et al. 2020 (their repository) and Vaswani et al. 2017.
 
+    Any other field of `transformers.TrainingArguments` may stand beside these, but for those that follow from
+    the run, as output_dir.
+
     Attributes:
-        lr: peak learning rate.
-        schedule: of the learning rate after its warm-up: "inverse_sqrt", "linear" (down to 0 at the last
-            step), or "constant".
-        warmup: steps of linear warm-up from initial_lr; below 1, a share of all steps.
-        initial_lr: learning rate at the first step.
-        max_tokens: tokens in a batch, padding included.
-        batch_size: examples in a batch, of about equal length, instead of max_tokens.
-        accumulation: batches in a step of one process; its gradient is the mean over all their tokens.
-        epochs: passes over the data, where max_steps is null.
+        learning_rate: at its peak.
+        lr_scheduler_type: of the learning rate after its warm-up: "inverse_sqrt", "linear" (down to 0 at the
+            last step), or "constant_with_warmup".
+        warmup_steps: steps of linear warm-up from initial_learning_rate; below 1, a share of all steps.
+        initial_learning_rate: learning rate at the first step.
+        max_tokens: tokens in a batch of one process, padding included.
+        per_device_train_batch_size: examples in a batch of one process, of about equal length, instead of
+            max_tokens.
+        gradient_accumulation_steps: batches in a step of one process; its gradient is the mean over all their
+            tokens.
+        num_train_epochs: passes over the data, where max_steps is null.
         max_steps: steps of the training, instead of epochs.
-        betas: of Adam.
-        eps: of Adam.
+        adam_beta1: decay of the mean of the gradients.
+        adam_beta2: decay of the mean of their squares.
+        adam_epsilon: of Adam.
         weight_decay: of AdamW; 0 is Adam.
-        clip: largest norm of the gradient; 0 means no clipping.
+        max_grad_norm: largest norm of the gradient; 0 means no clipping.
         seed: of the weights, the dropout and the order of the batches.
-        validate_every: steps between validations, "epoch", or "never".
-        log_every: steps between lines of the log (loss, learning rate, tokens per second).
-        patience: validations without a better score before training stops; 0 means never.
-        save_every: steps between checkpoints, or "epoch"; with flow.update_every above 1, a multiple of it.
-        keep: checkpoints kept; the average needs as many.
-        average: the last checkpoints whose mean is the final model; 0 takes the best validation's.
+        eval_strategy: when to validate: each "epoch", every eval_steps "steps", or "no"; null is "steps"
+            where eval_steps is given, else "epoch".
+        eval_steps: steps between validations.
+        logging_steps: steps between lines of the log (loss, learning rate, tokens per second).
+        early_stopping_patience: validations without a better score before training stops; 0 means never.
+        save_strategy: when to save a checkpoint: each "epoch" or every save_steps "steps"; null is "steps"
+            where save_steps is given, else "epoch".
+        save_steps: steps between checkpoints; with flow.update_every above 1, a multiple of it.
+        save_total_limit: checkpoints kept; the average needs as many.
+        average_last: the last checkpoints whose mean is the final model; 0 takes the best validation's.
         bf16: bfloat16 autocast.
         flow: schedule of the flow's parameters.
+        others: other fields of `transformers.TrainingArguments`, which are written beside these settings.
     """
 
-    lr: float = 7e-4
-    schedule: Literal["inverse_sqrt", "linear", "constant"] = "inverse_sqrt"
-    warmup: int | float = 4000
-    initial_lr: float = 1e-7
+    learning_rate: float = 7e-4
+    lr_scheduler_type: Literal["inverse_sqrt", "linear", "constant_with_warmup"] = "inverse_sqrt"
+    warmup_steps: int | float = 4000
+    initial_learning_rate: float = 1e-7
     max_tokens: int = 2000
-    batch_size: int | None = None
-    accumulation: int = 1
-    epochs: int = 30
+    per_device_train_batch_size: int | None = None
+    gradient_accumulation_steps: int = 1
+    num_train_epochs: int = 30
     max_steps: int | None = None
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-8
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.98
+    adam_epsilon: float = 1e-8
     weight_decay: float = 0.0
-    clip: float = 0.0
+    max_grad_norm: float = 0.0
     seed: int = 1
-    validate_every: int | Literal["epoch", "never"] = "epoch"
-    log_every: int = 50
-    patience: int = 0
-    save_every: int | Literal["epoch"] = "epoch"
-    keep: int = 5
-    average: int = 5
+    eval_strategy: Literal["epoch", "steps", "no"] | None = None
+    eval_steps: int | None = None
+    logging_steps: int = 50
+    early_stopping_patience: int = 0
+    save_strategy: Literal["epoch", "steps"] | None = None
+    save_steps: int | None = None
+    save_total_limit: int = 5
+    average_last: int = 5
     bf16: bool = False
     flow: Flow = field(default_factory=Flow)
+    others: dict[str, Any] = field(default_factory=dict, metadata={"beside": _ARGUMENTS})
 
     def __post_init__(self) -> None:
-        positive = ("lr", "eps", "max_tokens", "max_steps", "validate_every", "log_every", "save_every")
+        positive = ("learning_rate", "adam_epsilon", "max_tokens", "max_steps", "logging_steps")
         if not self.seed < 2**32:
             raise ValueError(f"seed is {self.seed}; it must be below 2**32")
-        least = dict.fromkeys(("initial_lr", "weight_decay", "clip", "seed"), 0)
-        least |= dict.fromkeys(("patience", "average", "warmup"), 0)
-        least |= dict.fromkeys(("accumulation", "epochs", "keep", "batch_size"), 1)
-        check_numbers(self, positive=positive, **least)
-        if self.warmup == 0 and self.schedule == "inverse_sqrt":
-            raise ValueError("warmup is 0; it must be at least 1 before an inverse square root")
-        if self.warmup > 1 and self.warmup != int(self.warmup):
-            raise ValueError(f"warmup is {self.warmup}; it must be a number of steps, or a share below 1")
-        lowest = self.lr * min(1.0, self.flow.lr_multiplier)
-        if self.initial_lr > lowest:
-            raise ValueError(f"initial_lr is {self.initial_lr}, above the peak rate {lowest:g}")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas are {self.betas}; they must be at least 0 and below 1")
-        if self.average > self.keep:
-            raise ValueError(f"average is {self.average}, but only {self.keep} checkpoints are kept")
-        if self.validate_every == "never" and (self.patience or not self.average):
-            raise ValueError("patience and average=0 need validation; validate_every is 'never'")
-        if self.patience and self.validate_every == "epoch" and self.save_every != "epoch":
+        least = dict.fromkeys(("initial_learning_rate", "weight_decay", "max_grad_norm", "seed"), 0)
+        least |= dict.fromkeys(("early_stopping_patience", "average_last", "warmup_steps"), 0)
+        least |= dict.fromkeys(("gradient_accumulation_steps", "num_train_epochs", "save_total_limit"), 1)
+        least["per_device_train_batch_size"] = 1
+        check_numbers(self, positive=(*positive, "eval_steps", "save_steps"), **least)
+        for name in self.others:
+            if name in FIXED or name not in _ARGUMENTS:
+                raise ValueError(
+                    f"{name} is not to be set; it follows from the run, or the Trainer ignores it"
+                )
+        for event, steps in (("eval", self.eval_steps), ("save", self.save_steps)):
+            if getattr(self, f"{event}_strategy") == "steps" and steps is None:
+                raise ValueError(f"{event}_strategy is 'steps', which needs {event}_steps")
+        if self.warmup_steps == 0 and self.lr_scheduler_type == "inverse_sqrt":
+            raise ValueError("warmup_steps is 0; it must be at least 1 before an inverse square root")
+        if self.warmup_steps > 1 and self.warmup_steps != int(self.warmup_steps):
             raise ValueError(
-                f"patience with validate_every 'epoch' and save_every {self.save_every}: a checkpoint at an "
-                "epoch's end would not know the validation there; save by epoch, or validate by steps"
+                f"warmup_steps is {self.warmup_steps}; it must be a number of steps, or a share below 1"
             )
-        if not self.average and not _falls_on(self.validate_every, self.save_every):
+        lowest = self.learning_rate * min(1.0, self.flow.lr_multiplier)
+        if self.initial_learning_rate > lowest:
             raise ValueError(
-                f"average=0 takes the best validation's checkpoint, but validate_every {self.validate_every} "
-                f"is no multiple of save_every {self.save_every}"
+                f"initial_learning_rate is {self.initial_learning_rate}, above the peak rate {lowest:g}"
             )
+        for name in ("adam_beta1", "adam_beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1")
+        if self.average_last > self.save_total_limit:
+            raise ValueError(
+                f"average_last is {self.average_last}, but only {self.save_total_limit} checkpoints are kept"
+            )
+        if self.evaluates == "no" and (self.early_stopping_patience or not self.average_last):
+            raise ValueError(
+                "early_stopping_patience and average_last=0 need validation; eval_strategy is 'no'"
+            )
+        if self.early_stopping_patience and self.evaluates == "epoch" and self.saves != "epoch":
+            raise ValueError(
+                f"early_stopping_patience with eval_strategy 'epoch' and save_steps {self.saves}: a "
+                "checkpoint at an epoch's end would not know the validation there; save by epoch, or validate "
+                "by steps"
+            )
+        if not self.average_last and not _falls_on(self.evaluates, self.saves):
+            raise ValueError(
+                f"average_last=0 takes the best validation's checkpoint, but validation (each "
+                f"{self.evaluates}) does not fall on checkpoints (each {self.saves}); make eval_steps a "
+                "multiple of save_steps"
+            )
+
+    @property
+    def evaluates(self) -> int | str:
+        """Steps between validations, "epoch", or "no"."""
+        return _when(self.eval_strategy, self.eval_steps)
+
+    @property
+    def saves(self) -> int | str:
+        """Steps between checkpoints, or "epoch"."""
+        return _when(self.save_strategy, self.save_steps)
+
+
+def _when(strategy: str | None, steps: int | None) -> int | str:
+    if steps is not None and strategy in (None, "steps"):
+        return steps
+    return strategy or "epoch"
 
 
 def _falls_on(event: int | str, other: int | str) -> bool:
@@ -151,14 +227,15 @@ def check_trained_flow(training: TrainingSettings, refresh_every: int, options: 
     Raises:
         ValueError: as `check_flow`.
     """
-    if refresh_every > 1 and training.accumulation > 1:
+    if refresh_every > 1 and training.gradient_accumulation_steps > 1:
         raise ValueError(
-            f"{options}.refresh_every is {refresh_every} and training.accumulation {training.accumulation}: "
-            "passes are counted, so only some parts of a batch would train the flow; use flow.update_every"
+            f"{options}.refresh_every is {refresh_every} and training.gradient_accumulation_steps "
+            f"{training.gradient_accumulation_steps}: passes are counted, so only some parts of a "
+            "batch would train the flow; use flow.update_every"
         )
-    save, update = training.save_every, training.flow.update_every
+    save, update = training.saves, training.flow.update_every
     if update > 1 and (save == "epoch" or save % update):
         raise ValueError(
-            f"training.save_every is {save}; with flow.update_every {update} it must be a multiple of "
+            f"training.save_steps is {save}; with flow.update_every {update} it must be a multiple of "
             f"{update} steps, or a resumed run would not equal a whole one"
         )

@@ -140,13 +140,13 @@ def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
         "data": {"train": str(folder / "films.zip"), "min_count": 2, "max_words": 6},
         "model": {"max_length": 16, "changes": SIZES},
         "training": {
-            "lr": 1e-2,
-            "warmup": 3,
+            "learning_rate": 1e-2,
+            "warmup_steps": 3,
             "max_tokens": 200,
             "max_steps": 60,
-            "save_every": 30,
-            "validate_every": 30,
-            "average": 1,
+            "save_steps": 30,
+            "eval_steps": 30,
+            "average_last": 1,
         },
     }
     for section, changes in parts.items():
@@ -265,12 +265,17 @@ def test_what_a_person_gets_wrong_is_one_line(folder: Path, capsys: pytest.Captu
     (folder / "one" / "only" / "2.txt").write_text("\n")
     with pytest.raises(DataError, match=r"document only/2\.txt has no word"):
         read_documents(folder / "one")
-    for flow in (["training.save_every=3"], ["training.save_every=epoch"]):
+    for flow in (["training.save_steps=3"], ["training.save_strategy=epoch"]):
         with pytest.raises(SettingsError, match=r"with flow\.update_every 2 it must be a multiple"):
             load(
                 DocumentsSettings,
                 config,
-                ["model.word_position=floater", "training.flow.update_every=2", "training.average=1", *flow],
+                [
+                    "model.word_position=floater",
+                    "training.flow.update_every=2",
+                    "training.average_last=1",
+                    *flow,
+                ],
             )
     with pytest.raises(SettingsError, match="leave nothing for training"):
         load(DocumentsSettings, config, ["data.test_share=0.9"])

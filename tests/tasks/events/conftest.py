@@ -21,5 +21,5 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def trained(folder: Path) -> Path:
     """A finished run of events; read only."""
-    training = {"lr": 1e-2, "max_steps": 150, "save_every": 75, "average": 0}
+    training = {"learning_rate": 1e-2, "max_steps": 150, "save_steps": 75, "average_last": 0}
     return task("events").train(settings(folder, "trained", training=training))

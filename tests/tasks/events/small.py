@@ -55,19 +55,19 @@ def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
         "data": {"train": str(folder / "clocks.csv"), "valid_share": 0.2, "max_events": 16},
         "model": {"position_options": {}, "max_length": 64, "components": 4, "changes": SIZES},
         "training": {
-            "lr": 5e-3,
-            "warmup": 5,
+            "learning_rate": 5e-3,
+            "warmup_steps": 5,
             "max_tokens": 300,
             "max_steps": 12,
-            "save_every": 4,
-            "log_every": 1,
-            "keep": 2,
-            "average": 2,
+            "save_steps": 4,
+            "logging_steps": 1,
+            "save_total_limit": 2,
+            "average_last": 2,
         },
     }
     for section, changes in parts.items():
         config[section] = config[section] | changes
-    config["training"].setdefault("validate_every", config["training"]["save_every"])
+    config["training"].setdefault("eval_steps", config["training"]["save_steps"])
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     return path

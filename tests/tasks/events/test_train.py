@@ -23,7 +23,7 @@ from .small import VALUES, clocks, settings, waves, write_config, write_csv
 
 TASK = task("events")
 train, evaluate, check = TASK.train, TASK.evaluate, TASK.check
-LONG = {"lr": 1e-2, "max_steps": 150, "save_every": 75, "average": 0}
+LONG = {"learning_rate": 1e-2, "max_steps": 150, "save_steps": 75, "average_last": 0}
 ROOT = Path(__file__).parents[3]
 CONFIGS = sorted((ROOT / "configs" / "events").glob("*.yaml"))
 
@@ -165,7 +165,7 @@ def test_settings_that_cannot_be_used(
 def test_the_command_line_trains_and_evaluates(
     folder: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = write_config(folder, "typed", training={"max_steps": 2, "save_every": 2, "average": 1})
+    config = write_config(folder, "typed", training={"max_steps": 2, "save_steps": 2, "average_last": 1})
     assert main(["train", str(config), "model.position=rotary"]) == 0
     assert "typed/model: steps 2" in capsys.readouterr().err
     source = ["--source", str(folder / "clocks.csv"), "--part", "valid"]
@@ -218,7 +218,7 @@ def test_a_span_that_the_flow_cannot_cover_ends_with_the_scale_to_try(
 
 
 def test_a_span_far_beyond_the_starting_one_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = write_config(folder, "said", training={"max_steps": 1, "save_every": 1, "average": 1})
+    config = write_config(folder, "said", training={"max_steps": 1, "save_steps": 1, "average_last": 1})
     assert main(["train", str(config), "model.max_length=2"]) == 0
     assert "gaps, model.max_length 2: a flow starts of order one" in capsys.readouterr().err
 

@@ -181,15 +181,17 @@ def test_losses_by_hand() -> None:
 
 def test_checkpoints_between_updates_of_a_flow_are_refused() -> None:
     model = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=8))
-    training = Training(save_every=4, validate_every=4, flow=Flow(update_every=5))
+    training = Training(save_steps=4, eval_steps=4, flow=Flow(update_every=5))
     check_flow(model, training)  # there is no flow
     floater.plug(model)
-    with pytest.raises(DataError, match=r"training\.save_every is 4; with flow\.update_every 5"):
+    with pytest.raises(DataError, match=r"training\.save_steps is 4; with flow\.update_every 5"):
         check_flow(model, training)
     model.floater.requires_grad_(False)
     check_flow(model, training)
     floater.unplug(model)
     floater.plug(model, refresh_every=2)
     check_flow(model, Training())
-    with pytest.raises(DataError, match=r"plug\.options\.refresh_every is 2 and training\.accumulation 2"):
-        check_flow(model, Training(accumulation=2))
+    with pytest.raises(
+        DataError, match=r"plug\.options\.refresh_every is 2 and training\.gradient_accumulation_steps 2"
+    ):
+        check_flow(model, Training(gradient_accumulation_steps=2))

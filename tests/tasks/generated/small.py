@@ -26,19 +26,19 @@ def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
         },
         "model": {"position": "sinusoidal", "max_length": 96, "changes": {**SIZES, "dropout": 0.1}},
         "training": {
-            "lr": 5e-3,
-            "warmup": 3,
+            "learning_rate": 5e-3,
+            "warmup_steps": 3,
             "max_tokens": 256,
             "max_steps": 12,
-            "save_every": 4,
-            "log_every": 1,
-            "keep": 2,
-            "average": 2,
+            "save_steps": 4,
+            "logging_steps": 1,
+            "save_total_limit": 2,
+            "average_last": 2,
         },
     }
     for section, changes in parts.items():
         config[section] = config[section] | changes
-    config["training"].setdefault("validate_every", config["training"]["save_every"])
+    config["training"].setdefault("eval_steps", config["training"]["save_steps"])
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     return path

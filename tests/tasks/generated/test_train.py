@@ -31,7 +31,7 @@ def bins(found: object) -> list[tuple[int, int]]:
     return [(int(name.split("-")[0]), int(name.split("-")[1])) for name in names]
 
 
-BEST = {"max_steps": 200, "save_every": 100, "log_every": 50, "average": 0}
+BEST = {"max_steps": 200, "save_steps": 100, "logging_steps": 50, "average_last": 0}
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_a_test_has_a_bin_for_what_was_trained_on_and_longer_ones(trained: Path,
 
 
 def test_a_bounded_model_is_refused_where_it_ends_and_scored_before(tmp_path: Path) -> None:
-    steps = {"max_steps": 2, "save_every": 2, "average": 1}
+    steps = {"max_steps": 2, "save_steps": 2, "average_last": 1}
     data = {"lengths": [3, 5], "longest": 10}
     short = train(
         settings(
@@ -158,7 +158,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
 
 @pytest.mark.parametrize("position", ["t5", "tupe_r", "rnn", "shaw", "none"])
 def test_other_position_models_train(position: str, tmp_path: Path) -> None:
-    steps = {"max_steps": 2, "save_every": 2, "average": 1}
+    steps = {"max_steps": 2, "save_steps": 2, "average_last": 1}
     run = train(settings(tmp_path, model={"position": position, "max_length": 100}, training=steps))
     assert "refused" not in str(evaluate(run))
 
@@ -210,7 +210,7 @@ def test_settings_that_cannot_be_used(tmp_path: Path, parts: dict[str, Any], mes
 def test_the_command_line_trains_tests_and_says_what_is_wrong(
     tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    steps = {"max_steps": 2, "save_every": 2, "average": 1}
+    steps = {"max_steps": 2, "save_steps": 2, "average_last": 1}
     small = {"position": "learned", "max_length": 14}
     config = write_config(tmp_path, "typed", training=steps, model=small)
     assert main(["train", str(config)]) == 0
@@ -251,7 +251,7 @@ def test_a_damaged_vocabulary_is_named(
 
 
 def test_a_warm_up_may_be_a_share_of_the_steps(tmp_path: Path) -> None:
-    assert settings(tmp_path, "run", training={"warmup": 0.1}).training.warmup == 0.1
+    assert settings(tmp_path, "run", training={"warmup_steps": 0.1}).training.warmup_steps == 0.1
 
 
 SHIPPED = sorted((Path(__file__).parents[3] / "configs" / "generated").glob("*.yaml"))

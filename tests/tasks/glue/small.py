@@ -36,11 +36,17 @@ def write_config(folder: Path, checkpoint: Path, name: str = "run", **parts: Any
         "data": {"task": "CoLA", "folder": str(folder), "max_length": 32},
         "model": {"path": str(checkpoint)},
         "plug": {},
-        "training": {"lr": 5e-3, "batch_size": 16, "max_steps": 8, "log_every": 2, "keep": 2},
+        "training": {
+            "learning_rate": 5e-3,
+            "per_device_train_batch_size": 16,
+            "max_steps": 8,
+            "logging_steps": 2,
+            "save_total_limit": 2,
+        },
     }
     for section, changes in parts.items():
         config[section] = config[section] | changes
-    config["training"] = {"validate_every": 4, "save_every": 4} | config["training"]
+    config["training"] = {"eval_steps": 4, "save_steps": 4} | config["training"]
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     return path

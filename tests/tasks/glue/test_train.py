@@ -23,7 +23,7 @@ from .small import settings, write_cola, write_config
 
 TASK = task("glue")
 train, evaluate, predict = TASK.train, TASK.evaluate, TASK.predict
-LEARN = {"max_steps": 60, "validate_every": 30, "save_every": 30}
+LEARN = {"max_steps": 60, "eval_steps": 30, "save_steps": 30}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_predictions_are_those_of_the_saved_model_and_keep_their_indices(learned
 
 def test_the_plug_changes_nothing_before_the_first_step(folder: Path, bert: Path) -> None:
     """With a rate of nearly nothing, baseline and FLOATER are the same model."""
-    still = {"lr": 1e-12, "max_steps": 2, "validate_every": 2, "save_every": 2}
+    still = {"learning_rate": 1e-12, "max_steps": 2, "eval_steps": 2, "save_steps": 2}
     runs = [
         train(settings(folder, bert, name, training=still, plug=plug))
         for name, plug in (("still", {}), ("still-plugged", {"options": {}}))
@@ -107,10 +107,11 @@ def test_a_model_of_this_library_goes_from_masked_words_to_glue(folder: Path, tm
         f"run: {tmp_path / 'masked'}\ntask: language_modeling\nobjective: masked\n"
         f"data: {{train: {text}, valid: {text}, block: 16, vocabulary_size: 300}}\n"
         f"model: {{preset: tiny, max_length: 32, changes: {changes}}}\n"
-        "training: {max_steps: 2, warmup: 1, max_tokens: 64, save_every: 1, validate_every: 1, average: 1}\n"
+        "training: {max_steps: 2, warmup_steps: 1, max_tokens: 64, save_steps: 1, eval_steps: 1, "
+        "average_last: 1}\n"
     )
     masked = task("language_modeling").train(load(LanguageModelingSettings, pretraining))
-    still = {"lr": 1e-12, "max_steps": 2, "validate_every": 2, "save_every": 2}
+    still = {"learning_rate": 1e-12, "max_steps": 2, "eval_steps": 2, "save_steps": 2}
     run = train(settings(folder, masked, "own", training=still))
     before, after = (floater.training.average([path / "model"]) for path in (masked, run))
     assert torch.allclose(before["model.embedding.weight"], after["model.embedding.weight"], atol=1e-9)
@@ -146,7 +147,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-ONCE = {"max_steps": 1, "validate_every": 1, "save_every": 1}
+ONCE = {"max_steps": 1, "eval_steps": 1, "save_steps": 1}
 
 
 def test_a_sentence_beyond_the_positions_is_refused_wherever_it_is(
@@ -227,7 +228,7 @@ def test_what_a_person_gets_wrong_is_one_line_and_nothing_is_written(
     frozen = "plug.options={freeze_model: true}", "plug.train=model"
     assert "nothing is left to be trained" in said("train", config, *frozen)
     assert "is plugged already" in said("train", config, f"model.path={learned}", "plug.options={}")
-    assert "of only 8 that the training has" in said("train", config, "training.warmup=8")
+    assert "of only 8 that the training has" in said("train", config, "training.warmup_steps=8")
     long = tmp_path / "CoLA"
     long.mkdir()
     for name in ("train", "dev"):

@@ -42,15 +42,15 @@ def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
         },
         "model": {"preset": "tiny", "position": "sinusoidal", "max_length": 32, "changes": SIZES},
         "training": {
-            "lr": 1e-2,
-            "warmup": 3,
+            "learning_rate": 1e-2,
+            "warmup_steps": 3,
             "max_tokens": 192,
             "max_steps": 12,
-            "validate_every": 6,
-            "save_every": 4,
-            "log_every": 1,
-            "keep": 3,
-            "average": 2,
+            "eval_steps": 6,
+            "save_steps": 4,
+            "logging_steps": 1,
+            "save_total_limit": 3,
+            "average_last": 2,
         },
     }
     for section, changes in parts.items():

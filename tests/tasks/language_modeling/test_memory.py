@@ -127,11 +127,11 @@ def test_a_step_reads_what_came_before_and_its_loss_is_that_of_one_pass(
     monkeypatch.setattr(LanguageModelTrainer, "compute_loss", compute)
     frozen = {
         "max_steps": 2,
-        "lr": 1e-12,
-        "initial_lr": 0.0,
-        "save_every": 2,
-        "validate_every": 2,
-        "average": 1,
+        "learning_rate": 1e-12,
+        "initial_learning_rate": 0.0,
+        "save_steps": 2,
+        "eval_steps": 2,
+        "average_last": 1,
     }
     model = {"position": "transformer_xl", "changes": {"num_hidden_layers": 1, "dropout": 0.0} | SMALL}
     train(settings(folder, "frozen", model=model, data=LONG, training=frozen))
@@ -170,7 +170,7 @@ def test_a_last_batch_without_a_token_to_predict_ends_no_training(folder: Path, 
     """49 tokens in two streams: the fourth row of one is empty, that of the other is the last token alone."""
     (tmp_path / "short.txt").write_text("a" * 46)
     data = LONG | {"train": str(tmp_path / "short.txt"), "vocabulary_size": 259}
-    steps = {"max_tokens": 16, "max_steps": 5, "validate_every": 5, "save_every": 5, "average": 1}
+    steps = {"max_tokens": 16, "max_steps": 5, "eval_steps": 5, "save_steps": 5, "average_last": 1}
     run = train(settings(folder, "short", model={"position": "transformer_xl"}, data=data, training=steps))
     losses = [entry["loss"] for entry in json.loads((run / "log.json").read_text()) if "loss" in entry]
     assert losses[3] == 0
@@ -181,9 +181,12 @@ def test_a_batch_has_as_many_streams_as_examples(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By default as many as fit into max_tokens."""
-    few = {"max_steps": 1, "validate_every": 1, "save_every": 1, "average": 1}
+    few = {"max_steps": 1, "eval_steps": 1, "save_steps": 1, "average_last": 1}
     config = write_config(folder, "streams", model={"position": "transformer_xl"}, data=LONG, training=few)
-    for overrides, streams in ((["training.max_tokens=24"], 3), (["training.batch_size=5"], 5)):
+    for overrides, streams in (
+        (["training.max_tokens=24"], 3),
+        (["training.per_device_train_batch_size=5"], 5),
+    ):
         assert main(["train", str(config), f"run={tmp_path / str(streams)}", *overrides]) == 0
         assert f"rows of {streams} streams" in capsys.readouterr().err
 
@@ -196,7 +199,10 @@ def test_a_batch_has_as_many_streams_as_examples(
         (["data.memory=-1"], "memory is -1; it must be at least 0"),
         (["evaluation.stride=4"], "evaluation.stride is 4; with a memory there is none"),
         (["model.position=dufter_relative"], "data.block and memory is 40, but 'dufter_relative' has 32"),
-        (["training.schedule=linear", "training.warmup=12"], "warmup is 12 steps, of only 12 that"),
+        (
+            ["training.lr_scheduler_type=linear", "training.warmup_steps=12"],
+            "warmup_steps is 12 steps, of only 12 that",
+        ),
     ],
 )
 def test_what_does_not_go_with_a_memory_is_refused(

@@ -100,7 +100,9 @@ def test_the_tokens_of_a_step_are_those_that_are_predicted(
         return plain(self, model, inputs, num_items_in_batch)
 
     monkeypatch.setattr(LanguageModelTrainer, "training_step", step)
-    made = settings(folder, "counted", training={"max_steps": None, "epochs": 1, "save_every": "epoch"})
+    made = settings(
+        folder, "counted", training={"max_steps": None, "num_train_epochs": 1, "save_strategy": "epoch"}
+    )
     run = train(made)
     assert all(labels == items for labels, items in counted)
     _, tokenizer, _ = load_run(run, "cpu")
@@ -132,7 +134,7 @@ def test_a_run_that_goes_on_from_within_an_epoch_ends_as_a_whole_one(
         {"model": {"position": "rnn_transformer"}, "data": {"pack": False}},
         {"model": {"position": "learned"}, "data": {"documents": "file", "block": 32}},
         {"model": {"position": "tupe_r"}, "objective": "masked", "data": {"documents": "line"}},
-        {"training": {"average": 0, "validate_every": 4, "patience": 1}},
+        {"training": {"average_last": 0, "eval_steps": 4, "early_stopping_patience": 1}},
     ],
     ids=["rnn_transformer", "learned", "tupe_r", "best"],
 )

@@ -20,7 +20,7 @@ from floater.tasks.masked_lm import MaskedLMSettings, encode
 
 TASK = task("masked_lm")
 train, evaluate = TASK.train, TASK.evaluate
-FEW = {"max_steps": 1, "validate_every": 1, "save_every": 1}
+FEW = {"max_steps": 1, "eval_steps": 1, "save_steps": 1}
 ORDER = "the film was good in rome it is not a bad city"
 
 
@@ -39,7 +39,13 @@ def write_config(folder: Path, checkpoint: Path, name: str, **parts: Any) -> Pat
         "data": {"train": str(folder / "text.txt"), "valid": str(folder / "text.txt"), "block": 32},
         "model": {"path": str(checkpoint)},
         "plug": {"options": {"delta": 1.0}, "train": "flow"},
-        "training": {"lr": 3e-2, "max_tokens": 240, "max_steps": 30, "validate_every": 15, "save_every": 15},
+        "training": {
+            "learning_rate": 3e-2,
+            "max_tokens": 240,
+            "max_steps": 30,
+            "eval_steps": 15,
+            "save_steps": 15,
+        },
     }
     for section, changes in parts.items():
         config[section] = config[section] | changes

@@ -61,7 +61,13 @@ def write_config(folder: Path, checkpoint: Path, name: str, **training: Any) -> 
         },
         "model": {"path": str(checkpoint)},
         "plug": {"options": {}},
-        "training": {"lr": 5e-3, "batch_size": 4, "max_steps": 60, "validate_every": 30, "save_every": 30}
+        "training": {
+            "learning_rate": 5e-3,
+            "per_device_train_batch_size": 4,
+            "max_steps": 60,
+            "eval_steps": 30,
+            "save_steps": 30,
+        }
         | training,
     }
     path = folder / f"{name}.yaml"

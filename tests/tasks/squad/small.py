@@ -61,11 +61,17 @@ def write_config(folder: Path, checkpoint: Path, name: str = "run", **parts: Any
         "model": {"path": str(checkpoint)},
         "plug": {},
         "answers": {},
-        "training": {"lr": 5e-3, "batch_size": 16, "max_steps": 60, "log_every": 30, "keep": 2},
+        "training": {
+            "learning_rate": 5e-3,
+            "per_device_train_batch_size": 16,
+            "max_steps": 60,
+            "logging_steps": 30,
+            "save_total_limit": 2,
+        },
     }
     for section, changes in parts.items():
         config[section] = config[section] | changes
-    config["training"] = {"validate_every": 30, "save_every": 30} | config["training"]
+    config["training"] = {"eval_steps": 30, "save_steps": 30} | config["training"]
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     return path

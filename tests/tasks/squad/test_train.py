@@ -70,7 +70,7 @@ def test_what_is_wrong_with_the_data_is_said(
     read = json.loads((folder / "train.json").read_text())
     read["data"][0]["paragraphs"][3]["qas"][0]["answers"][0]["answer_start"] += 1
     (tmp_path / "bad.json").write_text(json.dumps(read))
-    few = ["training.max_steps=1", "training.validate_every=1", "training.save_every=1"]
+    few = ["training.max_steps=1", "training.eval_steps=1", "training.save_steps=1"]
     assert main(["train", config, f"data.train={tmp_path / 'bad.json'}", *few]) == 0
     assert (
         "1 training answers do not stand in their context; questions left out: 0-0-3"

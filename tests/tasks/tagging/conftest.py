@@ -21,5 +21,5 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def trained(folder: Path) -> Path:
     """A finished run over trees, trained until it tags well; read only."""
-    training = {"max_steps": 250, "save_every": 125, "average": 0}
+    training = {"max_steps": 250, "save_steps": 125, "average_last": 0}
     return task("tagging").train(settings(folder, "trained", training=training))

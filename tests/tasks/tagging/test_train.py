@@ -26,7 +26,7 @@ def test_a_tagger_over_trees_learns_what_no_word_says(trained: Path, folder: Pat
     """Tags are depths in the tree: words alone leave a guess, the tree says it."""
     over_trees = json.loads((trained / "result.json").read_text())
     options = {"position": "sinusoidal", "position_options": {}}
-    training = {"max_steps": 250, "save_every": 125, "average": 0}
+    training = {"max_steps": 250, "save_steps": 125, "average_last": 0}
     plain = train(settings(folder, "plain", model=options, training=training))
     assert over_trees["accuracy"] > 97
     assert json.loads((plain / "result.json").read_text())["accuracy"] < 75
@@ -88,7 +88,7 @@ ROWS = [name for name, model in catalogue().items() if hasattr(model, "needs")]
 @pytest.mark.parametrize("position", ROWS)
 def test_every_row_over_trees_and_graphs_trains(folder: Path, position: str) -> None:
     model = {"position": position, "position_options": {}}
-    training = {"max_steps": 2, "save_every": 2, "average": 1}
+    training = {"max_steps": 2, "save_steps": 2, "average_last": 1}
     run = train(settings(folder, f"row-{position}", model=model, training=training))
     log = json.loads((run / "log.json").read_text())
     assert len([entry for entry in log if "loss" in entry]) == 2
@@ -117,14 +117,14 @@ def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, position: str
     [
         ({"model": {"position_options": {"depth": 0}}}, "branching 2 and depth 0 must be at least 1"),
         ({"model": {"position": "tre"}}, "unknown position model 'tre'; did you mean 'tree'"),
-        ({"training": {"average": 3}}, "average is 3, but only 2 checkpoints are kept"),
+        ({"training": {"average_last": 3}}, "average_last is 3, but only 2 checkpoints are kept"),
         ({"data": {"min_count": 0}}, "data: min_count is 0; it must be at least 1"),
         (
             {
                 "model": {"position": "floater", "position_options": {}},
                 "training": {"flow": {"update_every": 3}},
             },
-            "training.save_every is 4; with flow.update_every 3",
+            "training.save_steps is 4; with flow.update_every 3",
         ),
     ],
 )
@@ -138,8 +138,8 @@ def test_settings_that_cannot_be_used(
 def test_the_command_line_trains_and_evaluates(
     folder: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = write_config(folder, "typed", training={"max_steps": 2, "save_every": 2, "average": 1})
-    assert main(["train", str(config), "training.lr=1e-3"]) == 0
+    config = write_config(folder, "typed", training={"max_steps": 2, "save_steps": 2, "average_last": 1})
+    assert main(["train", str(config), "training.learning_rate=1e-3"]) == 0
     assert "typed/model: steps 2" in capsys.readouterr().err
     assert (folder / "typed" / "config.yaml").read_text().count("lr: 0.001\n") == 1
     tags = folder / "tags.txt"

@@ -18,4 +18,4 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 def trained(tmp_path_factory: pytest.TempPathFactory, files: Files) -> Path:
     """A finished run of a FLOATER model, validated every second step; read only."""
     folder = tmp_path_factory.mktemp("trained")
-    return train(settings(folder, files, "run", training={"validate_every": 2}))
+    return train(settings(folder, files, "run", training={"eval_steps": 2}))

@@ -47,20 +47,21 @@ def write_config(
         },
         "model": {"preset": "tiny", "max_length": 128, "changes": SIZES},
         "training": {
-            "lr": 3e-3,
-            "warmup": 3,
+            "learning_rate": 3e-3,
+            "warmup_steps": 3,
             "max_tokens": 600,
             "max_steps": 12,
-            "validate_every": "never",
-            "save_every": 4,
-            "log_every": 1,
-            "keep": 2,
-            "average": 2,
+            "save_steps": 4,
+            "logging_steps": 1,
+            "save_total_limit": 2,
+            "average_last": 2,
         },
         "decoding": {"beam": 2},
     }
     for section, changes in parts.items():
         config[section] = config[section] | changes
+    if not {"eval_steps", "eval_strategy"} & config["training"].keys():
+        config["training"]["eval_strategy"] = "no"
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     return path

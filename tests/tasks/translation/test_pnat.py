@@ -31,7 +31,7 @@ KINDS: dict[str, tuple[dict[str, Any], type]] = {
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, files: Files) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
     return train(
-        settings(folder, files, request.param, **KINDS[request.param][0], training={"validate_every": 6})
+        settings(folder, files, request.param, **KINDS[request.param][0], training={"eval_steps": 6})
     )
 
 
@@ -71,7 +71,7 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(run: Path, files: Files, tmp_pat
     parts = KINDS[run.name][0]
     once = train(settings(tmp_path, files, "once", **parts, training={"max_steps": 8}))
     (once / "model" / "model.safetensors").unlink()
-    again = settings(tmp_path, files, "again", **parts, training={"max_steps": 8, "save_every": 4})
+    again = settings(tmp_path, files, "again", **parts, training={"max_steps": 8, "save_steps": 4})
     stopped = train(again)
     for name in ("model", "checkpoint-8"):
         for path in sorted((stopped / name).rglob("*"), reverse=True):
@@ -88,7 +88,7 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(run: Path, files: Files, tmp_pat
             {"decoding": {"beam": 4}},
             "decoding.beam is 4; it must be 1: position model 'pnat' writes all",
         ),
-        ({"training": {"validate_beam": 2}}, "training.validate_beam is 2; it must be 1"),
+        ({"training": {"generation_num_beams": 2}}, "training.generation_num_beams is 2; it must be 1"),
     ],
 )
 def test_a_search_over_what_is_written_at_once_is_refused(
@@ -99,7 +99,7 @@ def test_a_search_over_what_is_written_at_once_is_refused(
 
 
 def test_texts_that_are_too_long_are_cut_and_counted(files: Files, tmp_path: Path) -> None:
-    run = train(settings(tmp_path, files, "run", **ALL_AT_ONCE, training={"max_steps": 4, "average": 1}))
+    run = train(settings(tmp_path, files, "run", **ALL_AT_ONCE, training={"max_steps": 4, "average_last": 1}))
     model, tokenizer = load_run(run, "cpu")
     with torch.no_grad():
         assert model.length is not None

@@ -44,14 +44,14 @@ def exit_code(config: Path, *, killed_in_step: int | None = None) -> int | None:
 @pytest.mark.parametrize(
     "parts",
     [
-        {"training": {"validate_every": 6, "accumulation": 2, "max_tokens": 300}},
+        {"training": {"eval_steps": 6, "gradient_accumulation_steps": 2, "max_tokens": 300}},
         {
             "model": {"times": {"mode": "stretch", "max_scale": 3.0}},
-            "training": {"accumulation": 2, "max_tokens": 300},
+            "training": {"gradient_accumulation_steps": 2, "max_tokens": 300},
         },
         {
             "model": {"position_options": {"refresh_every": 2}},
-            "training": {"flow": {"update_every": 2}, "save_every": 2, "max_tokens": 900},
+            "training": {"flow": {"update_every": 2}, "save_steps": 2, "max_tokens": 900},
         },
     ],
     ids=["plain", "random-times", "flow-schedule"],

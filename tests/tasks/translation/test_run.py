@@ -50,7 +50,7 @@ def test_a_run_named_in_another_way_is_the_same(tmp_path: Path, files: Files) ->
 
 
 def test_settings_that_came_later_have_their_defaults(tmp_path: Path, files: Files) -> None:
-    new = settings(tmp_path, files, "run", training={"log_every": 50})
+    new = settings(tmp_path, files, "run", training={"logging_steps": 50})
     begin_run(Path(new.run), new, train_bpe(PAIRS.source, 270))
     config = tmp_path / "run" / "config.yaml"
     config.write_text(config.read_text(encoding="utf-8").replace("  log_every: 50\n", ""), encoding="utf-8")

@@ -36,11 +36,11 @@ def test_the_second_stage_has_half_the_rate_of_the_first_and_its_weights() -> No
         load(TranslationSettings, ROOT / "configs" / "translation" / f"wmt14_base_stage{stage}.yaml")
         for stage in (1, 2)
     )
-    assert second.training.lr == first.training.lr / 2 == 3.5e-4
+    assert second.training.learning_rate == first.training.learning_rate / 2 == 3.5e-4
     assert second.training.warm_start == first.run
     assert (first.model.position, second.model.position) == ("sinusoidal", "floater")
-    assert (first.training.epochs, second.training.epochs) == (30, 10)
-    assert (second.training.save_every, second.training.average) == (2000, 5)
+    assert (first.training.num_train_epochs, second.training.num_train_epochs) == (30, 10)
+    assert (second.training.save_steps, second.training.average_last) == (2000, 5)
     assert first.model.preset == second.model.preset
 
 
@@ -85,17 +85,20 @@ def base(tmp_path: Path) -> Path:
         ("data.train_source=a.en", "exactly one of"),
         ("data.builtin=0", "exactly one of"),
         ("data={builtin: 0, train_source: a.en}", "give all of train_source, train_target"),
-        ("training.lr=fast", "'training.lr' must be float, not 'fast'"),
-        ("training.lr=.nan", "lr is nan; it must be positive"),
-        ("training.lr=.inf", "lr is inf; it must be positive"),
+        ("training.learning_rate=fast", "'training.learning_rate' must be float, not 'fast'"),
+        ("training.learning_rate=.nan", "learning_rate is nan; it must be positive"),
+        ("training.learning_rate=.inf", "learning_rate is inf; it must be positive"),
         ("training.max_steps=0", "max_steps is 0; it must be positive"),
         ("training.seed=-1", "seed is -1; it must be at least 0"),
-        ("training.betas=[0.9, 1.0]", "betas"),
-        ("training.initial_lr=1", "initial_lr is 1.0, above the peak rate 0.0007"),
-        ("training.average=6", "average is 6, but only 5 checkpoints are kept"),
-        ("training={patience: 2, validate_every: never}", "need validation"),
-        ("training={average: 0, save_every: 4, validate_every: 6}", "validate_every 6 is no multiple"),
-        ("training={average: 0, save_every: 4}", "validate_every epoch is no multiple of save_every 4"),
+        ("training.adam_beta2=1.0", "adam_beta2 is 1.0; it must be at least 0 and below 1"),
+        ("training.initial_learning_rate=1", "initial_learning_rate is 1.0, above the peak rate 0.0007"),
+        ("training.average_last=6", "average_last is 6, but only 5 checkpoints are kept"),
+        ("training={early_stopping_patience: 2, eval_strategy: 'no'}", "need validation"),
+        ("training={average_last: 0, save_steps: 4, eval_steps: 6}", "validation (each 6) does not fall on"),
+        (
+            "training={average_last: 0, save_steps: 4}",
+            "validation (each epoch) does not fall on checkpoints (each 4)",
+        ),
         ("training.flow.lr_multiplier=0", "lr_multiplier is 0.0; it must be positive"),
         ("decoding.beam=0", "beam is 0; it must be at least 1"),
         ("decoding.length_penalty=.nan", "length_penalty is nan"),
@@ -115,12 +118,13 @@ def test_a_bad_setting_is_named_in_one_line(base: Path, override: str, message: 
 def test_checkpoints_must_fall_on_updates_of_the_flow(
     base: Path, update: int, save: int | str, valid: bool
 ) -> None:
-    overrides = [f"training={{save_every: {save}, flow: {{update_every: {update}}}}}"]
+    when = "save_strategy: epoch" if save == "epoch" else f"save_steps: {save}"
+    overrides = [f"training={{{when}, flow: {{update_every: {update}}}}}"]
     if valid:
         load(TranslationSettings, base, overrides)
         return
     with pytest.raises(
-        SettingsError, match=f"training.save_every is {save}; with flow.update_every {update}"
+        SettingsError, match=f"training.save_steps is {save}; with flow.update_every {update}"
     ):
         load(TranslationSettings, base, overrides)
 
@@ -128,19 +132,19 @@ def test_checkpoints_must_fall_on_updates_of_the_flow(
 def test_a_flow_is_not_reused_among_the_parts_of_a_batch(base: Path) -> None:
     reused = "model.position_options={refresh_every: 4}"
     assert load(TranslationSettings, base, [reused]).model.position_options == {"refresh_every": 4}
-    with pytest.raises(SettingsError, match=r"refresh_every is 4 and training.accumulation 2"):
-        load(TranslationSettings, base, [reused, "training.accumulation=2"])
+    with pytest.raises(SettingsError, match=r"refresh_every is 4 and training.gradient_accumulation_steps 2"):
+        load(TranslationSettings, base, [reused, "training.gradient_accumulation_steps=2"])
 
 
 def test_patience_needs_the_validation_in_the_checkpoint(base: Path) -> None:
-    patient = "training={patience: 2, validate_every: epoch, save_every: 7}"
+    patient = "training={early_stopping_patience: 2, eval_strategy: epoch, save_steps: 7}"
     with pytest.raises(SettingsError, match="would not know the validation there"):
         load(TranslationSettings, base, [patient])
 
 
 def test_a_model_without_a_flow_saves_whenever(base: Path) -> None:
     overrides: list[Any] = ["model.position=sinusoidal", "training.flow.update_every=5"]
-    assert load(TranslationSettings, base, overrides).training.save_every == "epoch"
+    assert load(TranslationSettings, base, overrides).training.saves == "epoch"
 
 
 def test_changes_are_made_to_the_preset(base: Path) -> None:

@@ -100,7 +100,7 @@ def test_validation_does_not_change_the_training(tmp_path: Path, trained: Path, 
 
 
 def test_epochs_count_validations_and_checkpoints(tmp_path: Path, files: Files) -> None:
-    by_epoch = {"max_steps": None, "epochs": 2, "validate_every": "epoch", "save_every": "epoch"}
+    by_epoch = {"max_steps": None, "num_train_epochs": 2, "eval_strategy": "epoch", "save_strategy": "epoch"}
     run = train(settings(tmp_path, files, "run", training=by_epoch))
     log, steps = read(run / "log.json"), read(run / "result.json")["steps"]
     validations = [entry for entry in log if "eval_bleu" in entry]
@@ -109,7 +109,7 @@ def test_epochs_count_validations_and_checkpoints(tmp_path: Path, files: Files) 
 
 
 def test_bfloat16_has_nearly_the_losses_of_float32(tmp_path: Path, trained: Path, files: Files) -> None:
-    run = train(settings(tmp_path, files, "run", training={"bf16": True, "max_steps": 3, "average": 1}))
+    run = train(settings(tmp_path, files, "run", training={"bf16": True, "max_steps": 3, "average_last": 1}))
     expected, found = (
         [entry.get("loss") for entry in read(path / "log.json")][:3] for path in (trained, run)
     )
@@ -125,7 +125,7 @@ def scored(monkeypatch: pytest.MonkeyPatch, *bleu: float) -> None:
 
 def test_patience_ends_a_training(tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     scored(monkeypatch, 1.0, 3.0, 2.0, 3.0, 9.0)
-    patient = {"validate_every": 2, "save_every": 2, "patience": 2, "average": 1}
+    patient = {"eval_steps": 2, "save_steps": 2, "early_stopping_patience": 2, "average_last": 1}
     run = train(settings(tmp_path, files, "run", training=patient))
     result = read(run / "result.json")
     assert (result["steps"], result["best_valid_bleu"], result["averaged"]) == (8, 3.0, ["checkpoint-8"])
@@ -141,7 +141,7 @@ def test_without_an_average_the_best_validation_is_the_final_model(
     tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored(monkeypatch, 1.0, 3.0, 2.0, 2.5, 2.0, 1.0)
-    best = {"validate_every": 2, "save_every": 2, "average": 0, "keep": 2}
+    best = {"eval_steps": 2, "save_steps": 2, "average_last": 0, "save_total_limit": 2}
     run = train(settings(tmp_path, files, "run", training=best))
     assert [path.name for path in checkpoints(run)] == ["checkpoint-4", "checkpoint-12"]
     assert read(run / "result.json")["averaged"] == ["checkpoint-4"]
@@ -152,7 +152,7 @@ def test_patience_that_ends_before_a_checkpoint_leaves_one(
     tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored(monkeypatch, 3.0, 2.0, 1.0)
-    patient = {"validate_every": 1, "save_every": 1000, "patience": 1, "average": 1}
+    patient = {"eval_steps": 1, "save_steps": 1000, "early_stopping_patience": 1, "average_last": 1}
     run = train(settings(tmp_path, files, "run", training=patient))
     assert read(run / "result.json")["averaged"] == ["checkpoint-2"]
 
@@ -161,7 +161,7 @@ def test_a_run_that_was_moved_after_its_last_checkpoint_is_finished(
     tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored(monkeypatch, 1.0, 3.0, 2.0, 2.5, 2.0, 1.0, 1.0)
-    best = {"validate_every": 2, "save_every": 2, "average": 0}
+    best = {"eval_steps": 2, "save_steps": 2, "average_last": 0}
     run = train(settings(tmp_path, files, "run", training=best))
     wanted = weights(run)
     (run / "model").rename(tmp_path / "model")
@@ -175,9 +175,12 @@ def test_a_run_that_was_moved_after_its_last_checkpoint_is_finished(
     ("log_every", "what"), [(1, r"its loss is nan at step \d+"), (50, "its weights are not finite")]
 )
 def test_a_training_that_diverges_says_so(tmp_path: Path, files: Files, log_every: int, what: str) -> None:
-    wild = {"model": {"position": "sinusoidal"}, "training": {"lr": 1e30, "log_every": log_every}}
+    wild = {
+        "model": {"position": "sinusoidal"},
+        "training": {"learning_rate": 1e30, "logging_steps": log_every},
+    }
     for _ in range(2):  # it does not end otherwise when it is started again
-        with pytest.raises(DataError, match=f"diverged: {what}; lower training.lr"):
+        with pytest.raises(DataError, match=f"diverged: {what}; lower training.learning_rate"):
             train(settings(tmp_path, files, "run", **wild))
         assert not (tmp_path / "run" / "model").exists()
 
@@ -188,15 +191,20 @@ def test_what_has_no_cache_translates_without_one(
     tmp_path: Path, files: Files, position: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("floater.tasks.translation.decode.MARGIN", 3)
-    changes = {"model": {"position": position}, "training": {"max_steps": 2, "save_every": 2, "average": 1}}
+    changes = {
+        "model": {"position": position},
+        "training": {"max_steps": 2, "save_steps": 2, "average_last": 1},
+    }
     run = train(settings(tmp_path, files, "run", **changes))
     source, reference = files["test"]
     assert len(evaluate(run, source, reference=reference).lines) == 8
 
 
 def test_a_batch_of_examples_has_any_number_of_tokens(tmp_path: Path, files: Files) -> None:
-    few = {"max_steps": 1, "save_every": 1, "average": 1}
-    run = train(settings(tmp_path, files, "run", training={**few, "batch_size": 2, "max_tokens": 4}))
+    few = {"max_steps": 1, "save_steps": 1, "average_last": 1}
+    run = train(
+        settings(tmp_path, files, "run", training={**few, "per_device_train_batch_size": 2, "max_tokens": 4})
+    )
     assert read(run / "result.json")["steps"] == 1
 
 
@@ -204,7 +212,10 @@ def test_a_batch_of_examples_has_any_number_of_tokens(tmp_path: Path, files: Fil
     ("parts", "message"),
     [
         ({"model": {"position": "tree"}}, "reads a tree"),
-        ({"training": {"schedule": "linear", "warmup": 50}}, "warmup is 50 steps, of only 12"),
+        (
+            {"training": {"lr_scheduler_type": "linear", "warmup_steps": 50}},
+            "warmup_steps is 50 steps, of only 12",
+        ),
         (
             {"training": {"max_tokens": 9}},
             r"a training pair has \d+ tokens, more than training.max_tokens, 9",

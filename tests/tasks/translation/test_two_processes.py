@@ -31,9 +31,9 @@ def test_two_processes_train_the_run_of_one(
         "model": {"changes": SIZES | {"dropout": 0.0, "tie_word_embeddings": False}},
         "training": {
             "max_steps": 3,
-            "save_every": 3,
-            "validate_every": 3,
-            "average": 1,
+            "save_steps": 3,
+            "eval_steps": 3,
+            "average_last": 1,
             "max_tokens": 300,
             "samples": 7,
         },
@@ -53,7 +53,7 @@ def test_two_processes_train_the_run_of_one(
     assert done.stdout.count("eval_loss") == 1
     assert len(list((tmp_path / "two" / "tensorboard").iterdir())) == 1
 
-    parts["training"]["accumulation"] = 2
+    parts["training"]["gradient_accumulation_steps"] = 2
     train(settings(tmp_path, files, "one", **parts))
     assert samples(done.stderr) == samples(capsys.readouterr().err)
     assert len(set(samples(done.stderr))) > 3, "the test needs translations that differ"

@@ -25,7 +25,7 @@ NO_DROPOUT = {"changes": SIZES | {"dropout": 0.0}}
 def stage1(tmp_path_factory: pytest.TempPathFactory, files: Files) -> Path:
     folder = tmp_path_factory.mktemp("stage1")
     model = NO_DROPOUT | {"position": "sinusoidal"}
-    return train(settings(folder, files, "stage1", model=model, training={"average": 1}))
+    return train(settings(folder, files, "stage1", model=model, training={"average_last": 1}))
 
 
 def config(stage1: Path, position: str, **options: Any) -> FloaterConfig:
@@ -55,7 +55,7 @@ def test_the_first_step_of_stage_2_has_the_loss_of_the_last_model_of_stage_1(
         files,
         "stage2",
         model=NO_DROPOUT | {"position_options": {"start": "zero"}},
-        training={"warm_start": str(stage1), "max_steps": 1, "average": 1},
+        training={"warm_start": str(stage1), "max_steps": 1, "average_last": 1},
     )
     run = train(stage2)
     trained, tokenizer = load_run(stage1, "cpu")

@@ -104,11 +104,11 @@ class Training(TrainingSettings):
         max_tokens: events in a batch, padding included.
     """
 
-    lr: float = 2e-3
-    warmup: int | float = 200
+    learning_rate: float = 2e-3
+    warmup_steps: int | float = 200
     max_tokens: int = 4096
-    epochs: int = 10
-    average: int = 0
+    num_train_epochs: int = 10
+    average_last: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,13 +42,13 @@ class Plug:
 class Training(TrainingSettings):
     """Optimisation. Defaults are those that RoBERTa's fine-tuning (Liu et al. 2019) shares among tasks."""
 
-    lr: float = 1e-5
-    schedule: Literal["inverse_sqrt", "linear", "constant"] = "linear"
-    warmup: int | float = 0.06
-    initial_lr: float = 0.0
-    batch_size: int | None = 16
-    epochs: int = 10
-    eps: float = 1e-6
+    learning_rate: float = 1e-5
+    lr_scheduler_type: Literal["inverse_sqrt", "linear", "constant_with_warmup"] = "linear"
+    warmup_steps: int | float = 0.06
+    initial_learning_rate: float = 0.0
+    per_device_train_batch_size: int | None = 16
+    num_train_epochs: int = 10
+    adam_epsilon: float = 1e-6
     weight_decay: float = 0.1
-    keep: int = 1
-    average: int = 0
+    save_total_limit: int = 1
+    average_last: int = 0

@@ -155,10 +155,10 @@ class Model(settings.Model):
 class Training(TrainingSettings):
     """Optimisation; the best validation is that of the most exact matches."""
 
-    lr: float = 1e-3
-    warmup: int | float = 200
+    learning_rate: float = 1e-3
+    warmup_steps: int | float = 200
     max_tokens: int = 4096
-    average: int = 0
+    average_last: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ class GeneratedSettings(settings.RunSettings):
         super().__post_init__()
         longest = self.data.tokens(self.data.most)
         needed, bound = self.data.tokens(self.data.lengths[1]), self.model.position_model().bound
-        if self.training.batch_size is None and needed > self.training.max_tokens:
+        if self.training.per_device_train_batch_size is None and needed > self.training.max_tokens:
             raise ValueError(
                 f"a training row may have {needed} tokens, more than a batch, training.max_tokens "
                 f"{self.training.max_tokens}"

@@ -77,7 +77,9 @@ class LanguageModeling(Task):
                 logger.info("%s training lines of more than %s tokens cut", f"{rows.cut:,}", data.block - 1)
         else:
             processes = PartialState().num_processes
-            of_one = settings.training.batch_size or settings.training.max_tokens // data.block
+            of_one = (
+                settings.training.per_device_train_batch_size or settings.training.max_tokens // data.block
+            )
             rows = Streams(documents, data.block, of_one * processes, begin=begin)
             if rows.streams < processes:
                 raise DataError(f"{rows.tokens:,} tokens are too few for {processes} processes")

@@ -26,7 +26,7 @@ class Data:
         memory: tokens before each row that the blocks of a causal model read besides it, without gradients:
             the segment memory of transformer_xl, the previous subsequence of shortformer, or that of any
             relative model. Rows are then cut from the running text, whole or not, and read in order in
-            training.batch_size streams, or training.max_tokens / block. 0 means none.
+            training.per_device_train_batch_size streams, or training.max_tokens / block. 0 means none.
         vocabulary: a run directory or tokenizer.json to load; by default one is trained.
         vocabulary_size: BPE tokens to train; at least 259, the bytes and the special tokens.
     """

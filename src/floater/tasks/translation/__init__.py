@@ -131,7 +131,7 @@ class Translation(Task):
     def validate(self, prepared: Prepared) -> Measurement:
         """Score the validation pairs with the beam of the validation; log a few translations."""
         training, pairs = prepared.settings.training, prepared.valid.pairs
-        search = Decoding(beam=training.validate_beam)
+        search = Decoding(beam=training.generation_num_beams)
         found = validate(prepared.model, prepared.processor, prepared.valid, search)
         shown = list(zip(pairs.source, pairs.target, found.lines, strict=True))[: training.samples]
         for source, reference, translation in shown:
@@ -143,7 +143,7 @@ class Translation(Task):
 
     def final(self, prepared: Prepared) -> dict[str, Any]:
         settings = prepared.settings
-        if settings.training.validate_every == "never":
+        if settings.training.evaluates == "no":
             return {}
         return self.score(settings, prepared.model, prepared.processor, prepared.valid).scores
 

@@ -69,22 +69,24 @@ class Training(TrainingSettings):
 
     Attributes:
         max_tokens: tokens in a batch: padded length of the longer side times sentences.
-        label_smoothing: share of the probability spread over the vocabulary.
-        validate_beam: beam of the validation translations; 1 for a model that is not autoregressive.
+        label_smoothing_factor: share of the probability spread over the vocabulary.
+        generation_num_beams: beam of the validation translations; 1 for a model that is not autoregressive.
         samples: validation translations shown each time.
         warm_start: a finished run whose weights and vocabulary this one starts from (protocol B.2).
     """
 
-    label_smoothing: float = 0.1
-    validate_beam: int = 1
+    label_smoothing_factor: float = 0.1
+    generation_num_beams: int = 1
     samples: int = 3
     warm_start: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_numbers(self, label_smoothing=0, samples=0, validate_beam=1)
-        if self.label_smoothing > 1:
-            raise ValueError(f"label_smoothing is {self.label_smoothing}; it must be from 0 to 1")
+        check_numbers(self, label_smoothing_factor=0, samples=0, generation_num_beams=1)
+        if self.label_smoothing_factor > 1:
+            raise ValueError(
+                f"label_smoothing_factor is {self.label_smoothing_factor}; it must be from 0 to 1"
+            )
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class TranslationSettings(settings.RunSettings):
         if not catalogue()[self.model.position].autoregressive:
             for name, beam in (
                 ("decoding.beam", self.decoding.beam),
-                ("training.validate_beam", self.training.validate_beam),
+                ("training.generation_num_beams", self.training.generation_num_beams),
             ):
                 if beam != 1:
                     raise ValueError(
