@@ -184,8 +184,8 @@ class TrainingSettings:
         if self.early_stopping_patience and self.evaluates == "epoch" and self.saves != "epoch":
             raise ValueError(
                 f"early_stopping_patience with eval_strategy 'epoch' and save_steps {self.saves}: a "
-                "checkpoint at an epoch's end would not know the validation there; save by epoch, or validate "
-                "by steps"
+                "checkpoint at an epoch's end would not know the validation there; save by epoch, or "
+                "validate by steps"
             )
         if not self.average_last and not _falls_on(self.evaluates, self.saves):
             raise ValueError(
