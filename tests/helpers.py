@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +58,21 @@ def equal_runs(one: Path, other: Path) -> bool:
     results = [json.loads((run / "result.json").read_text()) | {"minutes": 0} for run in (one, other)]
     same = ours.keys() == theirs.keys() and all(bool((ours[name] == theirs[name]).all()) for name in ours)
     return same and results[0] == results[1]
+
+
+def check_every_setting_acts(
+    default: Any, changes: Mapping[str, Mapping[str, Any]], observe: Callable[[Any], Any]
+) -> None:
+    """Check that every setting of a dataclass changes what is observed of it.
+
+    Args:
+        default: an instance of the dataclass.
+        changes: by the name of each field what to change, this field and others that it needs.
+        observe: of an instance; what it returns is compared.
+    """
+    names = {each.name for each in fields(default)}
+    assert changes.keys() == names, f"say how these act: {sorted(names ^ changes.keys())}"
+    for name, given in changes.items():
+        needed = {other: value for other, value in given.items() if other != name}
+        before, after = replace(default, **needed), replace(default, **given)
+        assert observe(before) != observe(after), f"{name} changes nothing"

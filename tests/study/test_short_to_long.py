@@ -15,7 +15,7 @@ from floater.errors import DataError
 from floater.study.settings import ShortToLong
 from floater.study.short_to_long import cut, write
 from floater.tasks.corpora import cldr
-from floater.tasks.text import read_lines
+from floater.tasks.corpora.text import read_lines
 
 DATA = Path(os.environ.get("FLOATER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 WORDS = r"\w+(?:[-'’.]\w+)*|[^\w\s]"

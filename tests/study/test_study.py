@@ -30,7 +30,6 @@ from floater.study.results import VALIDATION, Column, Results
 from floater.study.settings import Budget, ShortToLong
 from floater.tasks import task
 from floater.tasks.measurement import Measurement
-from floater.tasks.translation import evaluate
 
 from .small import Inline, settings
 
@@ -56,9 +55,9 @@ def test_each_row_has_the_scores_of_its_seeds(finished: Results) -> None:
     assert len(value.scores) == 2
     for seed, score in zip((1, 2), value.scores, strict=True):
         run_ = Path(finished.settings.folder) / "cells" / f"{row.name}-{seed}"
-        found = evaluate(run_, test["source"], test["reference"])
+        found = task("translation").evaluate(run_, test["source"], reference=test["reference"])
         lengths = read(run_, "lengths").lengths
-        chosen = [line for line, length in zip(found.hypotheses, lengths, strict=True) if 80 <= length < 100]
+        chosen = [line for line, length in zip(found.lines, lengths, strict=True) if 80 <= length < 100]
         written = (run_ / "measured" / "lengths.txt").read_text(encoding="utf-8").splitlines()
         assert [line for line, n in zip(written, lengths, strict=True) if 80 <= n < 100] == chosen
         assert finished.count(column) == len(chosen) == 3

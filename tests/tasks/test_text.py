@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from floater.errors import DataError
-from floater.tasks.text import Pairs, read_lines, read_pairs
+from floater.tasks.corpora.text import Pairs, read_lines, read_pairs
 
 MARK = "\ufeff"
 # A line may hold anything but its own end; a mark at the very start is dropped, and has its own test.

@@ -29,8 +29,8 @@ def train(arguments: argparse.Namespace) -> None:
 
 def translate(arguments: argparse.Namespace) -> None:
     from floater.errors import DataError
+    from floater.tasks.corpora.text import decode_lines, read_lines
     from floater.tasks.registry import of_run
-    from floater.tasks.text import decode_lines, read_lines
     from floater.tasks.translation import Translation
 
     _start()
@@ -87,7 +87,7 @@ def predict(arguments: argparse.Namespace) -> None:
 
 
 def glue(arguments: argparse.Namespace) -> None:
-    from floater.tasks.glue.table import table
+    from floater.study.glue_table import table
 
     print(table(arguments.runs))
 
@@ -113,7 +113,7 @@ def plot(arguments: argparse.Namespace) -> None:
     from floater.errors import DataError
     from floater.study import analyses
     from floater.study.analyses.kinds import default_path
-    from floater.tasks.text import read_lines
+    from floater.tasks.corpora.text import read_lines
 
     _start()
     output = Path(arguments.output) if arguments.output else default_path(arguments.run, arguments.kind)

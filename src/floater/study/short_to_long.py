@@ -14,7 +14,7 @@ from floater.errors import DataError
 from floater.study.digests import changed, digests
 from floater.study.settings import ShortToLong
 from floater.tasks.corpora import cldr
-from floater.tasks.text import read_lines
+from floater.tasks.corpora.text import read_lines
 from floater.training.run import write_json
 
 Pair = tuple[str, str]

@@ -158,8 +158,8 @@ class Documents(Task):
             len(processor),
             sentence_length=sum(train.lengths) / sentences,
             word_length=settings.data.max_words,
-            id2label=dict(enumerate(processor.tags)),
-            label2id={label: i for i, label in enumerate(processor.tags)},
+            id2label=processor.names()[0],
+            label2id=processor.names()[1],
         )
         return FloaterForDocuments(config)
 

@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -25,8 +26,8 @@ from floater.tasks.registry import register
 from floater.tasks.task import Collate, Encoded, Prepared, Splits, Task, in_batches
 from floater.tasks.vocabulary import PAD, Vocabulary
 from floater.training.run import evaluating
-from floater.training.settings import TrainingSettings, check_numbers
-from floater.transformer import FloaterConfig, FloaterForTokenClassification
+from floater.training.settings import SmoothedTrainingSettings, check_numbers
+from floater.transformer import FloaterForTokenClassification
 from floater.transformer.outputs import IGNORED
 
 logger = logging.getLogger(__name__)
@@ -67,37 +68,16 @@ class Model(settings.Model):
     position: str = "sinusoidal"
     max_length: int = 256
 
-    def config_for(self, vocabulary: Vocabulary) -> FloaterConfig:
-        """Return the Hugging Face configuration for a vocabulary, with the names of the tags."""
-        config = self.config(len(vocabulary))
-        config.id2label = dict(enumerate(vocabulary.tags))
-        config.label2id = {tag: i for i, tag in enumerate(vocabulary.tags)}
-        if "labels" in options(self.position):
-            config.position_options = {"labels": 1 + len(vocabulary.relations)} | self.position_options
-        return config
-
 
 @dataclass(frozen=True)
-class Training(TrainingSettings):
-    """Optimisation; the best validation is that of the highest accuracy.
-
-    Attributes:
-        label_smoothing_factor: share of the probability spread over the tags.
-    """
+class Training(SmoothedTrainingSettings):
+    """Optimisation; the best validation is that of the highest accuracy."""
 
     learning_rate: float = 2e-3
     warmup_steps: int | float = 200
     max_tokens: int = 1000
     num_train_epochs: int = 10
     average_last: int = 0
-    label_smoothing_factor: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.label_smoothing_factor <= 1:
-            raise ValueError(
-                f"label_smoothing_factor is {self.label_smoothing_factor}; it must be from 0 to 1"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +131,11 @@ class Tagging(Task):
         return FloaterForTokenClassification
 
     def build(self, settings: Any, processor: Vocabulary, train: Any) -> FloaterForTokenClassification:
-        return FloaterForTokenClassification(settings.model.config_for(processor))
+        config = settings.model.config(len(processor))
+        config.id2label, config.label2id = processor.names()
+        if "labels" in options(config.position):
+            config.position_options = {"labels": 1 + len(processor.relations)} | config.position_options
+        return FloaterForTokenClassification(config)
 
     def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
         return functools.partial(collate, structured=structured(model.config.position))
@@ -195,16 +179,7 @@ def encode(sentences: Sequence[Sentence], vocabulary: Vocabulary) -> Encoded:
 def collate(examples: Sequence[dict[str, list[int]]], *, structured: bool) -> dict[str, Any]:
     """Make a batch padded on the right: `input_ids`, `labels`, and where the words stand.
 
-    Args:
-        examples: encoded sentences.
-        structured: `positions` from the dependency trees, instead of an `attention_mask`.
-
-    Example:
-        >>> go_on = {"input_ids": [5, 6], "labels": [1, 2], "parents": [-1, 0], "relations": [1, 2]}
-        >>> stop = {"input_ids": [7], "labels": [1], "parents": [-1], "relations": [1]}
-        >>> batch = collate([go_on, stop], structured=True)
-        >>> batch["labels"].tolist(), batch["positions"].structure.depth.tolist()
-        ([[1, 2], [1, -100]], [[0, 1], [0, 0]])
+    That is `positions` from the dependency trees where `structured`, else an `attention_mask`.
     """
 
     def padded(name: str, value: int) -> Tensor:
@@ -228,12 +203,7 @@ def structured(position: str) -> bool:
     return hasattr(catalogue()[position], "needs")
 
 
-def tag(
-    model: FloaterForTokenClassification,
-    vocabulary: Vocabulary,
-    examples: Encoded,
-    max_tokens: int = 4096,
-) -> Measurement:
+def tag(model: Any, vocabulary: Vocabulary, examples: Encoded, max_tokens: int = 4096) -> Measurement:
     """Tag sentences and score the tags; lengths are in words.
 
     Args:
@@ -245,9 +215,6 @@ def tag(
     Returns:
         Loss, in nats per word whose tag the model knows, and accuracy, of all words and of unknown ones; the
         lines are the tags.
-
-    Raises:
-        PositionError: if the position model cannot serve a sentence.
     """
     make = functools.partial(collate, structured=structured(model.config.position))
     tags: list[list[str]] = [[]] * len(examples)
@@ -256,29 +223,24 @@ def tag(
         for indices, batch in in_batches(examples, make, model.device, max_tokens):
             labels = batch.pop("labels")
             logits = model(**batch).logits.float()
-            nats += float(
-                F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+            loss = F.cross_entropy(
+                logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"
             )
-            count += int((labels != IGNORED).sum())
+            nats, count = nats + float(loss), count + int((labels != IGNORED).sum())
             for index, row in zip(indices, logits.argmax(-1).tolist(), strict=True):
                 tags[index] = [vocabulary.tags[tag] for tag in row[: examples.lengths[index]]]
-    known, right = Counter[bool](), Counter[bool]()
-    for sentence, row in zip(examples.source, tags, strict=True):
-        for word, wanted, found in zip(sentence.words, sentence.tags, row, strict=True):
-            known[word in vocabulary] += 1
-            right[word in vocabulary] += found == wanted
-    hits = [sum(map(str.__eq__, row, s.tags)) for s, row in zip(examples.source, tags, strict=True)]
-    accuracy = 100 * right.total() / known.total()
-    unknown = 100 * right[False] / max(known[False], 1)
+    pairs = list(zip(examples.source, tags, strict=True))
+    hits = [[a == b for a, b in zip(row, sentence.tags, strict=True)] for sentence, row in pairs]
+    known = [word in vocabulary for sentence, _ in pairs for word in sentence.words]
+    of_unknown = [hit for hit, seen in zip(chain.from_iterable(hits), known, strict=True) if not seen]
+    right, accuracy = sum(map(sum, hits)), 100 * sum(map(sum, hits)) / len(known)
+    unknown = 100 * sum(of_unknown) / max(len(of_unknown), 1)
+    scores = {"loss": nats / max(count, 1), "accuracy": accuracy, "accuracy_unknown": unknown}
     return Measurement(
         lengths=np.array(examples.lengths),
-        statistics={"accuracy": np.stack([hits, examples.lengths], axis=1)},
+        statistics={"accuracy": np.array([[sum(row), len(row)] for row in hits])},
         lines=[" ".join(row) for row in tags],
-        scores={
-            "loss": round(nats / max(count, 1), 4),
-            "accuracy": round(accuracy, 2),
-            "accuracy_unknown": round(unknown, 2),
-        },
-        report=f"accuracy {accuracy:.2f} ({right.total():,} of {known.total():,} words)\n"
-        f"unknown words {unknown:.2f} ({right[False]:,} of {known[False]:,} words)",
+        scores={name: round(value, 4 if name == "loss" else 2) for name, value in scores.items()},
+        report=f"accuracy {accuracy:.2f} ({right:,} of {len(known):,} words)\n"
+        f"unknown words {unknown:.2f} ({sum(of_unknown):,} of {len(of_unknown):,} words)",
     )

@@ -95,6 +95,10 @@ class Vocabulary:
     def _unknown(self, word: str) -> int:
         return next((self._shape[s] for s in shapes(word, self.suffix) if s in self._shape), UNKNOWN)
 
+    def names(self) -> tuple[dict[int, str], dict[str, int]]:
+        """Return the tags by their numbers, and the numbers by their tags."""
+        return dict(enumerate(self.tags)), dict(self._tag)
+
     def labels(self, tags: Sequence[str]) -> list[int]:
         """Numbers of tags, -100 for one that is not known."""
         return [self._tag.get(tag, IGNORED) for tag in tags]

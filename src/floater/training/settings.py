@@ -211,6 +211,23 @@ def _when(strategy: str | None, steps: int | None) -> int | str:
     return strategy or "epoch"
 
 
+@dataclass(frozen=True)
+class SmoothedTrainingSettings(TrainingSettings):
+    """The settings of a training whose loss may be smoothed.
+
+    Attributes:
+        label_smoothing_factor: share of the probability spread over all classes.
+    """
+
+    label_smoothing_factor: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.label_smoothing_factor <= 1:
+            given = self.label_smoothing_factor
+            raise ValueError(f"label_smoothing_factor is {given}; it must be from 0 to 1")
+
+
 def _falls_on(event: int | str, other: int | str) -> bool:
     """Whether every step of an event is a step of the other, too."""
     return event % other == 0 if isinstance(event, int) and isinstance(other, int) else event == other

@@ -11,11 +11,11 @@ import floater
 from floater.cli import main
 from floater.errors import DataError
 from floater.settings import SettingsError, load
+from floater.study.glue_table import table
 from floater.tasks import task
 from floater.tasks.corpora.glue import TASKS, read_examples
 from floater.tasks.finetuning.features import CutTexts
 from floater.tasks.glue import GlueSettings
-from floater.tasks.glue.table import table
 from floater.tasks.language_modeling import LanguageModelingSettings
 from helpers import equal_runs, train_killed
 

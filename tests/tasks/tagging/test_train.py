@@ -141,7 +141,7 @@ def test_the_command_line_trains_and_evaluates(
     config = write_config(folder, "typed", training={"max_steps": 2, "save_steps": 2, "average_last": 1})
     assert main(["train", str(config), "training.learning_rate=1e-3"]) == 0
     assert "typed/model: steps 2" in capsys.readouterr().err
-    assert (folder / "typed" / "config.yaml").read_text().count("lr: 0.001\n") == 1
+    assert (folder / "typed" / "config.yaml").read_text().count("learning_rate: 0.001\n") == 1
     tags = folder / "tags.txt"
     source = ["--source", str(folder / "valid.conllu")]
     assert main(["evaluate", str(trained), *source, "--output", str(tags)]) == 0

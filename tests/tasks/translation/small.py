@@ -10,7 +10,7 @@ import yaml
 from floater.settings import load
 from floater.tasks import task
 from floater.tasks.corpora import cldr
-from floater.tasks.text import Pairs
+from floater.tasks.corpora.text import Pairs
 from floater.tasks.translation import TranslationSettings
 
 TASK = task("translation")

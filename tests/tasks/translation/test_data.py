@@ -11,7 +11,7 @@ import torch
 
 from floater.errors import DataError
 from floater.tasks.bpe import encode, train_bpe
-from floater.tasks.text import Pairs
+from floater.tasks.corpora.text import Pairs
 from floater.tasks.translation.data import TokenPairs, collate, load_corpus
 from floater.tasks.translation.settings import Data
 

@@ -12,7 +12,7 @@ from floater.encodings import PositionError
 from floater.errors import DataError
 from floater.settings import load
 from floater.tasks.bpe import train_bpe
-from floater.tasks.text import Pairs
+from floater.tasks.corpora.text import Pairs
 from floater.tasks.translation import Decoding, TranslationSettings
 from floater.training import last_checkpoint
 from floater.training.run import begin_run, fill, find_run

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from floater.errors import DataError
 from floater.structures import trees
-from floater.tasks.text import Path, read_lines
+from floater.tasks.corpora.text import Path, read_lines
 
 _NO_WORD = re.compile(r"\d+[-.]\d+")
 """The number of a multiword token or of an empty node."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from floater.errors import DataError
-from floater.tasks.text import decode_lines, read_lines
+from floater.tasks.corpora.text import decode_lines, read_lines
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from floater.errors import DataError
-from floater.tasks.text import read_lines
+from floater.tasks.corpora.text import read_lines
 
 TIMES, TYPES = "time.txt", "event.txt"
 

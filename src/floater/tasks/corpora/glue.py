@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from floater.errors import DataError, first_line, no_directory
-from floater.tasks.text import read_lines
+from floater.tasks.corpora.text import read_lines
 
 ENTAILMENT = ("entailment", "not_entailment")
 

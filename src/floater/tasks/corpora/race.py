@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from floater.errors import DataError, no_directory
-from floater.tasks.text import read_lines
+from floater.tasks.corpora.text import read_lines
 
 LEVELS = ("middle", "high")
 LETTERS = "ABCD"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from floater.errors import DataError
-from floater.tasks.text import read_lines
+from floater.tasks.corpora.text import read_lines
 
 _ARTICLES = re.compile(r"(?P<file>.+)\[(?P<low>\d*):(?P<high>\d*)\]")
 

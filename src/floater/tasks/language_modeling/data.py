@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
 from floater.tasks.bpe import BOS, MASK, encode
+from floater.tasks.corpora.text import read_lines
 from floater.tasks.language_modeling.settings import Masking
-from floater.tasks.text import read_lines
 from floater.transformer.outputs import IGNORED
 
 Example = dict[str, Any]

@@ -18,6 +18,7 @@ from floater.errors import DataError
 from floater.positions import Positions
 from floater.tasks.bpe import load_bpe, train_bpe
 from floater.tasks.corpora import cldr
+from floater.tasks.corpora.text import Pairs, read_pairs
 from floater.tasks.measurement import (
     Measurement,
     positions,
@@ -28,7 +29,6 @@ from floater.tasks.measurement import (
 from floater.tasks.registry import register
 from floater.tasks.scores import bleu_by_length, score
 from floater.tasks.task import Collate, Prepared, Splits, Task
-from floater.tasks.text import Pairs, read_pairs
 from floater.tasks.translation.data import TokenPairs, collate, load_corpus
 from floater.tasks.translation.decode import CutTranslation, translate, translate_and_count
 from floater.tasks.translation.settings import Decoding, TranslationSettings
@@ -92,7 +92,8 @@ class Translation(Task):
     def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
         def batch(examples: Sequence[Any]) -> dict[str, Any]:
             made: dict[str, Any] = collate(examples, pad=processor.pad_token_id)
-            return made | model.training_inputs(made["labels"])
+            made |= model.training_inputs(made["labels"])
+            return made
 
         return batch
 

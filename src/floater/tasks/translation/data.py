@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from floater.errors import DataError, first_line
 from floater.tasks.bpe import encode
 from floater.tasks.corpora import cldr
-from floater.tasks.text import Pairs, read_pairs
+from floater.tasks.corpora.text import Pairs, read_pairs
 from floater.tasks.translation.settings import Data
 from floater.transformer.outputs import IGNORED
 
@@ -33,7 +33,7 @@ def load_corpus(data: Data) -> tuple[Pairs, Pairs]:
         Training and validation pairs.
 
     Raises:
-        DataError: see `floater.tasks.text.read_pairs`.
+        DataError: see `floater.tasks.corpora.text.read_pairs`.
     """
     if data.builtin:
         train, valid = _builtin_pairs(data)

@@ -9,7 +9,7 @@ from typing import Literal
 from floater.encodings import catalogue
 from floater.tasks import settings
 from floater.tasks.bpe import BYTES, SPECIALS
-from floater.training.settings import TrainingSettings, check_numbers
+from floater.training.settings import SmoothedTrainingSettings, check_numbers
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,11 @@ class Model(settings.Model):
 
 
 @dataclass(frozen=True)
-class Training(TrainingSettings):
+class Training(SmoothedTrainingSettings):
     """Optimisation. Defaults are those of Liu et al. 2020 (their repository) and Vaswani et al. 2017.
 
     Attributes:
         max_tokens: tokens in a batch: padded length of the longer side times sentences.
-        label_smoothing_factor: share of the probability spread over the vocabulary.
         generation_num_beams: beam of the validation translations; 1 for a model that is not autoregressive.
         samples: validation translations shown each time.
         warm_start: a finished run whose weights and vocabulary this one starts from (protocol B.2).
@@ -82,11 +81,7 @@ class Training(TrainingSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_numbers(self, label_smoothing_factor=0, samples=0, generation_num_beams=1)
-        if self.label_smoothing_factor > 1:
-            raise ValueError(
-                f"label_smoothing_factor is {self.label_smoothing_factor}; it must be from 0 to 1"
-            )
+        check_numbers(self, samples=0, generation_num_beams=1)
 
 
 @dataclass(frozen=True)
