@@ -122,7 +122,7 @@ def copy_bert(own, theirs, body, head, block=BERT_BLOCK):
 
 
 @torch.no_grad()
-def test_bert():
+def bert():
     torch.manual_seed(0)
     theirs = perturb(transformers.BertForMaskedLM(transformers.BertConfig(**BERT_SIZES)))
     own = FloaterForMaskedLM(ours("bert_a"))
@@ -130,6 +130,12 @@ def test_bert():
     tables = theirs.bert.embeddings  # one segment: its vector is added to every position's
     table = tables.position_embeddings.weight + tables.token_type_embeddings.weight[0]
     own.model.encoder.position.table(0).weight.copy_(table)
+    return own, theirs
+
+
+@torch.no_grad()
+def test_bert():
+    own, theirs = bert()
     agree(own, theirs)
 
 
@@ -227,7 +233,7 @@ def copy_t5(own, theirs):
         copy(a.feed_forward_residual.norm, b.layer[-1].layer_norm)
 
 
-def t5():
+def t5(factor=2.0):
     torch.manual_seed(0)
     return transformers.T5Config(
         vocab_size=VOCABULARY,
@@ -238,7 +244,9 @@ def t5():
         num_layers=LAYERS,
         relative_attention_num_buckets=8,
         relative_attention_max_distance=16,
-        initializer_factor=2.0,
+        initializer_factor=factor,
+        decoder_start_token_id=1,
+        pad_token_id=1,
     )
 
 
@@ -261,12 +269,18 @@ def test_t5_encoder():
 
 
 @torch.no_grad()
-def test_t5_encoder_and_decoder():
-    theirs = perturb(transformers.T5ForConditionalGeneration(t5()))
+def t5_pair(factor=2.0):
+    theirs = perturb(transformers.T5ForConditionalGeneration(t5(factor)))
     own = FloaterForConditionalGeneration(ours("t5", **T5))
     own.embedding.weight.copy_(theirs.shared.weight)
     copy_t5(own.encoder, theirs.encoder)
     copy_t5(own.decoder, theirs.decoder)
+    return own, theirs
+
+
+@torch.no_grad()
+def test_t5_encoder_and_decoder():
+    own, theirs = t5_pair()
     agree(own, theirs, input_ids=ids(), decoder_input_ids=ids(12))
 
 
@@ -288,7 +302,7 @@ BLOOM_BLOCK = NEOX_BLOCK | {"attention.output": "self_attention.dense"}
 
 
 @torch.no_grad()
-def test_gpt2():
+def gpt2():
     torch.manual_seed(0)
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY,
@@ -307,6 +321,12 @@ def test_gpt2():
     for a, b in zip(own.model.encoder.blocks, theirs.transformer.h, strict=True):
         copy_many(a, b, GPT_BLOCK)
         copy_fused(a.attention, b.attn.c_attn, per_head=False)
+    return own, theirs
+
+
+@torch.no_grad()
+def test_gpt2():
+    own, theirs = gpt2()
     agree(own, theirs)
 
 
@@ -354,3 +374,32 @@ def test_bloom():
         copy_many(a, b, BLOOM_BLOCK)
         copy_fused(a.attention, b.self_attention.query_key_value, per_head=True)
     agree(own, theirs)
+
+
+@pytest.mark.parametrize("pair", [bert, gpt2, t5_pair])
+def test_trained_on_the_same_batches_they_have_the_same_losses(pair):
+    # no rounding that training would amplify; T5 normalises in single precision, so it starts smaller
+    own, theirs = (model.double() for model in (t5_pair(1.0) if pair is t5_pair else pair()))
+    for name, parameter in theirs.named_parameters():  # ours is a part of the positions
+        parameter.requires_grad_("token_type" not in name)
+    steps = [
+        torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+        for model in (own, theirs)
+    ]
+    losses = []
+    for step in range(15):
+        torch.manual_seed(step)
+        x = 2 + (torch.randint(40, (4, 1)) + torch.arange(20)) % 8  # words that follow one another
+        given = {"input_ids": x, "labels": x.roll(1, 1) if pair is t5_pair else x}
+        row = []
+        for model, optimizer in zip((own, theirs), steps, strict=True):
+            optimizer.zero_grad()
+            loss = model.eval()(**given).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            row.append(float(loss.detach()))
+        losses.append(row)
+    mine, wanted = zip(*losses, strict=True)
+    assert wanted[-1] < 0.9 * wanted[0]
+    assert mine == pytest.approx(wanted, rel=1e-4)
