@@ -352,7 +352,7 @@ def test_real_positions_are_served_or_refused(name, given, lifted):
     torch.testing.assert_close(encoder(x, timed(1.0)), encoder(x, same), rtol=1e-5, atol=1e-5)
     between = encoder(x, timed(0.3))
     assert bool(between.isfinite().all())
-    order_alone = name in ("none", "disan") or hasattr(catalogue()[name], "needs")
+    order_alone = name in ("none", "disan", "cope", "forgetting") or hasattr(catalogue()[name], "needs")
     assert torch.allclose(between, encoder(x, same)) == order_alone
 
 

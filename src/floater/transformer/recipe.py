@@ -212,6 +212,7 @@ class HeadTransform(nn.Module):
         config: width and activation.
 
     Example:
+        >>> import torch
         >>> from floater.transformer import FloaterConfig
         >>> HeadTransform(FloaterConfig(hidden_size=8, num_attention_heads=2))(torch.zeros(1, 3, 8)).shape
         torch.Size([1, 3, 8])

@@ -1,0 +1,99 @@
+"""Forgetting Transformer: Softmax Attention with a Forget Gate (Lin et al. 2025)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, PositionModel, register
+from floater.positions import Positions
+
+
+@dataclass(frozen=True)
+class ForgettingState:
+    """Which keys are tokens, (batch or 1, S) or None, and what the block at work reads."""
+
+    valid: Tensor | None
+    read: dict[int, Tensor] = field(default_factory=dict)
+
+
+@register("forgetting")
+class Forgetting(PositionModel):
+    """Every token says how much of what came before it is forgotten (section 3).
+
+    Head h of a block adds log f_{s+1} + ... + log f_t to the logit of query t and key s, with
+    f_l = sigmoid(w_h x_l + b_h) of what the block reads: ALiBi whose slope depends on the text. Positions are
+    not read, only the order of the tokens.
+
+    The paper is causal; here a key after its query is forgotten by the tokens between, its own gate included:
+    log f_{t+1} + ... + log f_s. Gates start near one: w of the Transformer's own initial size, b as in
+    x-transformers. In the cache a key carries its gate as one more component.
+
+    Args:
+        frame: the stack of blocks it serves.
+        start: initial b.
+
+    Example:
+        >>> model = Forgetting(Frame(dim=4, heads=2, layers=1, max_length=16), start=0.0)
+        >>> _ = nn.init.zeros_(model.weight)
+        >>> state, x = model.prepare(Positions.arange(3)), torch.zeros(1, 3, 4)
+        >>> _, q, k = model.inputs(x, state, 0)
+        >>> q, k, _ = model.qkv(*[x.view(1, 3, 2, 2)] * 3, state, 0)
+        >>> model.bias(q.transpose(1, 2), k.transpose(1, 2), state, 0)[0, 0, 2].exp()  # f = 1/2
+        tensor([0.2500, 0.5000, 1.0000], grad_fn=<ExpBackward0>)
+    """
+
+    card = Card(
+        paper="Lin et al. 2025",
+        link="https://arxiv.org/abs/2503.02130",
+        point="relative",
+        equation="q_t k_s / sqrt(d_h) + sum_{l=s+1}^t log sigmoid(w x_l + b)",
+        parameters="l * h * (d + 1)",
+    )
+
+    def __init__(self, frame: Frame, *, start: float = 5.0) -> None:
+        super().__init__(frame)
+        self.start = start
+        self.weight = nn.Parameter(torch.empty(frame.layers, frame.heads, frame.dim))
+        self.gate_bias = nn.Parameter(torch.empty(frame.layers, frame.heads))
+        self.reset_parameters()
+
+    @property
+    def reads_distances(self) -> bool:
+        """Whether it reads distances: no, the order alone."""
+        return False
+
+    def reset_parameters(self) -> None:
+        for block in self.weight:
+            self.frame.init_linear(block)
+        nn.init.constant_(self.gate_bias, self.start)
+
+    def scale(self, head_dim: int) -> float:
+        return super().scale(self.frame.dim // self.frame.heads)  # whatever queries and keys carry beside
+
+    def prepare(self, positions: Positions) -> ForgettingState:
+        return ForgettingState(positions.key_valid)
+
+    def inputs(self, x: Tensor, state: ForgettingState, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        state.read[layer] = x
+        return x, x, x
+
+    def qkv(
+        self, q: Tensor, k: Tensor, v: Tensor, state: ForgettingState, layer: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        x = state.read.pop(layer)
+        weight, bias = self.weight[layer].to(x.dtype), self.gate_bias[layer].to(x.dtype)
+        gate = F.logsigmoid(F.linear(x, weight, bias)).to(k.dtype)[..., None]
+        return F.pad(q, (0, 1)), torch.cat([k, gate], -1), v
+
+    def bias(self, q: Tensor, k: Tensor, state: ForgettingState, layer: int) -> Tensor:
+        gate = k[..., -1].to(torch.promote_types(k.dtype, torch.float32))
+        if state.valid is not None:
+            gate = gate.masked_fill(~state.valid[:, None], 0.0)
+        kept = gate.cumsum(-1)
+        of_query = kept[..., kept.shape[-1] - q.shape[2] :]
+        return -(of_query[..., None] - kept[..., None, :]).abs()

@@ -1,0 +1,64 @@
+"""Dissecting Transformer Length Extrapolation via the Lens of Receptive Field Analysis (Chi et al. 2023)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.relative.bias import PositionBias
+from floater.encodings.relative.waves import frequencies
+from floater.positions import Positions
+
+_CHUNK = 2**22  # cosines computed at once
+
+
+@register("sandwich")
+class Sandwich(PositionBias):
+    """The products of sinusoids of position, compressed head by head, as a bias without parameters.
+
+    Head i = 1, ..., h adds p_t . p_s h / (8 i), where p_t . p_s = sum_j cos((t - s) / 10000^(2j / width))
+    depends on the distance alone. It falls about as the logarithm of the distance does. Here width / 2, the
+    product of a position with itself, is subtracted: the softmax does not see it. Sources: section 5 and
+    appendix E. Positions may be real.
+
+    Args:
+        frame: the stack of blocks it serves.
+        width: of the sinusoids, whatever the width of the model; even, at least 2.
+
+    Raises:
+        PositionError: if width is not valid.
+
+    Example:
+        >>> model = Sandwich(Frame(dim=8, heads=1, layers=1, max_length=16), width=2)
+        >>> model.prepare(Positions.arange(2))  # (cos 1 - 1) / 8
+        tensor([[[[ 0.0000, -0.0575],
+                  [-0.0575,  0.0000]]]])
+    """
+
+    card = Card(
+        paper="Chi et al. 2023",
+        link="https://arxiv.org/abs/2212.10356",
+        point="relative",
+        equation="q_t k_s / sqrt(d_h) + h / (8 i) sum_j cos((t - s) / 10000^{2j/width}), heads i = 1 ... h",
+    )
+
+    def __init__(self, frame: Frame, *, width: int = 128) -> None:
+        super().__init__(frame)
+        if width < 2 or width % 2:
+            raise PositionError(f"width is {width}; it must be even and at least 2")
+        self.width = width
+
+    def prepare(self, positions: Positions) -> Tensor:
+        at = frequencies(self.width, device=positions.key.device)
+        values, index = torch.unique(positions.delta.abs(), return_inverse=True)
+        products = [
+            (part.double()[:, None] * at).cos().sum(-1) for part in values.split(max(_CHUNK // len(at), 1))
+        ]
+        heads = torch.arange(1, self.frame.heads + 1, device=at.device) * (8 / self.frame.heads)
+        bias = ((torch.cat(products) - self.width / 2) / heads[:, None]).float()
+        return bias[:, index].transpose(0, 1)
+
+    def correlation(self, state: Tensor, layer: int) -> Tensor:
+        return state

@@ -1,0 +1,129 @@
+"""Encodings that count by content, and Sandwich: against loops and x-transformers."""
+
+import math
+
+import pytest
+import torch
+from relative_cases import DIM, HEADS, PLACES, SIZES, WIDTH, by_pairs, logits, made, queries_and_keys
+from torch import nn
+
+from floater import PositionError, Positions, build
+
+theirs = pytest.importorskip("x_transformers.x_transformers")
+LATER = torch.ones(12, 12).triu(1).bool()
+
+
+def test_sandwich_is_a_product_of_sinusoids():
+    model = build("sandwich", **(SIZES | {"dim": 8 * 6, "heads": 6}))
+    t = torch.arange(40, dtype=torch.double)[:, None]
+    angles = t / 10000 ** (torch.arange(0, 128, 2) / 128)
+    products = torch.cat([angles.sin(), angles.cos()], -1)
+    products = products @ products.T - 64
+    found = model.prepare(Positions.arange(40))[0]
+    for head in range(6):
+        torch.testing.assert_close(found[head], (products * 6 / (8 * (head + 1))).float())
+    assert torch.equal(model.prepare(Positions.arange(3, offset=37))[0], found[:, -3:])
+
+
+def gated(model, q, k, x, positions, layer=0):
+    """Bias of queries and keys (batch, heads, T, width) whose block reads x."""
+    state = model.prepare(positions)
+    model.inputs(x, state, layer)
+    q, k, _ = model.qkv(q.transpose(1, 2), k.transpose(1, 2), q, state, layer)
+    return model.bias(q.transpose(1, 2), k.transpose(1, 2), state, layer)
+
+
+def test_forget_gates_are_those_of_x_transformers():
+    torch.manual_seed(0)
+    other = theirs.DataDependentAlibi(DIM, HEADS)
+    linear = other.to_forget_gates[0]
+    model = build("forgetting", **SIZES)
+    with torch.no_grad():
+        model.weight[0].copy_(linear.weight)
+        linear.bias.copy_(torch.randn(HEADS))
+        model.gate_bias[0].copy_(linear.bias)
+    q, x = torch.randn(2, HEADS, 12, WIDTH), torch.randn(2, 12, DIM)
+    found = gated(model, q, q, x, Positions.arange(12))
+    torch.testing.assert_close(
+        found.masked_fill(LATER, 0), other(x).masked_fill(LATER, 0), rtol=1e-5, atol=1e-5
+    )
+    torch.testing.assert_close(found, found.transpose(-1, -2))
+
+
+def test_a_key_carries_its_gate_and_the_dot_product_does_not_see_it():
+    model = build("forgetting", **SIZES)
+    state, q = model.prepare(Positions.arange(5)), torch.randn(1, 5, HEADS, WIDTH)
+    model.inputs(torch.randn(1, 5, DIM), state, 0)
+    found, k, v = model.qkv(q, q, q, state, 0)
+    torch.testing.assert_close((found * k).sum(-1), (q * q).sum(-1))
+    assert v is q
+    assert model.scale(found.shape[-1]) == WIDTH**-0.5
+    with torch.no_grad():
+        model.gate_bias.fill_(-50.0)  # all is forgotten at once
+    model.inputs(torch.zeros(1, 5, DIM), state, 0)
+    _, k, _ = model.qkv(q, q, q, state, 0)
+    weights = model.bias(q.transpose(1, 2), k.transpose(1, 2), state, 0).softmax(-1)
+    torch.testing.assert_close(weights, torch.eye(5).expand_as(weights))
+
+
+def test_counted_positions_are_those_of_x_transformers():
+    torch.manual_seed(0)
+    other = theirs.CoPE(WIDTH, HEADS, 5)
+    nn.init.normal_(other.pos_emb)
+    model = build("cope", **SIZES, positions=5)
+    with torch.no_grad():
+        model.table[1].copy_(other.pos_emb)
+    q, k = torch.randn(2, 2, HEADS, 12, WIDTH)
+    scores = (q @ k.transpose(-1, -2) / math.sqrt(WIDTH)).masked_fill(LATER, -1e9)
+    wanted = other(q / math.sqrt(WIDTH), scores).masked_fill(LATER, 0)
+    found = model.bias(q, k, model.prepare(Positions.arange(12)), 1).masked_fill(LATER, 0)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    cached = model.bias(q[:, :, -1:], k, model.prepare(Positions.arange(1, offset=11)), 1)
+    torch.testing.assert_close(cached, found[:, :, -1:])
+
+
+@pytest.mark.parametrize("positions", [PLACES["counting"], PLACES["left padding"], PLACES["packed"]])
+def test_counted_positions_are_the_loop(positions):
+    model = made("cope", positions=3)
+    q, k = queries_and_keys(positions)
+    table, visible, keys = model.table[1], positions.visible, k
+
+    def score(q, k, t, s, head):
+        return q @ k / math.sqrt(WIDTH)
+
+    found = logits(model, positions, q, keys, 1) - by_pairs(positions, q, keys, score)
+    length, slots = q.shape[2], keys.shape[2]
+    for b in range(len(q)):
+        for t in range(length):
+            seen = (
+                torch.ones(slots).bool() if visible is None else visible.expand(len(q), *visible.shape[1:])[b]
+            )
+            seen = seen[t] if seen.ndim == 2 else seen
+            own = slots - length + t
+            for s in range(slots):
+                if not seen[s] or not seen[own]:
+                    continue
+                for head in range(HEADS):
+                    gates = [
+                        torch.sigmoid(q[b, head, t] @ keys[b, head, n] / math.sqrt(WIDTH))
+                        for n in range(min(s, own), max(s, own) + 1)
+                        if seen[n]
+                    ]
+                    place = min(float(sum(gates)), 2.0)
+                    low = min(int(place), 1)
+                    vector = table[low] * (1 - place + low) + table[low + 1] * (place - low)
+                    wanted = q[b, head, t] @ vector / math.sqrt(WIDTH)
+                    torch.testing.assert_close(found[b, head, t, s], wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("cope", {"positions": 1}, "positions is 1; it must be at least 2"),
+        ("sandwich", {"width": 3}, "width is 3; it must be even and at least 2"),
+        ("sandwich", {"width": 0}, "width is 0; it must be even and at least 2"),
+    ],
+)
+def test_what_is_refused(name, given, message):
+    with pytest.raises(PositionError, match=message):
+        build(name, **SIZES, **given)
