@@ -13,6 +13,7 @@ from floater.transformer import (
     FloaterForCausalLM,
     FloaterForConditionalGeneration,
     FloaterForMaskedLM,
+    FloaterForSequenceClassification,
     FloaterModel,
 )
 
@@ -111,12 +112,17 @@ BERT_HEAD = {
 ROBERTA_HEAD = {"transform.linear": "lm_head.dense", "transform.norm": "lm_head.layer_norm"}
 
 
-def copy_bert(own, theirs, body, head, block=BERT_BLOCK):
-    """Copy all but what knows positions."""
+def copy_body(own, body, block=BERT_BLOCK):
+    """Copy an encoder, but not what knows positions."""
     own.model.embedding.weight.copy_(body.embeddings.word_embeddings.weight)
     copy(own.model.encoder.embedding_norm, body.embeddings.LayerNorm)
     for a, b in zip(own.model.encoder.blocks, body.encoder.layer, strict=True):
         copy_many(a, b, block)
+
+
+def copy_bert(own, theirs, body, head, block=BERT_BLOCK):
+    """Copy all but what knows positions."""
+    copy_body(own, body, block)
     copy_many(own, theirs, head)
     own.lm_head.bias.copy_(theirs.lm_head.bias if hasattr(theirs, "lm_head") else theirs.cls.predictions.bias)
 
@@ -137,6 +143,22 @@ def bert():
 def test_bert():
     own, theirs = bert()
     agree(own, theirs)
+
+
+@torch.no_grad()
+def test_a_classifier_of_bert():
+    torch.manual_seed(0)
+    theirs = perturb(transformers.BertForSequenceClassification(transformers.BertConfig(**BERT_SIZES)))
+    own = FloaterForSequenceClassification(ours("bert_a", num_labels=2))
+    copy_body(own, theirs.bert)
+    copy_many(own, theirs, {"pooler.0": "bert.pooler.dense", "classifier": "classifier"})
+    tables = theirs.bert.embeddings
+    table = tables.position_embeddings.weight + tables.token_type_embeddings.weight[0]
+    own.model.encoder.position.table(0).weight.copy_(table)
+    mask = torch.ones(2, 20, dtype=torch.long)
+    mask[1, 15:] = 0
+    found, wanted = own.eval()(ids(), mask).logits, theirs(ids(), mask).logits
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()

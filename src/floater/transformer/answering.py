@@ -17,6 +17,7 @@ from floater.positions import Positions
 from floater.transformer.base import FloaterPreTrainedModel, bidirectional, first_tokens
 from floater.transformer.config import FloaterConfig
 from floater.transformer.models import FloaterModel
+from floater.transformer.recipe import pooler
 
 
 class FloaterForQuestionAnswering(FloaterPreTrainedModel):
@@ -91,7 +92,7 @@ class FloaterForMultipleChoice(FloaterPreTrainedModel):
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__(bidirectional(config))
         self.model = FloaterModel(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.pooler, self.dropout = pooler(config), nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.post_init()
 
@@ -116,7 +117,7 @@ class FloaterForMultipleChoice(FloaterPreTrainedModel):
         rows = [None if x is None else x.flatten(0, 1) for x in (input_ids, attention_mask, inputs_embeds)]
         hidden = self.model.hidden(*rows, positions=positions, **kwargs)
         first = first_tokens(hidden, rows[1], positions)
-        logits = self.classifier(self.dropout(first)).view(given.shape[:2])
+        logits = self.classifier(self.dropout(self.pooler(first))).view(given.shape[:2])
         loss = None if labels is None else F.cross_entropy(logits, labels)
         return MultipleChoiceModelOutput(loss=loss, logits=logits)
 

@@ -45,7 +45,7 @@ from floater.transformer.outputs import (
 )
 from floater.transformer.placement import fitted, place
 from floater.transformer.reading import Reading
-from floater.transformer.recipe import HeadTransform
+from floater.transformer.recipe import HeadTransform, pooler
 from floater.transformer.stacks import Encoder
 
 
@@ -195,7 +195,7 @@ class FloaterForMaskedLM(FloaterPreTrainedModel):
 
 
 class FloaterForSequenceClassification(FloaterPreTrainedModel):
-    """An encoder and a classifier on its first token.
+    """An encoder and a classifier on its first token, after a `pooler` with the recipes of BERT and RoBERTa.
 
     Args:
         config: sizes, position model, `num_labels` and `problem_type`.
@@ -216,7 +216,7 @@ class FloaterForSequenceClassification(FloaterPreTrainedModel):
         super().__init__(bidirectional(config))
         self.loss_type = "ForSequenceClassification"
         self.model = FloaterModel(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.pooler, self.dropout = pooler(config), nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 0))
         self.post_init()
 
@@ -236,7 +236,7 @@ class FloaterForSequenceClassification(FloaterPreTrainedModel):
         """
         found = self.model.encode(input_ids, attention_mask, inputs_embeds, positions=positions, **kwargs)
         first = first_tokens(found.last_hidden_state, attention_mask, positions)
-        logits = self.classifier(self.dropout(first))
+        logits = self.classifier(self.dropout(self.pooler(first)))
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)

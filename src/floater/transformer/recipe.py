@@ -37,8 +37,8 @@ class Recipe:
         norm: "layer" or "rms" (no mean, no bias).
         norm_eps: added to the variance.
         bias: whether the linear maps of the blocks have biases.
-        head: of masked language models: "linear", or "transform", a linear map, the activation and a norm
-            before the output matrix.
+        head: "linear", or "transform": of masked language models a linear map, the activation and a norm
+            before the output matrix; of classifiers of sequences and choices a linear map and tanh.
         scale_logits: whether output logits are multiplied by d^-1/2 where the output matrix is that of the
             embeddings.
         scale_cross_attention: whether cross-attention divides by sqrt(head_dim); else its query weights start
@@ -201,6 +201,28 @@ def of_encoding(config: "FloaterConfig") -> str:
     """
     given = options(config.position) | (config.position_options or {})
     return catalogue()[config.position].recipe(given)
+
+
+def pooler(config: "FloaterConfig") -> nn.Module:
+    """Return what a classifier of the first token has before its last map: BERT's linear map and tanh.
+
+    With the head "linear" it has nothing there. Source: google-research/bert, `BertModel`; fairseq's RoBERTa
+    starts it anew for each task.
+
+    Args:
+        config: width and recipe.
+
+    Example:
+        >>> from floater.transformer import FloaterConfig
+        >>> pooler(FloaterConfig(recipe="bert"))
+        Sequential(
+          (0): Linear(in_features=512, out_features=512, bias=True)
+          (1): Tanh()
+        )
+    """
+    if Recipe.of(config).head == "linear":
+        return nn.Identity()
+    return nn.Sequential(nn.Linear(config.hidden_size, config.hidden_size), nn.Tanh())
 
 
 class HeadTransform(nn.Module):
