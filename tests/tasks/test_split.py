@@ -1,6 +1,6 @@
 """Parts of a data set."""
 
-from floater.tasks.split import PARTS, split
+from floater.tasks.corpora.split import PARTS, split
 
 
 def test_parts_are_disjoint_cover_all_and_do_not_change_with_the_others():

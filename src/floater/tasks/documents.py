@@ -17,9 +17,9 @@ from torch.nn.utils.rnn import pad_sequence
 from floater.errors import DataError
 from floater.tasks import settings
 from floater.tasks.corpora.documents import Document, read_documents
+from floater.tasks.corpora.split import PARTS, split
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
-from floater.tasks.split import PARTS, split
 from floater.tasks.task import Collate, Encoded, Prepared, Splits, Task, in_batches
 from floater.tasks.vocabulary import PAD, Vocabulary
 from floater.training.run import evaluating

@@ -53,7 +53,9 @@ def test_settings_that_came_later_have_their_defaults(tmp_path: Path, files: Fil
     new = settings(tmp_path, files, "run", training={"logging_steps": 50})
     begin_run(Path(new.run), new, train_bpe(PAIRS.source, 270))
     config = tmp_path / "run" / "config.yaml"
-    config.write_text(config.read_text(encoding="utf-8").replace("  log_every: 50\n", ""), encoding="utf-8")
+    config.write_text(
+        config.read_text(encoding="utf-8").replace("  logging_steps: 50\n", ""), encoding="utf-8"
+    )
     assert find_run(new) == tmp_path / "run"
 
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from floater.errors import DataError
 from floater.tasks.corpora.events import EventSequence, gaps, longest, read_sequences, typical
+from floater.tasks.corpora.split import PARTS, split
 from floater.tasks.events.examples import Pieces, next_batch, values_batch
 from floater.tasks.events.settings import Columns, Data, EventsSettings
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
-from floater.tasks.split import PARTS, split
 from floater.tasks.task import Collate, Prepared, Splits, Task, in_batches
 from floater.training.run import evaluating
 from floater.training.run_trainer import RunTrainer
