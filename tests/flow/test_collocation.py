@@ -17,6 +17,7 @@ from floater.flow import (
     MLPField,
     SecondDerivativeError,
     SinusoidField,
+    SolverState,
     SumField,
     flow_error,
     gradient_error,
@@ -201,6 +202,15 @@ def test_hooks_on_a_layer_are_honoured():
     assert flow_error(solve(field, start, times, method="collocation", **TIGHT), expected) < 1e-9
 
 
+def test_a_forward_put_over_a_layer_is_honoured():
+    """As Accelerate does it."""
+    field, start, times = problem()
+    forward = field.inner.forward
+    field.inner.forward = lambda x: 0.5 * forward(x)
+    expected = solve(field, start, times, method="dopri8", rtol=1e-11, atol=1e-11)
+    assert flow_error(solve(field, start, times, method="collocation", **TIGHT), expected) < 1e-9
+
+
 def test_the_sum_of_a_sinusoid_and_a_learned_field():
     torch.manual_seed(0)
     field, places = SumField(SinusoidField(8), init_small_(MLPField(8), 60.0)), torch.arange(60.0)
@@ -331,3 +341,58 @@ def test_the_encoder_solves_by_collocation(mode):
         vectors.sum().backward()
         assert all(bool(p.grad.isfinite().all()) for p in model.parameters())
     assert vectors.shape == (1, 4, DIM)
+
+
+def pulse(steep, at, width, size, seed, dim=3, units=6):
+    """A field of the time alone, two of whose units switch one shortly after the other."""
+    torch.manual_seed(seed)
+    field = MLPField(dim, units)
+    with torch.no_grad():
+        field.inner.weight.normal_()[:, :dim] = 0
+        field.outer.weight.normal_(std=0.3)
+        field.inner.weight[:2, -1] = steep
+        field.inner.bias[:2] = -steep * torch.tensor([at, at + width])
+        field.outer.weight[:, 0] *= size
+        field.outer.weight[:, 1] = -field.outer.weight[:, 0]
+    return field, torch.randn(2, dim)
+
+
+def integral(field, start, times):
+    """The closed form: tanh integrates to log cosh."""
+    weight1, bias1, weight2, bias2 = (x.detach().double() for x in field.parameters())
+    rate, t = weight1[:, -1], times.unsqueeze(1)
+
+    def log_cosh(x):
+        return x.abs() + torch.log1p(torch.exp(-2 * x.abs()))
+
+    s = (log_cosh(rate * t + bias1) - log_cosh(bias1)) / rate
+    moved = s @ weight2[:, :-1].T + weight2[:, -1] * t**2 / 2 + bias2 * t
+    return start.double() + moved.unsqueeze(1)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    steep=st.floats(0.5, 5.0).map(lambda x: 10**x),
+    at=st.floats(0, 10),
+    width=st.floats(-4, 0).map(lambda x: 10**x),
+    size=st.floats(-2, 1.5).map(lambda x: 10**x),
+    seed=st.integers(0, 100),
+    learns=st.booleans(),
+)
+def test_a_pulse_between_the_nodes_is_integrated_or_raised(steep, at, width, size, seed, learns):
+    field, start = pulse(steep, at, width, size, seed)
+    times = 0.1 * torch.arange(1, 101, dtype=torch.float64)
+    with torch.set_grad_enabled(learns):
+        p = solve(field, start, times, method="collocation").detach()
+    assert flow_error(p, integral(field, start, times)) < 1e-5
+
+
+def test_a_mesh_that_a_new_pulse_falls_through_is_not_trusted():
+    field, start = pulse(1e3, 4.321, 1e-2, 3.0, 0)
+    quiet, state = copy.deepcopy(field), SolverState()
+    with torch.no_grad():
+        quiet.inner.weight[:2] = 0
+    times = 0.1 * torch.arange(1, 101, dtype=torch.float64)
+    solve(quiet, start, times, state=state)
+    p = solve(field, start, times, state=state).detach()
+    assert flow_error(p, integral(field, start, times)) < 1e-5

@@ -1,6 +1,8 @@
 """`solve` against closed forms, matrix exponentials, scipy and itself."""
 
+import copy
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -13,8 +15,10 @@ from torch import nn
 from floater.flow import (
     METHODS,
     FlowDiverged,
+    FlowInexact,
     MLPField,
     SinusoidField,
+    SolverState,
     SumField,
     ZeroField,
     flow_error,
@@ -356,10 +360,10 @@ def test_divergence_of_the_adjoint(gradient, method):
 
 
 def test_a_mesh_that_single_precision_does_not_give_is_selected_in_double(monkeypatch):
-    def choose(form, begin, end, *tolerances):
+    def choose(form, start, begin, end, *tolerances):
         if form.dtype == torch.float32:
             raise FlowDiverged(end, "10000 intervals were not enough")
-        return choose_edges(form, begin, end, *tolerances)
+        return choose_edges(form, start, begin, end, *tolerances)
 
     field = SinusoidField(4)
     wanted = solve(field, field.start()[None], torch.tensor([2.0]))
@@ -391,3 +395,36 @@ def test_a_solve_cannot_hang(method, monkeypatch):
 def test_the_automatic_method_follows_from_what_a_field_says_of_itself(field, gradient, method):
     chosen, _ = check_options(field, method="auto", rtol=1e-6, atol=1e-6, step=None, gradient=gradient)
     assert chosen == method
+
+
+@pytest.mark.parametrize("activation", ["relu", "selu"])
+@pytest.mark.parametrize("scale", [0.5, 2.0])
+@pytest.mark.parametrize("learns", [True, False])
+def test_auto_keeps_the_tolerance_of_fields_with_kinks(activation, scale, learns):
+    field, start = field_and_start(seed=2, dtype=torch.float32, activation=activation)
+    with torch.no_grad():
+        for parameter in field.parameters():
+            parameter *= scale
+    times = 0.1 * torch.arange(1, 31, dtype=torch.float64)
+    with torch.set_grad_enabled(learns):
+        p = solve(field, start, times).detach()
+    with torch.no_grad():
+        exact = solve(copy.deepcopy(field).double(), start.double(), times, method="rk4", step=2e-3)
+    assert flow_error(p, exact) < 1e-5  # ten tolerances
+
+
+def test_auto_says_where_it_cannot_keep_the_tolerance_of_a_field_with_kinks():
+    class Steps(nn.Module):
+        """A velocity that jumps: every method is of first order."""
+
+        smooth = False
+
+        def forward(self, t, p):
+            return torch.where((3 * t).floor() % 2 < 1, 1.0, -1.0) * torch.ones_like(p)
+
+    state = SolverState()
+    with pytest.warns(FlowInexact, match=r"a step of 0.0015625 errs by about .* tolerances"):
+        solve(Steps(), torch.ones(1, 2), torch.tensor([0.5, 2.5]), state=state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solve(Steps(), torch.ones(1, 2), torch.tensor([0.5, 2.5]), state=state)  # by the step known

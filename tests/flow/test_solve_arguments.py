@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from floater.flow import ZeroField, solve
+from floater.flow import MLPField, ZeroField, solve
 
 NAN, INF = float("nan"), float("inf")
 
@@ -28,8 +28,9 @@ def test_bad_times(times, message):
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        (torch.zeros(3), r"\(rows, dim\), got torch.float32 of shape \(3,\)"),
-        (torch.zeros(1, 3, dtype=torch.long), r"\(rows, dim\), got torch.int64"),
+        (torch.zeros(3), r"\(rows, dim\) and not empty, got torch.float32 of shape \(3,\)"),
+        (torch.zeros(1, 3, dtype=torch.long), r"\(rows, dim\) and not empty, got torch.int64"),
+        (torch.zeros(0, 3), r"not empty, got torch.float32 of shape \(0, 3\)"),
         (torch.tensor([[0.0, NAN]]), "finite"),
         (torch.tensor([[0.0, INF]]), "finite"),
     ],
@@ -37,6 +38,21 @@ def test_bad_times(times, message):
 def test_bad_start(start, message):
     with pytest.raises(ValueError, match=message):
         solve(ZeroField(), start, torch.tensor([1.0]))
+
+
+@pytest.mark.parametrize("method", ["collocation", "dopri5"])
+@pytest.mark.parametrize(
+    ("field", "start", "times", "error", "message"),
+    [
+        (lambda t, p: -p, torch.ones(1, 2), torch.ones(1), TypeError, "a torch.nn.Module .* got function"),
+        (ZeroField(), [[1.0]], torch.ones(1), TypeError, r"start must be a tensor \(rows, dim\), got list"),
+        (ZeroField(), torch.ones(1, 2), [1.0], TypeError, r"times must be a tensor \(length,\), got list"),
+        (MLPField(3), torch.ones(1, 2), torch.ones(1), ValueError, "start is 2 wide, .* vectors are 3 wide"),
+    ],
+)
+def test_bad_types_and_widths(field, start, times, error, message, method):
+    with pytest.raises(error, match=message):
+        solve(field, start, times, method=method)
 
 
 @pytest.mark.parametrize(

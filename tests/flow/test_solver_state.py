@@ -61,7 +61,7 @@ def test_a_mesh_is_selected_once_kept_and_replaced_when_it_fails(selected):
 
 def test_an_unreachable_tolerance_is_an_error(monkeypatch):
     # A mesh of one interval whatever the field: the estimate must see its true error.
-    monkeypatch.setattr(solver, "choose_edges", lambda form, begin, end, *_: [begin, end])
+    monkeypatch.setattr(solver, "choose_edges", lambda form, start, begin, end, *_: [begin, end])
     field, start, _ = problem(dim=12)
     with pytest.raises((FlowInaccurate, FlowDiverged), match=r"t = 12;"):
         solve(field, start, torch.tensor([12.0]), method="collocation")

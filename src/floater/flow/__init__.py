@@ -7,7 +7,7 @@ from floater.flow.encoder import FlowEncoder
 from floater.flow.errors import FlowDiverged, FlowError, FlowInaccurate, SecondDerivativeError, SpanTooLong
 from floater.flow.reference import flow_error, gradient_error, reference_solve
 from floater.flow.solution import Solution
-from floater.flow.solve import METHODS, solve
+from floater.flow.solve import METHODS, FlowInexact, solve
 from floater.flow.vector_fields import (
     BoundedField,
     MLPField,
@@ -27,6 +27,7 @@ __all__ = [
     "FlowEncoder",
     "FlowError",
     "FlowInaccurate",
+    "FlowInexact",
     "FlowSensitive",
     "FlowVectors",
     "MLPField",

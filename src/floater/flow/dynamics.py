@@ -56,5 +56,32 @@ class Dynamics:
         return velocity
 
 
+def check_problem(field: nn.Module, start: Tensor) -> None:
+    """Check that there is a field, and a start that it can be solved from.
+
+    Raises:
+        TypeError: if the field is not a module, or the start is not a tensor. ValueError: if the start is not
+        a real tensor (rows, dim) with at least one row, and as wide as the field.
+
+    Example:
+        >>> check_problem(lambda t, p: -p, torch.ones(1, 2))
+        Traceback (most recent call last):
+        TypeError: the field must be a torch.nn.Module with forward(t, p), got function
+    """
+    if not isinstance(field, nn.Module):
+        name = type(field).__name__
+        raise TypeError(f"the field must be a torch.nn.Module with forward(t, p), got {name}")
+    if not isinstance(start, Tensor):
+        raise TypeError(f"start must be a tensor (rows, dim), got {type(start).__name__}")
+    if start.dim() != 2 or start.numel() == 0 or not start.is_floating_point():
+        raise ValueError(
+            f"start must be a real tensor (rows, dim) and not empty, got {start.dtype} of shape "
+            f"{tuple(start.shape)}"
+        )
+    dim = getattr(field, "dim", None)
+    if isinstance(dim, int) and dim != start.shape[1]:
+        raise ValueError(f"start is {start.shape[1]} wide, but the field's vectors are {dim} wide")
+
+
 def _named_tensors(field: nn.Module) -> dict[str, Tensor]:
     return dict(field.named_parameters()) | dict(field.named_buffers())

@@ -137,6 +137,42 @@ def effective_tolerances(field: nn.Module, rtol: float, atol: float) -> tuple[fl
 
 
 @torch.no_grad()
+def unresolved_errors(
+    form: Formulation, mesh: Mesh, states: Tensor, edges: Tensor, rtol: float, atol: float
+) -> Tensor:
+    """Bound the errors of what happens between nodes, in tolerances.
+
+    A unit of an MLP whose argument moves far between two nodes switches at a time that they do not show, and
+    two of them make a pulse of which they show nothing. The velocity between the nodes then differs from that
+    at the nodes by at most what its units differ.
+
+    Args:
+        form: The formulation.
+        mesh: The mesh.
+        states: y at its nodes (n, N, rows, width).
+        edges: p at its edges (n + 1, rows, dim).
+        rtol, atol: The tolerances.
+
+    Returns:
+        The errors (n, rows).
+    """
+    times, successive = successive_states(form, mesh, states, edges)
+    gaps = times.diff().unsqueeze(1) * form.jumps(successive)[1]
+    # The gap before the first node counts to its interval, that after the last to the last one.
+    error = gaps[:-1].view(len(mesh), NODES, -1).sum(1)
+    error[-1] += gaps[-1]
+    return error / (rtol * norms(edges[1:])).clamp(min=atol)
+
+
+def successive_states(form: Formulation, mesh: Mesh, states: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the beginning, all nodes and the end, and y there: (n N + 2,), (n N + 2, rows, width)."""
+    end = mesh.times.new_tensor(mesh.edges[-1:])
+    last = form.state(end, edges[-1:].to(form.dtype))
+    times = torch.cat((mesh.times.new_tensor(mesh.edges[:1]), mesh.times.flatten(), end))
+    return times, torch.cat((form.start[None].to(form.dtype), states.flatten(0, 1), last))
+
+
+@torch.no_grad()
 def interval_errors(
     form: Formulation, mesh: Mesh, edges: Tensor, velocities: Tensor, rtol: float, atol: float
 ) -> Tensor:

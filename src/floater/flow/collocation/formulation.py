@@ -36,10 +36,12 @@ class Formulation(Protocol):
     Attributes:
         start: y at the beginning (rows, width), wide, a function of p(0) and the parameters.
         dtype: The dtype of the arithmetic.
+        solves_p: Whether y is p.
     """
 
     start: Tensor
     dtype: torch.dtype
+    solves_p: bool
 
     def time_term(self, times: Tensor) -> Tensor:
         """Return the part of f that depends on the time alone, at m times (m,): (m, width)."""
@@ -52,6 +54,22 @@ class Formulation(Protocol):
 
     def field(self, times: Tensor, p: Tensor) -> Tensor:
         """Return h(t, p) itself at m times and vectors p (m, rows, dim)."""
+
+    def state(self, times: Tensor, p: Tensor) -> Tensor:
+        """Return y (m, rows, width) at m times and vectors p (m, rows, dim)."""
+
+    def steepest(self, states: Tensor) -> Tensor:
+        """Return how far a unit moves between successive states (m, rows, width), over what nodes resolve."""
+
+    def jumps(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Bound the changes of f and of dp/dt between successive states that nodes do not resolve.
+
+        Args:
+            states: Successive states (m, rows, width).
+
+        Returns:
+            Euclidean norms of both changes (m - 1, rows).
+        """
 
     def parameters(self, times: Tensor, states: Tensor) -> Sequence[Tensor]:
         """Return tensors whose graph leads to the parameters of f and dp/dt; times (m,), states as above."""
@@ -89,12 +107,35 @@ def plain_mlp(field: nn.Module) -> MLPField | None:
     inner = field.field if type(field) is ScaledField else field
     if type(inner) is not MLPField or any(type(x) is not nn.Linear for x in (inner.inner, inner.outer)):
         return None
-    hooked = any(m._forward_hooks or m._forward_pre_hooks for m in field.modules())
-    return None if hooked else inner
+    return None if any(map(_intercepted, field.modules())) else inner
+
+
+def _intercepted(module: nn.Module) -> bool:
+    """Return whether calling a module does more than its class says: hooks, or a `forward` put over it."""
+    hooks = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return any(hooks) or "forward" in module.__dict__
+
+
+# A unit is resolved if its argument moves by no more than this between nodes: then the Legendre coefficients
+# of its activation show by their decay what they miss. Farther, two units that switch one after the other
+# between the same nodes make a pulse that no node sees.
+_RESOLVED = 2.0
+# Beyond this argument every activation is constant or linear, and far moves are resolved.
+_STRAIGHT = 8.0
+# States looked at together.
+_PART = 1024
 
 
 class Layers(NamedTuple):
-    """[W1 u1], b1, a, c, [W2 u2] and b2 of h(t, p) = W2 s(W1 p + u1 t + b1) + u2 t + b2, s = a + c."""
+    """[W1 u1], b1, a, c, [W2 u2] and b2 of h(t, p) = W2 s(W1 p + u1 t + b1) + u2 t + b2, s = a + c.
+
+    `unit` is what the argument of the activation was multiplied by.
+    """
 
     inner: Tensor
     inner_bias: Tensor
@@ -102,16 +143,18 @@ class Layers(NamedTuple):
     shift: float
     outer: Tensor
     outer_bias: Tensor
+    unit: float = 1.0
 
 
 def _layers(field: nn.Module, dtype: torch.dtype) -> Layers:
     """Return the layers of a field that `plain_mlp` accepts."""
     if isinstance(field, ScaledField):
-        weight1, bias1, activate, shift, weight2, bias2 = _layers(field.field, dtype)
+        weight1, bias1, activate, shift, weight2, bias2, unit = _layers(field.field, dtype)
         # dp/du = s h(s u, p): each layer's time is scaled, then the velocity.
         scale = field.log_scale.exp().to(dtype)
         time1, time2 = (torch.cat((torch.ones_like(w[0, :-1]), scale.view(1))) for w in (weight1, weight2))
-        return Layers(weight1 * time1, bias1, activate, shift, scale * weight2 * time2, scale * bias2)
+        weight2, bias2 = scale * weight2 * time2, scale * bias2
+        return Layers(weight1 * time1, bias1, activate, shift, weight2, bias2, unit)
     assert isinstance(field, MLPField)
     tensors = (field.inner.weight, field.inner.bias, field.outer.weight, field.outer.bias)
     weight1, bias1, weight2, bias2 = (x.to(dtype) for x in tensors)
@@ -119,7 +162,7 @@ def _layers(field: nn.Module, dtype: torch.dtype) -> Layers:
         return Layers(weight1, bias1, ACTIVATIONS[field.activation], 0.0, weight2, bias2)
     # tanh x = 2 (sigmoid(2 x) - 1/2); on some CPUs the sigmoid is ten times faster than tanh.
     double = torch.cat((torch.full_like(weight2[0, :-1], 2), weight2.new_ones(1)))
-    return Layers(2 * weight1, 2 * bias1, torch.sigmoid, -0.5, weight2 * double, bias2)
+    return Layers(2 * weight1, 2 * bias1, torch.sigmoid, -0.5, weight2 * double, bias2, 2.0)
 
 
 class PreactivationForm:
@@ -134,11 +177,13 @@ class PreactivationForm:
         begin: The time of the start.
     """
 
+    solves_p = False
+
     def __init__(self, layers: Layers, start: Tensor, begin: float) -> None:
         self._layers, self.dtype = layers, start.dtype
         wide = wide_dtype(start.device)
         time = torch.full((1,), begin, dtype=wide, device=start.device)
-        self.start = self._inner(time, start.unsqueeze(0))[0].to(wide)
+        self.start = self.state(time, start.unsqueeze(0))[0].to(wide)
         # The columns of [W2 u2 b2] go through W1 together.
         product: Tensor = _WideProduct.apply(  # type: ignore[no-untyped-call]
             layers.inner[:, :-1], torch.cat((layers.outer, layers.outer_bias.unsqueeze(1)), dim=1)
@@ -164,7 +209,7 @@ class PreactivationForm:
 
     def field(self, times: Tensor, p: Tensor) -> Tensor:
         """See `Formulation`."""
-        return self.velocity(times, self._inner(times, p))
+        return self.velocity(times, self.state(times, p))
 
     def parameters(self, times: Tensor, states: Tensor) -> Sequence[Tensor]:
         """See `Formulation`."""
@@ -174,8 +219,27 @@ class PreactivationForm:
         """See `Formulation`."""
         return _LinearizedPreactivations(self._layers, self._matrix.detach(), times, states)
 
-    def _inner(self, times: Tensor, p: Tensor) -> Tensor:
+    def state(self, times: Tensor, p: Tensor) -> Tensor:
+        """See `Formulation`."""
         return _linear(self._layers.inner, self._layers.inner_bias, times, p)
+
+    def steepest(self, states: Tensor) -> Tensor:
+        """See `Formulation`."""
+        # In parts, so that no copy of all states is made.
+        parts = (states[i : i + _PART + 1].diff(dim=0) for i in range(0, len(states) - 1, _PART))
+        extremes = torch.stack([torch.stack(part.aminmax()).abs() for part in parts])
+        return extremes.amax() / (_RESOLVED * self._layers.unit)
+
+    def jumps(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Formulation`."""
+        unit, s = self._layers.unit, self._layers.activate(states)
+        before, after = states[:-1], states[1:]
+        straight = torch.minimum(before, after) > _STRAIGHT * unit
+        unresolved = ((after - before).abs() > _RESOLVED * unit) & ~straight
+        change = s.diff(dim=0).abs() * unresolved
+        # Each unit moves the velocity along its own column; together they move it by no more than the sum.
+        outer = self._layers.outer.detach()[:, :-1]
+        return change @ self._matrix.detach().norm(dim=0), change @ outer.norm(dim=0)
 
 
 class _LinearizedPreactivations:
@@ -250,6 +314,8 @@ class StateForm:
         start: p at the beginning (rows, dim), in the dtype of the arithmetic.
     """
 
+    solves_p = True
+
     def __init__(self, dynamics: Dynamics, start: Tensor) -> None:
         self.start, self.dtype = start.to(wide_dtype(start.device)), start.dtype
         self._dynamics = dynamics
@@ -267,6 +333,19 @@ class StateForm:
         return torch.stack([velocity(t, p) for t, p in zip(times, states, strict=True)])
 
     field = state_term
+
+    def state(self, times: Tensor, p: Tensor) -> Tensor:
+        """See `Formulation`."""
+        return p
+
+    def steepest(self, states: Tensor) -> Tensor:
+        """See `Formulation`."""
+        return states.new_zeros(())  # nothing is known of the inside of the field
+
+    def jumps(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Formulation`."""
+        none = states.new_zeros(len(states) - 1, states.shape[1])  # see `steepest`
+        return none, none
 
     def velocity(self, times: Tensor, states: Tensor, parameters: Sequence[Tensor] = ()) -> Tensor:
         """See `Formulation`."""

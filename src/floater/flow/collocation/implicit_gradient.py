@@ -76,7 +76,7 @@ class _Implicit(torch.autograd.Function):
         form, mesh, plan, rtol = ctx.form, ctx.mesh, ctx.plan, _CHANGE * ctx.rtol
         states, start, *parameters = ctx.saved_tensors
         (of_velocity,) = cotangents
-        if not bool(of_velocity.abs().max().isfinite()):
+        if not bool(torch.stack(of_velocity.aminmax()).isfinite().all()):
             # A loss scale was too large. Who chose it finds out by these, as of any other operation.
             return *5 * (None,), *(torch.full_like(x, torch.nan) for x in (start, *parameters))
         with full_precision(states.device):

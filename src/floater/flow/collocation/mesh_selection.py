@@ -25,12 +25,17 @@ MAX_INTERVALS = 10_000
 _SHRINK, _GROW = 0.3, 1.5
 # The part of the length that the error estimate proposes which is taken, so that few intervals are rejected.
 _CAUTION = 0.9
+# The part of the error of p that counts beside that of the state, so that meshes are chosen by the state
+# where it moves with p; the sum over all intervals is checked after the solve.
+_PART_OF_P = 0.5
 # The iteration contracts five times and more, so that a change of three tolerances leaves less than one.
 _CHANGE = 3.0
 
 
 @torch.no_grad()
-def choose_edges(form: Formulation, begin: float, end: float, rtol: float, atol: float) -> list[float]:
+def choose_edges(
+    form: Formulation, start: Tensor, begin: float, end: float, rtol: float, atol: float
+) -> list[float]:
     """Choose the edges of a mesh by solving one interval after the other.
 
     An interval is as long as its truncation error allows, by the rule of step size control
@@ -39,6 +44,7 @@ def choose_edges(form: Formulation, begin: float, end: float, rtol: float, atol:
 
     Args:
         form: The formulation.
+        start: p at the beginning (rows, dim).
         begin, end: The span of time.
         rtol: Tolerance of a row of the state, relative to the row.
         atol: The least tolerance.
@@ -51,7 +57,7 @@ def choose_edges(form: Formulation, begin: float, end: float, rtol: float, atol:
     """
     rule = gauss_rule(NODES)
     quadrature = rule.quadrature.to(form.start.device, form.dtype)
-    left, t, length = form.start, begin, min(1.0, end - begin)
+    left, p, t, length = form.start.detach(), start.detach().to(form.start), begin, min(1.0, end - begin)
     edges, f, before = [begin], None, length
     for _ in range(MAX_INTERVALS):
         rest = end - t
@@ -70,8 +76,17 @@ def choose_edges(form: Formulation, begin: float, end: float, rtol: float, atol:
             length = _SHRINK * step
             continue
         state = left + step * (rule.weights.to(found) @ found.flatten(1)).view_as(left)
-        scale = (rtol * norms(state)).clamp(min=atol)
-        error = float((truncation_error(found.new_tensor([step]), found.unsqueeze(0)) / scale).max())
+        nodes = left.to(found) + step * torch.mm(quadrature, found.flatten(1)).view_as(found)
+        velocities = found if form.solves_p else form.velocity(times, nodes)
+        p_end = p + step * (rule.weights.to(found) @ velocities.flatten(1)).view_as(p)
+        successive = torch.cat((left[None].to(found), nodes, state[None].to(found)))
+        gaps = torch.cat((times.new_tensor([t]), times, times.new_tensor([t + step]))).diff()
+        of_state, of_p = (gaps.unsqueeze(1) * x for x in form.jumps(successive))
+        error = _in_tolerances(step, found, of_state.sum(0), state, rtol, atol)
+        if not form.solves_p:
+            # The state may know nothing of what moves p, as where W1 = 0. Where it does, its own error is the
+            # larger.
+            error = max(error, _PART_OF_P * _in_tolerances(step, velocities, of_p.sum(0), p_end, rtol, atol))
         if not math.isfinite(error):
             length = _SHRINK * step
             continue
@@ -79,13 +94,19 @@ def choose_edges(form: Formulation, begin: float, end: float, rtol: float, atol:
         if error > 1:
             length = factor * step
             continue
-        left, f, before, t = state, found, step, t + step
+        left, p, f, before, t = state, p_end, found, step, t + step
         edges.append(t)
         if rest - step <= 1e-9 * (end - begin):
             edges[-1] = end
             return edges
         length = step * min(factor, (ITERATIONS + 1) / iterations)
     raise FlowDiverged(t, f"{MAX_INTERVALS} intervals were not enough")
+
+
+def _in_tolerances(length: float, f: Tensor, jumps: Tensor, after: Tensor, rtol: float, atol: float) -> float:
+    """Return the error of an interval, of truncation and of jumps (rows,), in tolerances."""
+    truncated = truncation_error(f.new_tensor([length]), f.unsqueeze(0)).squeeze(0)
+    return float(((truncated + jumps) / (rtol * norms(after)).clamp(min=atol)).max())
 
 
 def _one_interval(

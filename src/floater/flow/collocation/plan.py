@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 _USES = 1000
 """Solves by one plan: the error estimate notices intervals that have become too long and iterations that have
-become too few, but not intervals that could be longer. A plan takes as long as a solve or two."""
+become too few, but not intervals that could be longer. A plan takes about two solves, forward and
+backward."""
 
 
 @dataclass
@@ -51,15 +52,31 @@ class Plan:
 
 
 @dataclass
+class StepChoice:
+    """A step of a fixed-step method that was found to meet a tolerance.
+
+    Args:
+        problem: What it depends on other than the weights.
+        step: The step.
+        remaining_uses: How many solves may still use it before its error is measured again.
+    """
+
+    problem: Hashable
+    step: float
+    remaining_uses: int
+
+
+@dataclass
 class SolverState:
     """What a sequence of similar solves hands on, as those of one field while it is trained.
 
     Hand the same object to each solve, which reads and updates it. Without one, a solve depends on its
-    arguments alone, and selects a mesh first, which takes as long as a solve or two.
+    arguments alone, and selects a mesh first, which takes as long as two solves, forward and backward.
 
     Args:
         problem: What the plan depends on other than the weights: dtypes, tolerances, the beginning.
-        plan: The plan of the last solve; None before the first.
+        plan: The plan of the last solve by collocation; None before the first.
+        step: The step that "auto" chose for a field with kinks; None before the first such solve.
 
     Example:
         >>> import torch
@@ -72,6 +89,7 @@ class SolverState:
 
     problem: Hashable = None
     plan: Plan | None = None
+    step: StepChoice | None = None
 
     def use(self, problem: Hashable, end: float) -> Plan | None:
         """Return the plan if it is for this problem, reaches as far as `end` and may still be used.
@@ -93,4 +111,4 @@ class SolverState:
 
     def reset(self) -> None:
         """Forget the plan: the next solve is that of a new state."""
-        self.problem = self.plan = None
+        self.problem = self.plan = self.step = None

@@ -18,6 +18,7 @@ from floater.flow.collocation.error_control import (
     judge,
     measure,
     needs_measure,
+    unresolved_errors,
 )
 from floater.flow.collocation.fixed_point import NotConverged, solve_states
 from floater.flow.collocation.formulation import Formulation, formulate
@@ -25,6 +26,7 @@ from floater.flow.collocation.implicit_gradient import differentiable_velocities
 from floater.flow.collocation.mesh import Mesh, mesh_of
 from floater.flow.collocation.mesh_selection import choose_edges
 from floater.flow.collocation.plan import Plan, SolverState
+from floater.flow.dynamics import check_problem
 from floater.flow.errors import FlowDiverged, FlowError, FlowInaccurate
 from floater.flow.precision import full_precision, wide_dtype
 from floater.flow.solution import Solution
@@ -72,7 +74,8 @@ def solve_dense(
         The solution.
 
     Raises:
-        ValueError: if `end` is not after `begin`, or the start is not finite.
+        TypeError: if the field is not a module, or the start is not a tensor.
+        ValueError: if `end` is not after `begin`, or the start is not finite or not (rows, dim).
         FlowDiverged: if p becomes infinite or NaN, or intervals vanish.
         FlowInaccurate: if no mesh meets the tolerance.
 
@@ -83,6 +86,7 @@ def solve_dense(
         >>> circle.at(torch.tensor([math.pi, 0.0])).round(decimals=4).flatten().abs()
         tensor([0., 1., 0., 1.])
     """
+    check_problem(field, start)
     if not begin < end < math.inf:
         raise ValueError(f"end must be a finite time after begin = {begin:g}, got {end:g}")
     state = SolverState() if state is None else state
@@ -104,7 +108,7 @@ def solve_dense(
                 form = formulate(field, start, begin, 0.0)
             try:
                 if plan is None:
-                    plan = _new_plan(form, begin, end, attempt, rtol, atol)
+                    plan = _new_plan(form, start, begin, end, attempt, rtol, atol)
                     state.keep(problem, plan)
                 counts = plan.forward if attempt.known_iterations else None
                 solution, error, time = _solve_on(plan, counts, form, start, end, rtol, atol)
@@ -136,10 +140,10 @@ def solve_dense(
 
 
 def _new_plan(
-    form: Formulation, begin: float, end: float, attempt: Attempt, rtol: float, atol: float
+    form: Formulation, start: Tensor, begin: float, end: float, attempt: Attempt, rtol: float, atol: float
 ) -> Plan:
     factor = attempt.safety_factor
-    edges = choose_edges(form, begin, end, factor * rtol, factor * atol)
+    edges = choose_edges(form, start, begin, end, factor * rtol, factor * atol)
     return Plan(edges, factor, attempt.wide)
 
 
@@ -169,10 +173,13 @@ def _solve_on(
     errors = interval_errors(form, mesh, solution.edge_values, velocities.detach(), rtol, atol)
     # All that is read from a device is read at once, as each reading waits for all that was asked of it
     # before.
-    numbers = errors.sum(0).max(), errors.amax(1).argmax(), start.detach().isfinite().all()
-    error, worst, finite = torch.stack([number.to(errors.dtype) for number in numbers]).tolist()
-    if not finite:
+    numbers = errors.sum(0).max(), errors.amax(1).argmax(), form.steepest(states.flatten(0, 1))
+    error, worst, steepest = torch.stack([number.to(errors.dtype) for number in numbers]).tolist()
+    if not math.isfinite(error):
         check_finite(start)
+    elif steepest > 1:
+        errors = errors + unresolved_errors(form, mesh, states, solution.edge_values, rtol, atol)
+        error, worst = float(errors.sum(0).max()), float(errors.amax(1).argmax())
     return solution, error, mesh.edges[int(worst) + 1]
 
 
