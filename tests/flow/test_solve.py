@@ -306,12 +306,12 @@ def test_a_float64_start_is_solved_in_float64_whatever_the_weights():
     assert flow_error(p, reference_solve(field, start, times)) < 1e-8
 
 
-def test_a_field_with_kinks_takes_fixed_steps():
+def test_a_field_with_kinks_takes_fixed_steps_if_they_are_exact_enough():
     field, start = field_and_start(activation="relu")
     times = torch.tensor([0.35, 1.0], dtype=torch.float64)
-    assert torch.equal(solve(field, start, times), solve(field, start, times, method="rk4", step=0.1))
-    sum_ = SumField(field, ZeroField())
-    assert torch.equal(solve(sum_, start, times), solve(field, start, times, method="rk4", step=0.1))
+    expected = solve(field, start, times, method="rk4", step=0.1)
+    for h in (field, SumField(field, ZeroField())):
+        assert torch.equal(solve(h, start, times, rtol=1e-3, atol=1e-3), expected)
 
 
 def test_the_start_of_a_long_solve_is_the_short_solve():
