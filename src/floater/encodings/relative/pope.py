@@ -1,0 +1,93 @@
+"""PoPE: Decoupling the "What" and "Where" With Polar Coordinate Positional Embeddings.
+
+Gopalakrishnan, Csordas, Schmidhuber, Mozer 2025.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from floater.encodings.card import Card
+from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.precise import at_least_float32
+from floater.encodings.relative.waves import Waves
+from floater.positions import Positions
+
+
+@register("pope")
+class PoPE(PositionModel):
+    """Content is the length of a component, position its angle, so that neither moves the other's match.
+
+    Component c of a query becomes softplus(q_c) e^{i t w_c}, that of a key softplus(k_c) e^{i (s w_c +
+    delta_c)} with w_c = base^(-c / d_h); the logit is the real part of their product. Rotary positions turn
+    pairs by an angle that content has a part in; here every component has a frequency of its own and no angle
+    but that of its position. delta belongs to a head of a block and starts at zero; the paper keeps it within
+    [-2 pi, 0], which is every angle there is, so nothing is cut off here. Queries and keys become twice as
+    wide, the scale stays. Positions may be real.
+
+    Args:
+        frame: the stack of blocks it serves.
+        base: of the frequencies, above 1.
+
+    Raises:
+        PositionError: if base is not above 1.
+
+    Example:
+        >>> model = PoPE(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> x = torch.zeros(1, 2, 1, 2)
+        >>> q, k, _ = model.qkv(x, x, x, model.prepare(Positions.arange(2)), 0)
+        >>> (q[0, 1, 0] @ k[0, 0, 0]).item()  # log(2)^2 (cos 1 + cos 0.01)
+        0.7400...
+    """
+
+    card = Card(
+        paper="Gopalakrishnan et al. 2025",
+        link="https://arxiv.org/abs/2509.10534",
+        point="relative",
+        equation="sum_c softplus(q_{t,c}) softplus(k_{s,c}) cos((s - t) w_c + delta_c) / sqrt(d_h)",
+        parameters="l * d",
+    )
+
+    def __init__(self, frame: Frame, *, base: float = 10000.0) -> None:
+        super().__init__(frame)
+        if not base > 1:
+            raise PositionError(f"base is {base}; it must be above 1")
+        self.base = base
+        self.delta = nn.Parameter(torch.empty(frame.layers, frame.heads, frame.dim // frame.heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.delta)
+
+    def scale(self, head_dim: int) -> float:
+        return super().scale(self.frame.dim // self.frame.heads)
+
+    def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
+        width = self.delta.shape[-1]
+        at = self.base ** (-torch.arange(width, dtype=torch.float64, device=positions.query.device) / width)
+        waves = Waves.of(positions.query, at, torch.float64)
+        return waves.sin.transpose(1, 2), waves.cos.transpose(1, 2)  # (batch or 1, T, 1, head_dim)
+
+    def qkv(
+        self, q: Tensor, k: Tensor, v: Tensor, state: tuple[Tensor, Tensor], layer: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        dtype = at_least_float32(q.dtype)
+        sin, cos = (part.to(dtype) for part in state)
+        shift = self.delta[layer].to(dtype)
+        # sin and cos of s w + delta, whose angle may be too large for single precision
+        sin_k = sin * shift.cos() + cos * shift.sin()
+        cos_k = cos * shift.cos() - sin * shift.sin()
+        return polar(q, sin, cos), polar(k, sin_k, cos_k), v
+
+
+def polar(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
+    """(softplus(x) cos, softplus(x) sin): (..., n) gives (..., 2 n).
+
+    Example:
+        >>> polar(torch.tensor([0.0]), torch.tensor([0.0]), torch.tensor([1.0]))
+        tensor([0.6931, 0.0000])
+    """
+    length = F.softplus(x.to(sin.dtype))
+    return torch.cat([length * cos, length * sin], -1).to(x.dtype)
