@@ -25,11 +25,15 @@ def join(x: Tensor) -> Tensor:
     return torch.cat(x.unbind(1), -1)
 
 
-def mix(q: Tensor, k: Tensor, v: Tensor, scale: float, *added: Tensor | None) -> Tensor:
+def mix(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, *added: Tensor | None, cap: float | None = None
+) -> Tensor:
     """Every head's weighted mean of the values; grouped heads share keys and values in runs."""
     groups = q.shape[1] // k.shape[1]
     k, v = (torch.stack([x[:, i // groups] for i in range(q.shape[1])], 1) for x in (k, v))
     scores = torch.einsum("bhtd,bhsd->bhts", q, k) * scale
+    if cap is not None:
+        scores = cap * torch.tanh(scores / cap)
     for more in added:
         if more is not None:
             scores = scores + more
@@ -93,7 +97,7 @@ def deberta(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) 
 
 
 def projected(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
-    """BART, Marian, Whisper, ViT, and with rotary embeddings Llama, Mistral and Qwen."""
+    """BART, Whisper, ViT, SigLIP and others, and with rotary embeddings Llama, Qwen, Gemma and others."""
     heads = getattr(m, "num_heads", None) or getattr(m, "num_attention_heads", None)
     grouped = getattr(m, "num_key_value_groups", 1)
     heads = heads or m.config.num_attention_heads
@@ -101,10 +105,48 @@ def projected(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any
     k, v = (split(linear(w, source, c), heads // grouped) for w, c in ((m.k_proj, b.k), (m.v_proj, b.v)))
     if hasattr(m, "q_norm"):
         q, k = m.q_norm(q), m.k_norm(k)
-    if given.get("position_embeddings") is not None:
-        q, k = (rotate(z, *given["position_embeddings"]) for z in (q, k))
-    out = mix(q, k, v, m.head_dim**-0.5, mask)
+    rotary = given.get("position_embeddings")
+    if rotary is not None and getattr(m, "use_rope", True):
+        q, k = (rotate(z, *rotary) for z in (q, k))
+    gemma = "query_pre_attn_scalar" in m.config.to_dict()
+    scale = (m.config.query_pre_attn_scalar if gemma else m.head_dim) ** -0.5
+    out = mix(q, k, v, scale, mask, cap=getattr(m.config, "attn_logit_softcapping", None))
     return (m.o_proj if hasattr(m, "o_proj") else m.out_proj)(out), None
+
+
+def llama4(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
+    """Complex rotary embeddings and unit keys in some blocks, a temperature without either in others."""
+    c = m.config
+    q = split(linear(m.q_proj, x, b.q), c.num_attention_heads)
+    k = split(linear(m.k_proj, x, b.k), c.num_key_value_heads)
+    v = split(linear(m.v_proj, x, b.v), c.num_key_value_heads)
+    if m.use_rope:
+        turn = given["position_embeddings"][:, None]
+        q, k = (
+            torch.view_as_real(torch.complex(z[..., 0::2], z[..., 1::2]) * turn).flatten(-2) for z in (q, k)
+        )
+        q, k = (z / (z.square().mean(-1, keepdim=True) + c.rms_norm_eps).sqrt() for z in (q, k))
+    else:
+        steps = torch.arange(x.shape[1]) + 1.0
+        q = q * (1 + c.attn_scale * torch.log(1 + torch.floor(steps / c.floor_scale)))[:, None]
+    return m.o_proj(mix(q, k, v, m.head_dim**-0.5, mask)), None
+
+
+def phi3(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
+    n, shared = m.config.num_attention_heads, m.config.num_key_value_heads
+    fused = linear(m.qkv_proj, x, torch.zeros(()))
+    parts = fused.split([n * m.head_dim, shared * m.head_dim, shared * m.head_dim], -1)
+    q, k, v = (split(z + c, h) for z, c, h in zip(parts, b, (n, shared, shared), strict=True))
+    q, k = (rotate(z, *given["position_embeddings"]) for z in (q, k))
+    return m.o_proj(mix(q, k, v, m.head_dim**-0.5, mask)), None
+
+
+def modernbert(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
+    n = m.config.num_attention_heads
+    q, k, v = linear(m.Wqkv, x, torch.zeros(())).chunk(3, -1)
+    q, k, v = (split(z + c, n) for z, c in zip((q, k, v), b, strict=True))
+    q, k = (rotate(z, *given["position_embeddings"]) for z in (q, k))
+    return m.Wo(mix(q, k, v, m.head_dim**-0.5, mask)), None
 
 
 def t5(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
@@ -144,6 +186,16 @@ OF_CLASS: dict[str, Callable[..., Any]] = {
     "ViTAttention": projected,
     "LlamaAttention": projected,
     "MistralAttention": projected,
+    "Dinov2Attention": projected,
+    "Dinov2WithRegistersAttention": projected,
+    "SiglipAttention": projected,
+    "SmolLM3Attention": projected,
+    "GemmaAttention": projected,
+    "Gemma2Attention": projected,
+    "Gemma3Attention": projected,
+    "Llama4TextAttention": llama4,
+    "Phi3Attention": phi3,
+    "ModernBertAttention": modernbert,
     "Qwen2Attention": projected,
     "Qwen3Attention": projected,
     "BartAttention": projected,

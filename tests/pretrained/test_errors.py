@@ -12,6 +12,8 @@ from transformers import (
     BloomForCausalLM,
     FalconConfig,
     FalconForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     OPTConfig,
     OPTForCausalLM,
 )
@@ -180,6 +182,12 @@ def test_data_parallel_is_refused() -> None:
     model.bert._is_replica = True  # as nn.DataParallel marks its copies
     with pytest.raises(PlugError, match="DistributedDataParallel"):
         zoo.output(model, input_ids=zoo.text())
+
+
+def test_a_model_without_attention_is_said_to_have_none() -> None:
+    config = MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1)
+    with pytest.raises(PlugError, match=r"MambaForCausalLM has no attention: its recurrence"):
+        floater.plug(MambaForCausalLM(config))
 
 
 def test_names_that_are_taken() -> None:

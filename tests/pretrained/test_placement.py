@@ -15,8 +15,8 @@ from . import equations, zoo
 
 def places(name: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
     """Where the tokens of each site stand, by counting."""
-    if name == "vit":
-        return {"tokens": torch.arange(5)[None]}
+    if name in zoo.IMAGES:
+        return {"tokens": torch.arange(zoo.IMAGES[name])[None]}
     if name == "whisper":
         return {
             "encoder": torch.arange(6)[None],

@@ -17,30 +17,52 @@ from transformers import (
     BertLMHeadModel,
     DebertaV2Config,
     DebertaV2ForSequenceClassification,
+    Dinov2Config,
+    Dinov2ForImageClassification,
+    Dinov2WithRegistersConfig,
+    Dinov2WithRegistersForImageClassification,
     DistilBertConfig,
     DistilBertForMaskedLM,
     ElectraConfig,
     ElectraForPreTraining,
     EncoderDecoderConfig,
     EncoderDecoderModel,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GemmaForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     MarianConfig,
     MarianMTModel,
     MistralConfig,
     MistralForCausalLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
     MPNetConfig,
     MPNetForMaskedLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
     RobertaConfig,
     RobertaForMaskedLM,
+    SiglipConfig,
+    SiglipForImageClassification,
+    SiglipTextConfig,
+    SiglipTextModel,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
     ViTConfig,
@@ -55,6 +77,14 @@ VOCABULARY, PADDING = 40, 1
 _SIZE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 20}
 _TEXT = {"vocab_size": VOCABULARY, "pad_token_id": PADDING, "bos_token_id": 0, "eos_token_id": 2}
 _GROUPED = {**_SIZE, **_TEXT, "num_key_value_heads": 2, "max_position_embeddings": 64}
+_DINO = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "mlp_ratio": 2,
+    "image_size": 8,
+    "patch_size": 4,
+}
 _SEQ2SEQ = {
     "d_model": 16,
     "encoder_layers": 2,
@@ -110,6 +140,19 @@ _MODELS: dict[str, Callable[[], nn.Module]] = {
         )
     ),
     "vit": lambda: ViTForImageClassification(ViTConfig(**_SIZE, image_size=8, patch_size=4, head_dim=6)),
+    "dinov2": lambda: Dinov2ForImageClassification(Dinov2Config(**_DINO)),
+    "dinov2-registers": lambda: Dinov2WithRegistersForImageClassification(
+        Dinov2WithRegistersConfig(**_DINO, num_register_tokens=3)
+    ),
+    "siglip-vision": lambda: SiglipForImageClassification(
+        SiglipConfig(vision_config={**_SIZE, "image_size": 8, "patch_size": 4}, text_config=_SIZE)
+    ),
+    "siglip-text": lambda: SiglipTextModel(
+        SiglipTextConfig(**_SIZE, **_TEXT, max_position_embeddings=16, projection_size=16)
+    ),
+    "modernbert": lambda: ModernBertForMaskedLM(
+        ModernBertConfig(**_SIZE, **_TEXT, local_attention=6, global_attn_every_n_layers=2)
+    ),
     "gpt2": lambda: GPT2LMHeadModel(
         GPT2Config(**_TEXT, n_embd=16, n_layer=2, n_head=4, n_inner=20, n_positions=64)
     ),
@@ -118,6 +161,26 @@ _MODELS: dict[str, Callable[[], nn.Module]] = {
     "mistral": lambda: MistralForCausalLM(MistralConfig(**_GROUPED, sliding_window=4)),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**_GROUPED)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**_GROUPED, head_dim=8)),
+    "smollm3": lambda: SmolLM3ForCausalLM(SmolLM3Config(**_GROUPED, no_rope_layers=[1, 0])),
+    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**_GROUPED)),
+    "gemma": lambda: GemmaForCausalLM(GemmaConfig(**_GROUPED, head_dim=6)),
+    "gemma2": lambda: Gemma2ForCausalLM(
+        Gemma2Config(
+            **_GROUPED, head_dim=6, sliding_window=4, attn_logit_softcapping=3.0, query_pre_attn_scalar=5
+        )
+    ),
+    "gemma3": lambda: Gemma3ForCausalLM(
+        Gemma3TextConfig(
+            **_GROUPED, head_dim=6, sliding_window=4, query_pre_attn_scalar=5,
+            layer_types=["sliding_attention", "full_attention"],
+        )
+    ),
+    "llama4": lambda: Llama4ForCausalLM(
+        Llama4TextConfig(
+            **_GROUPED, head_dim=6, intermediate_size_mlp=20, moe_layers=[], no_rope_layers=[1, 0],
+            attention_chunk_size=4, floor_scale=2,
+        )
+    ),
     "bart": lambda: BartForConditionalGeneration(BartConfig(**_SEQ2SEQ, **_TEXT)),
     "marian": lambda: MarianMTModel(MarianConfig(**_SEQ2SEQ, **_TEXT)),
     "t5": lambda: T5ForConditionalGeneration(
@@ -134,7 +197,11 @@ _MODELS: dict[str, Callable[[], nn.Module]] = {
     "bert2bert": _bert2bert,
 }  # fmt: skip
 NAMES = tuple(_MODELS)
-DECODERS = ("bert-decoder", "gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3")
+DECODERS = (
+    "bert-decoder", "gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "gemma",
+    "gemma2", "gemma3", "llama4",
+)  # fmt: skip
+IMAGES = {"vit": 5, "dinov2": 5, "dinov2-registers": 8, "siglip-vision": 4}
 SEQ2SEQ = ("bart", "marian", "t5", "whisper", "bert2bert")
 
 
@@ -146,7 +213,7 @@ def build(name: str, attention: str = "eager", dtype: torch.dtype = torch.float3
         if parameter.requires_grad:
             nn.init.normal_(parameter, std=0.3)
     model = model.to(dtype).eval()
-    if name not in ("deberta-v2", "mpnet"):  # these have one attention
+    if name not in ("deberta-v2", "mpnet", "gemma2"):  # these have one attention
         model.set_attn_implementation(attention)
     return model
 
@@ -168,7 +235,7 @@ def masks(rows: int = 3, length: int = 7) -> torch.Tensor:
 def inputs(name: str, padded: bool = True) -> dict[str, torch.Tensor]:
     """Inputs of a model's forward pass, three rows."""
     generator = torch.Generator().manual_seed(1)
-    if name == "vit":
+    if name in IMAGES:
         return {"pixel_values": torch.randn(3, 3, 8, 8, generator=generator)}
     if name == "whisper":
         return {
@@ -185,10 +252,15 @@ def inputs(name: str, padded: bool = True) -> dict[str, torch.Tensor]:
 
 
 def output(model: Any, **given: Any) -> torch.Tensor:
-    """The logits."""
+    """The logits, or of a model without a head the hidden states."""
     with torch.no_grad():
-        logits: torch.Tensor = model(**given).logits
-    return logits
+        return logits(model(**given))
+
+
+def logits(found: Any) -> torch.Tensor:
+    """The logits of a model's output, or its hidden states."""
+    kept: torch.Tensor = found.logits if "logits" in found else found.last_hidden_state
+    return kept
 
 
 def noisy(model: Any) -> None:

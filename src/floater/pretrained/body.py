@@ -190,7 +190,8 @@ class Injection:
         if current is None:
             raise PlugError(
                 f"{self.body.path}.{self.path} was called outside of the forward pass of "
-                f"{self.body.path or 'the model'}, so the positions of its tokens are unknown"
+                f"{self.body.path or 'the model'}, so the positions of its tokens are unknown; call the "
+                "model itself, model(...), not model.forward(...) or a part of it"
             )
         call = current.calls.get(id(self), 0)
         current.calls[id(self)] = call + 1

@@ -23,6 +23,7 @@ class Fused:
         parts: what the output holds, in this order.
         head: attribute of the attention module with the width of a head, where each head holds all parts
             in turn; None where each part holds all heads.
+        grouped: whether keys and values have the heads that the configuration gives them, not the queries'.
 
     Example:
         >>> Fused("c_attn", ("query", "key", "value")).head is None
@@ -32,6 +33,7 @@ class Fused:
     module: str
     parts: tuple[Name, ...]
     head: str | None = None
+    grouped: bool = False
 
 
 Projections = tuple[Fused, ...]
@@ -65,7 +67,7 @@ def separate(query: str, key: str, value: str) -> Projections:
 
     Example:
         >>> separate("q", "k", "v")[0]
-        Fused(module='q', parts=('query',), head=None)
+        Fused(module='q', parts=('query',), head=None, grouped=False)
     """
     return tuple(Fused(module, (name,)) for module, name in zip((query, key, value), NAMES, strict=True))
 
@@ -82,10 +84,10 @@ def from_table(table: Mapping[str, str]) -> Projections:
         PlugError: if the table is empty or has other names.
 
     Example:
-        >>> from_table({"query": "q_lin", "key": "k_lin"})
-        (Fused(module='q_lin', parts=('query',), head=None), Fused(module='k_lin', parts=('key',), head=None))
-        >>> from_table({"query": "qkv", "key": "qkv", "value": "qkv"})
-        (Fused(module='qkv', parts=('query', 'key', 'value'), head=None),)
+        >>> [(part.module, part.parts) for part in from_table({"query": "q_lin", "key": "k_lin"})]
+        [('q_lin', ('query',)), ('k_lin', ('key',))]
+        >>> [(part.module, part.parts) for part in from_table(dict.fromkeys(NAMES, "qkv"))]
+        [('qkv', ('query', 'key', 'value'))]
     """
     if not table or not set(table) <= set(NAMES):
         raise PlugError(f"the table of projections names {list(table)}; valid: 'query', 'key', 'value'")
@@ -110,11 +112,21 @@ def _padding(body: Any) -> int:
 
 
 def _patches(body: Any, given: Mapping[str, Any]) -> int:
-    """[CLS] and the patches of an image."""
+    """The patches of an image."""
     size = body.config.patch_size
     high, wide = (size, size) if isinstance(size, int) else size
     height, width = given["pixel_values"].shape[-2:]
-    return 1 + (int(height) // high) * (int(width) // wide)
+    return (int(height) // high) * (int(width) // wide)
+
+
+def _class_and_patches(body: Any, given: Mapping[str, Any]) -> int:
+    """[CLS] and the patches of an image."""
+    return 1 + _patches(body, given)
+
+
+def _hidden(body: Any, given: Mapping[str, Any]) -> int:
+    """What the embeddings made of an image: [CLS], registers if there are any, patches."""
+    return int(given["hidden_states"].shape[1])
 
 
 def _frames(body: Any, given: Mapping[str, Any]) -> int | None:
@@ -132,22 +144,33 @@ FAMILIES: Mapping[str, Family] = {
     "bart": Family(_PROJ),
     "bert": Family(_BERT),
     "deberta-v2": Family(separate("query_proj", "key_proj", "value_proj"), again=True),
+    "dinov2": Family(_PROJ, length=_hidden),
+    "dinov2_with_registers": Family(_PROJ, length=_hidden),
     "distilbert": Family(separate("q_lin", "k_lin", "v_lin")),
     "electra": Family(_BERT),
+    "gemma": Family(_PROJ),
+    "gemma2": Family(_PROJ),
+    "gemma3_text": Family(_PROJ),
     "gpt2": Family(
         (Fused("c_attn", NAMES),),
         cross=(Fused("q_attn", ("query",)), Fused("c_attn", ("key", "value"))),
     ),
     "gpt_neox": Family((Fused("query_key_value", NAMES, head="head_size"),)),
     "llama": Family(_PROJ),
+    "llama4_text": Family(_PROJ),
     "marian": Family(_PROJ),
     "mistral": Family(_PROJ),
+    "modernbert": Family((Fused("Wqkv", NAMES),)),
     "mpnet": Family(_SHORT, padding=_ROBERTA.padding),
+    "phi3": Family((Fused("qkv_proj", NAMES, grouped=True),)),
     "qwen2": Family(_PROJ),
     "qwen3": Family(_PROJ),
     "roberta": _ROBERTA,
+    "siglip_text_model": Family(_PROJ),
+    "siglip_vision_model": Family(_PROJ, length=_patches),
+    "smollm3": Family(_PROJ),
     "t5": Family(_SHORT),
-    "vit": Family(_PROJ, length=_patches),
+    "vit": Family(_PROJ, length=_class_and_patches),
     "whisper": Family(_PROJ, length=_frames),
     "xlm-roberta": _ROBERTA,
 }
@@ -155,6 +178,9 @@ FAMILIES: Mapping[str, Family] = {
 
 INTERLEAVED = frozenset({"bloom", "codegen", "falcon", "gpt_bigcode", "gpt_neox_japanese", "persimmon"})
 """Models whose fused projection does not hold its parts one after the other, each with all heads."""
+
+RECURRENT = frozenset({"falcon_mamba", "mamba", "mamba2", "rwkv", "xlstm"})
+"""Models without attention."""
 
 CROSS = frozenset({"crossattention", "encoder_attn", "EncDecAttention", "cross_attn", "cross_attention"})
 """What models call the attention whose keys and values come from another model."""

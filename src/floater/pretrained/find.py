@@ -10,7 +10,16 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from floater.pretrained.families import CROSS, FAMILIES, INTERLEAVED, Family, Fused, PlugError, from_table
+from floater.pretrained.families import (
+    CROSS,
+    FAMILIES,
+    INTERLEAVED,
+    RECURRENT,
+    Family,
+    Fused,
+    PlugError,
+    from_table,
+)
 
 _KEY_HEADS = "num_key_value_heads", "num_kv_heads"
 
@@ -77,6 +86,11 @@ def find(model: nn.Module, table: Mapping[str, str] | None) -> list[Found]:
     found, looked = [], []
     for path, body in bodies.items():
         kind = str(body.config.model_type)
+        if kind in RECURRENT:
+            raise PlugError(
+                f"{type(body).__name__} has no attention: its recurrence takes tokens in their order, and "
+                "there are no queries, keys and values for position biases to be added to"
+            )
         family = FAMILIES.get(kind)
         if table is not None:
             family = replace(family or Family(()), attention=from_table(table), cross=None)
@@ -147,6 +161,10 @@ def _widths(config: Any, projection: nn.Module, part: Fused, name: str) -> tuple
             "such a projection cannot be plugged by a table"
         )
     heads = int(getattr(config, "num_attention_heads", 1))
+    if part.grouped:
+        shared = int(config.num_key_value_heads)
+        each = width // (heads + (count - 1) * shared)
+        return tuple(each * (heads if name == "query" else shared) for name in part.parts)
     grouped = any(getattr(config, name, None) not in (None, heads) for name in _KEY_HEADS)
     if grouped or getattr(config, "multi_query", False) or width % (count * heads):
         raise PlugError(
