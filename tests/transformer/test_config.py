@@ -1,11 +1,14 @@
 """Configurations: the sizes of the papers, and what is refused."""
 
+import json
+
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformer_cases import config
 
-from floater import PositionError
+from floater import PositionError, catalogue
+from floater.encodings import options
 from floater.transformer import (
     PRESETS,
     FloaterConfig,
@@ -14,6 +17,7 @@ from floater.transformer import (
     FloaterForSequenceClassification,
     FloaterModel,
 )
+from floater.transformer.stacks import position_model
 
 
 def published(d, f, encoder, decoder, vocabulary):
@@ -114,3 +118,46 @@ def test_a_wrong_type_is_refused_by_the_name_of_its_field(field):
 def test_odd_widths_work_where_there_is_no_sinusoid(position):
     model = FloaterModel(config(position, hidden_size=15, num_attention_heads=3)).eval()
     assert bool(model(torch.tensor([[3, 4]])).last_hidden_state.isfinite().all())
+
+
+def test_names_that_are_no_fields_are_refused():
+    with pytest.raises(ValueError, match="has no 'max_length'; did you mean 'training_length'"):
+        FloaterConfig.preset("tiny", max_length=16)
+    with pytest.raises(ValueError, match="no 'max_length'"):
+        FloaterConfig(max_length=16)
+    with pytest.raises(ValueError, match="no 'num_hiden_layers'; did you mean 'num_hidden_layers'"):
+        FloaterConfig(num_hiden_layers=3)
+    with pytest.raises(ValueError, match="no 'colour'"):
+        FloaterConfig.preset("tiny", colour="red")
+    assert FloaterConfig.preset("tiny", num_labels=5, problem_type="regression").num_labels == 5
+
+
+def test_saved_configurations_name_every_option(tmp_path):
+    """Whatever a default will be later, a saved model keeps the one that it was trained with."""
+    config = FloaterConfig.preset("tiny", position="floater", position_options={"delta": 0.3})
+    config.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())["position_options"]
+    assert written == {**options("floater"), "delta": 0.3}
+    assert FloaterConfig.from_pretrained(tmp_path).position_options == written
+    assert config.position_options == {"delta": 0.3}
+
+
+@pytest.mark.parametrize("position", sorted(catalogue()))
+def test_options_said_are_options_left_out(position):
+    """Building from what was saved is building from what was meant."""
+    config = FloaterConfig.preset("tiny", vocab_size=9, training_length=16, position=position)
+    again = FloaterConfig.from_dict(config.to_diff_dict())
+
+    def built(config):
+        torch.manual_seed(0)
+        try:
+            return position_model(config, 2, "self").state_dict()
+        except PositionError as error:
+            return str(error)
+
+    first, second = built(config), built(again)
+    if isinstance(first, str) or isinstance(second, str):
+        assert first == second
+        return
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)

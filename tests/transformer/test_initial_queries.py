@@ -18,7 +18,6 @@ def config(name, **options):
         intermediate_size=DIM,
         num_attention_heads=HEADS,
         num_hidden_layers=2,
-        encoder_layers=2,
         decoder_layers=2,
         position=name,
         position_options=options,

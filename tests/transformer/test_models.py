@@ -95,9 +95,7 @@ def test_embeddings_may_be_given_instead_of_ids(cls):
 
 
 @pytest.mark.parametrize("cls", [FloaterModel, *HEADS, FloaterForSequenceClassification])
-@pytest.mark.parametrize(
-    "argument", ["position_ids", "token_type_ids", "attention_masks", "output_attentions"]
-)
+@pytest.mark.parametrize("argument", ["positions_ids", "token_type_ids", "attention_masks", "head_mask"])
 def test_an_argument_that_would_be_ignored_is_refused(cls, argument):
     with pytest.raises(TypeError, match=rf"does not take .*{argument}"):
         made(cls)(tokens(1, 3), labels=tokens(1, 3), **{argument: True})

@@ -59,7 +59,8 @@ def test_a_saved_model_comes_back(cls, case, tmp_path):
         assert torch.equal(outputs(loaded), outputs(model))
         assert loaded.state_dict().keys() == model.state_dict().keys()
     again = AutoConfig.from_pretrained(tmp_path)
-    assert (again.position, again.position_options) == (model.config.position, model.config.position_options)
+    assert again.position == model.config.position
+    assert again.position_options.items() >= model.config.position_options.items()
 
 
 @pytest.mark.parametrize("cls", [FloaterForMaskedLM, FloaterForCausalLM, FloaterForConditionalGeneration])

@@ -61,14 +61,20 @@ class FloaterForQuestionAnswering(FloaterPreTrainedModel):
         Raises:
             ValueError: if only one of the positions is given.
         """
-        hidden = self.model.hidden(input_ids, attention_mask, inputs_embeds, **kwargs)
-        start, end = self.qa_outputs(hidden).unbind(-1)
+        found = self.model.hidden(input_ids, attention_mask, inputs_embeds, **kwargs)
+        start, end = self.qa_outputs(found.last_hidden_state).unbind(-1)
         if (start_positions is None) != (end_positions is None):
             raise ValueError("give both start_positions and end_positions, or neither")
         loss = None
         if start_positions is not None and end_positions is not None:
             loss = (F.cross_entropy(start, start_positions) + F.cross_entropy(end, end_positions)) / 2
-        return QuestionAnsweringModelOutput(loss=loss, start_logits=start, end_logits=end)
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start,
+            end_logits=end,
+            hidden_states=found.hidden_states,
+            attentions=found.attentions,
+        )
 
 
 class FloaterForMultipleChoice(FloaterPreTrainedModel):
@@ -115,11 +121,13 @@ class FloaterForMultipleChoice(FloaterPreTrainedModel):
         if given is None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         rows = [None if x is None else x.flatten(0, 1) for x in (input_ids, attention_mask, inputs_embeds)]
-        hidden = self.model.hidden(*rows, positions=positions, **kwargs)
-        first = first_tokens(hidden, rows[1], positions)
+        found = self.model.hidden(*rows, positions=positions, **kwargs)
+        first = first_tokens(found.last_hidden_state, rows[1], positions)
         logits = self.classifier(self.dropout(self.pooler(first))).view(given.shape[:2])
         loss = None if labels is None else F.cross_entropy(logits, labels)
-        return MultipleChoiceModelOutput(loss=loss, logits=logits)
+        return MultipleChoiceModelOutput(
+            loss=loss, logits=logits, hidden_states=found.hidden_states, attentions=found.attentions
+        )
 
 
 AutoModelForQuestionAnswering.register(FloaterConfig, FloaterForQuestionAnswering)

@@ -6,12 +6,14 @@
 # annotations stay types here, not text: `strict` checks values against them
 
 import difflib
+from dataclasses import fields
+from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Self
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from floater.encodings.model import one_of
+from floater.encodings.model import PositionError, one_of, options
 from floater.transformer.reading import Reading, check_temperature
 from floater.transformer.recipe import Recipe
 from floater.transformer.times import Times
@@ -52,6 +54,21 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dropout": 0.1,
     },
 }
+
+_THEIRS = frozenset(
+    {
+        "attn_implementation",
+        "experts_implementation",
+        "label2id",
+        "model_type",
+        "name_or_path",
+        "_name_or_path",
+        "num_labels",
+        "output_attentions",
+        "torch_dtype",
+    }
+)
+"""What Hugging Face takes beside the fields."""
 
 
 @strict
@@ -146,6 +163,9 @@ class FloaterConfig(PreTrainedConfig):
     is_decoder: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
+        for name in kwargs.keys() - _THEIRS:
+            if (meant := _nearest(name)) is not None:
+                raise ValueError(f"FloaterConfig has no '{name}'; did you mean '{meant}'?")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of "
@@ -186,7 +206,7 @@ class FloaterConfig(PreTrainedConfig):
             changes: any other field, or one of the preset's to change.
 
         Raises:
-            ValueError: if there is no such preset.
+            ValueError: if there is no such preset or field.
 
         Example:
             >>> FloaterConfig.preset("tiny", dropout=0.0).dropout
@@ -195,4 +215,58 @@ class FloaterConfig(PreTrainedConfig):
         if name not in PRESETS:
             near = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.0)
             raise ValueError(f"unknown preset '{name}'; nearest: {near[0]!r}; valid: {', '.join(PRESETS)}")
+        names = {field.name for field in fields(cls)} | _THEIRS
+        for given in changes.keys() - names:
+            meant = _nearest(given) or difflib.get_close_matches(given, names, n=1, cutoff=0.0)[0]
+            raise ValueError(f"FloaterConfig has no '{given}'; did you mean '{meant}'?")
         return cls(**{**PRESETS[name], **changes})
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What `save_pretrained` writes, every option of the position model included.
+
+        A default that changes later changes no model that was saved before.
+
+        Example:
+            >>> FloaterConfig(position="sinusoidal").to_diff_dict()["position_options"]
+            {'blocks': 'input', 'uncovered': 'keep'}
+        """
+        written: dict[str, Any] = super().to_diff_dict()
+        given = written.get("position_options") or {}
+        written["position_options"] = _completed(self.position, given, plain=self.is_encoder_decoder)
+        return written
+
+
+def _nearest(name: str) -> str | None:
+    """The field that a name is a misspelling of, or what others call it; None where it is none."""
+    if name in ("max_length", "max_position_embeddings"):
+        return "training_length"
+    names = [field.name for field in fields(FloaterConfig)]
+    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.8)), None)
+
+
+def _completed(position: str, given: dict[str, Any], *, plain: bool) -> dict[str, Any]:
+    """Options of a position model with the defaults of those that are not given.
+
+    Args:
+        position: its name.
+        given: its options.
+        plain: whether `plain` is on where nothing else is said, as it is in an encoder-decoder.
+    """
+    try:
+        known = options(position)
+    except PositionError:
+        return given  # building the model says what is wrong
+    known = {name: value for name, value in known.items() if value is not Parameter.empty}
+    if plain and "plain" in known:
+        known["plain"] = True
+    known |= given
+    if position == "compose":
+        known["models"] = [_entry(entry, plain=plain) for entry in known["models"]]
+    return known
+
+
+def _entry(entry: str | dict[str, Any], *, plain: bool) -> dict[str, Any]:
+    """One of several position models, its options completed."""
+    given = {"name": entry} if isinstance(entry, str) else dict(entry)
+    name = given.pop("name")
+    return {"name": name, **_completed(name, given, plain=plain)}

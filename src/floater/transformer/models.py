@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -43,9 +43,10 @@ from floater.transformer.outputs import (
     TokenClassifier,
     with_auxiliary,
 )
-from floater.transformer.placement import fitted, place
+from floater.transformer.placement import at_ids, fitted, place
 from floater.transformer.reading import Reading
 from floater.transformer.recipe import HeadTransform, pooler
+from floater.transformer.recording import recording, wanted
 from floater.transformer.stacks import Encoder
 
 
@@ -80,6 +81,9 @@ class FloaterModel(FloaterPreTrainedModel):
         positions: Positions | None = None,
         memory: Memory | None = None,
         reading: Reading | None = None,
+        position_ids: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> Hidden:
         """Hidden states of token ids (batch, T).
@@ -95,48 +99,64 @@ class FloaterModel(FloaterPreTrainedModel):
                 says: trees, graphs, times, languages, a target length.
             memory: of earlier segments, to be extended; mask and document ids are then of the T tokens alone.
             reading: how to read long texts, in evaluation mode; None means `config.reading`.
+            position_ids: (batch or 1, T) whole numbers from 0, where the tokens stand, instead of what the
+                mask says; short for `positions`. Beside cached tokens they must be what the mask says.
+            output_hidden_states: return what entered the first block and left each.
+            output_attentions: return the attention weights, with `attn_implementation="eager"`.
             kwargs: nothing but what Hugging Face passes along.
 
         Returns:
-            `last_hidden_state` (batch, T, dim), and with halting `auxiliary_loss`.
+            `last_hidden_state` (batch, T, dim), with halting `auxiliary_loss`, and what is asked for.
 
         Raises:
             ValueError: if not exactly one of ids and embeddings is given, the mask or the positions do not
-                fit, the cache has a fixed length, or there are a cache or positions beside a memory.
+                fit, the cache has a fixed length, there are a cache or positions beside a memory, or weights
+                are asked for that the attention does not compute.
             PositionError: if the position model has no use for a memory.
             TypeError: if an argument would be ignored.
         """
         refuse(self, kwargs)
         x = embed(self.recipe, self.embedding, input_ids, inputs_embeds)
         earlier = cached(past_key_values)
+        if positions is not None and position_ids is not None:
+            raise ValueError("give positions or position_ids, not both")
         if memory is not None:
-            if past_key_values is not None or positions is not None:
+            if past_key_values is not None or positions is not None or position_ids is not None:
                 raise ValueError("a memory goes with neither a cache nor given positions")
             attention_mask, document_ids = memory.before(x, attention_mask, document_ids)
             earlier = memory.length
         placed = place(attention_mask, x.shape[1], earlier, x.device, document_ids)
         if positions is not None:
             placed = fitted(positions, placed, attention_mask, len(x))
+        if position_ids is not None:
+            placed = at_ids(position_ids, placed, len(x))
         if input_ids is not None:
             placed = replace(placed, token=input_ids)
         costs: list[Tensor] = []
-        states = self.encoder(x, placed, past_key_values, memory, costs, reading=reading)
-        return Hidden(last_hidden_state=states, auxiliary_loss=self.ponder_loss(costs))
+        asked = wanted(self.config, output_hidden_states, output_attentions)
+        with recording(self.encoder, **asked) as recorded:
+            states = self.encoder(x, placed, past_key_values, memory, costs, reading=reading)
+        return Hidden(
+            last_hidden_state=states,
+            hidden_states=recorded.hidden_states(states),
+            attentions=tuple(recorded.attentions) or None,
+            auxiliary_loss=self.ponder_loss(costs),
+        )
 
     def encode(self, *args: Any, **kwargs: Any) -> Hidden:
         """What `forward` gives, whatever `config.return_dict` says."""
         out: Hidden = self(*args, **kwargs, return_dict=True)
         return out
 
-    def hidden(self, *args: Any, **kwargs: Any) -> Tensor:
-        """`last_hidden_state` alone; arguments as in `forward`.
+    def hidden(self, *args: Any, **kwargs: Any) -> Hidden:
+        """What `encode` gives, for heads that have no place for the cost of halting.
 
         Raises:
             ValueError: with halting, whose cost would be lost.
         """
         if self.config.halting is not None:
             raise ValueError("halting has a cost that this head does not pass on; use `encode`")
-        return cast(Tensor, self.encode(*args, **kwargs).last_hidden_state)
+        return self.encode(*args, **kwargs)
 
 
 class FloaterForMaskedLM(FloaterPreTrainedModel):
@@ -191,7 +211,13 @@ class FloaterForMaskedLM(FloaterPreTrainedModel):
                 logits, labels, vocab_size=logits.shape[-1], num_items_in_batch=num_items_in_batch
             )
             loss = with_auxiliary(loss, found.auxiliary_loss, labels, num_items_in_batch)
-        return MaskedLM(loss=loss, logits=logits, auxiliary_loss=found.auxiliary_loss)
+        return MaskedLM(
+            loss=loss,
+            logits=logits,
+            hidden_states=found.hidden_states,
+            attentions=found.attentions,
+            auxiliary_loss=found.auxiliary_loss,
+        )
 
 
 class FloaterForSequenceClassification(FloaterPreTrainedModel):
@@ -241,7 +267,13 @@ class FloaterForSequenceClassification(FloaterPreTrainedModel):
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
             loss = with_auxiliary(loss, found.auxiliary_loss, labels, None)
-        return SequenceClassifier(loss=loss, logits=logits, auxiliary_loss=found.auxiliary_loss)
+        return SequenceClassifier(
+            loss=loss,
+            logits=logits,
+            hidden_states=found.hidden_states,
+            attentions=found.attentions,
+            auxiliary_loss=found.auxiliary_loss,
+        )
 
 
 class FloaterForTokenClassification(FloaterPreTrainedModel):
@@ -290,7 +322,13 @@ class FloaterForTokenClassification(FloaterPreTrainedModel):
         if labels is not None:
             loss = self.loss_function(logits, labels, self.config, num_items_in_batch=num_items_in_batch)
             loss = with_auxiliary(loss, found.auxiliary_loss, labels, num_items_in_batch)
-        return TokenClassifier(loss=loss, logits=logits, auxiliary_loss=found.auxiliary_loss)
+        return TokenClassifier(
+            loss=loss,
+            logits=logits,
+            hidden_states=found.hidden_states,
+            attentions=found.attentions,
+            auxiliary_loss=found.auxiliary_loss,
+        )
 
 
 class FloaterForCausalLM(FloaterPreTrainedModel, FloaterGenerationMixin):
@@ -355,7 +393,12 @@ class FloaterForCausalLM(FloaterPreTrainedModel, FloaterGenerationMixin):
             )
             loss = with_auxiliary(loss, found.auxiliary_loss, labels, num_items_in_batch)
         return CausalLM(
-            loss=loss, logits=logits, past_key_values=past_key_values, auxiliary_loss=found.auxiliary_loss
+            loss=loss,
+            logits=logits,
+            past_key_values=past_key_values,
+            hidden_states=found.hidden_states,
+            attentions=found.attentions,
+            auxiliary_loss=found.auxiliary_loss,
         )
 
 

@@ -49,6 +49,47 @@ def place(
     return Positions.from_mask(mask, queries=length)
 
 
+def at_ids(ids: Tensor, placed: Positions, batch: int) -> Positions:
+    """Positions by Hugging Face's `position_ids`, instead of those that `place` makes of the attention mask.
+
+    Args:
+        ids: (batch or 1, T) whole numbers from 0.
+        placed: what `place` makes of the mask and the cache.
+        batch: number of samples.
+
+    Returns:
+        The tokens at their ids, padding as it was.
+
+    Raises:
+        ValueError: if they are of other tokens or negative, or beside cached tokens not what the mask says.
+
+    Example:
+        >>> at_ids(torch.tensor([[0, 1, 0]]), place(None, 3, 0, torch.device("cpu")), 2).key.tolist()
+        [[0, 1, 0]]
+    """
+    queries, keys = placed.query.shape[1], placed.key.shape[1]
+    if not isinstance(ids, Tensor):
+        raise ValueError(f"position_ids is {ids!r}; it must be a tensor ({batch}, {queries})")
+    whole = not ids.is_floating_point() and ids.dtype != torch.bool
+    if ids.ndim != 2 or ids.shape[0] not in (1, batch) or ids.shape[1] != queries or not whole:
+        raise ValueError(
+            f"position_ids are {tuple(ids.shape)} of {ids.dtype}; they must be ({batch}, {queries}) whole "
+            "numbers"
+        )
+    if bool((ids < 0).any()):
+        raise ValueError(f"position_ids begin at {int(ids.min())}; positions begin at 0")
+    if keys == queries:
+        return replace(placed, query=ids, key=ids)
+    valid = placed.key_valid
+    new = torch.ones_like(ids, dtype=torch.bool) if valid is None else valid[:, keys - queries :]
+    if bool(((ids != placed.query) & new).any()):
+        raise ValueError(
+            "position_ids beside cached tokens must continue theirs as the attention mask says; give "
+            "`positions` of all tokens for others"
+        )
+    return placed
+
+
 def fitted(given: Positions, placed: Positions, mask: Tensor | None, batch: int) -> Positions:
     """Positions that a model was given, instead of those that `place` makes of the attention mask.
 

@@ -23,6 +23,7 @@ from floater.transformer.length_predictor import LengthPredictor
 from floater.transformer.outputs import IGNORED, Hidden, Seq2SeqLM, total, with_auxiliary
 from floater.transformer.placement import fitted, place
 from floater.transformer.reading import Reading, hold
+from floater.transformer.recording import recording, wanted
 from floater.transformer.stacks import Decoder, Encoder
 from floater.transformer.times import randomised
 
@@ -45,12 +46,19 @@ class _EncoderOnly(nn.Module):
         positions: Positions | None = None,
         target_length: Tensor | None = None,  # the decoder's business
         reading: Reading | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
         return_dict: bool = True,
         **kwargs: Any,
     ) -> BaseModelOutput:
         refuse(self.model, kwargs)
-        found = self.model.encode(input_ids, attention_mask, inputs_embeds, positions, reading)
-        out = BaseModelOutput(last_hidden_state=found.last_hidden_state)
+        asked = wanted(self.model.config, output_hidden_states, output_attentions)
+        found = self.model.encode(input_ids, attention_mask, inputs_embeds, positions, reading, **asked)
+        out = BaseModelOutput(
+            last_hidden_state=found.last_hidden_state,
+            hidden_states=found.hidden_states,
+            attentions=found.attentions,
+        )
         hold(out, self.model.encoder.rule(reading))
         return out
 
@@ -106,6 +114,9 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         inputs_embeds: Tensor | None = None,
         positions: Positions | None = None,
         reading: Reading | None = None,
+        *,
+        states: bool = False,
+        attentions: bool = False,
     ) -> BaseModelOutput:
         """The encoder's output for source tokens (batch, S) or embeddings (batch, S, dim).
 
@@ -118,8 +129,14 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         costs: list[Tensor] = []
         if not self.training:
             (placed,) = self.encoder.spaced(self.encoder.rule(reading), placed, apart=True)
-        hidden = self.encoder(x, placed, None, None, costs, reading=reading)
-        out = Hidden(last_hidden_state=hidden, auxiliary_loss=self.ponder_loss(costs))
+        with recording(self.encoder, states=states, attentions=attentions) as recorded:
+            hidden = self.encoder(x, placed, None, None, costs, reading=reading)
+        out = Hidden(
+            last_hidden_state=hidden,
+            hidden_states=recorded.hidden_states(hidden),
+            attentions=tuple(recorded.attentions) or None,
+            auxiliary_loss=self.ponder_loss(costs),
+        )
         hold(out, self.encoder.rule(reading))
         return out
 
@@ -226,6 +243,8 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         positions: Positions | None = None,
         target_length: Tensor | None = None,
         reading: Reading | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLM:
         """Logits of each next target token.
@@ -249,6 +268,8 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
                 that read it; left out, that of the positions, the number of labels, or a prediction.
             reading: how to read long texts, in evaluation mode, the same for all passes of a cache; None
                 means `config.reading`.
+            output_hidden_states: return what entered the first blocks of encoder and decoder and left each.
+            output_attentions: return all attention weights, with `attn_implementation="eager"`.
             kwargs: nothing but what Hugging Face passes along.
 
         Returns:
@@ -276,8 +297,11 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         source_placed = source_positions(attention_mask, read, positions)
         source_placed, placed = self.timed(source_placed, placed, cache, encoder_outputs, reading)
+        asked = wanted(self.config, output_hidden_states, output_attentions)
         if encoder_outputs is None:
-            encoder_outputs = self.encode(input_ids, attention_mask, inputs_embeds, source_placed, reading)
+            encoder_outputs = self.encode(
+                input_ids, attention_mask, inputs_embeds, source_placed, reading, **asked
+            )
         source = encoder_outputs[0]
         length, auxiliary = self.target_lengths(source, source_placed, target_length, labels)
         placed = replace(placed, target_length=length)
@@ -287,7 +311,8 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         counted = None
         if self.config.halting is not None and decoder_attention_mask is None:
             counted = written(decoder_input_ids, labels, self.config.pad_token_id)
-        hidden = self.decoder(y, placed, source, source_placed, cache, costs, counted, reading)
+        with recording(self.decoder, **asked) as recorded:
+            hidden = self.decoder(y, placed, source, source_placed, cache, costs, counted, reading)
         logits = self.lm_head(self.scaled(hidden))
         auxiliary = total(
             auxiliary, self.ponder_loss(costs), getattr(encoder_outputs, "auxiliary_loss", None)
@@ -306,7 +331,12 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             loss=loss,
             logits=logits,
             past_key_values=cache,
+            decoder_hidden_states=recorded.hidden_states(hidden),
+            decoder_attentions=tuple(recorded.attentions) or None,
+            cross_attentions=tuple(recorded.cross) or None,
             encoder_last_hidden_state=source,
+            encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),
+            encoder_attentions=getattr(encoder_outputs, "attentions", None),
             auxiliary_loss=auxiliary,
         )
 
