@@ -3,7 +3,7 @@
 from floater.encodings import PositionError, PositionModel, build, catalogue
 from floater.flow import FlowEncoder, MLPField, SinusoidField, ZeroField, solve
 from floater.positions import Positions
-from floater.pretrained import bake, load, plug, save, unplug
+from floater.pretrained import bake, extend, load, plug, save, unplug
 from floater.transformer import FloaterConfig
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "bake",
     "build",
     "catalogue",
+    "extend",
     "load",
     "plug",
     "save",

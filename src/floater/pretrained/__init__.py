@@ -1,10 +1,23 @@
 """FLOATER inside models that somebody else trained (Liu et al. 2020, section 3.3)."""
 
+from floater.pretrained.extending import ExtendError, Extension, extend
 from floater.pretrained.families import FAMILIES, PlugError
 from floater.pretrained.loading import install
 from floater.pretrained.plug import Report, bake, plug, unplug
 from floater.pretrained.saving import load, save
 
-__all__ = ["FAMILIES", "PlugError", "Report", "bake", "load", "plug", "save", "unplug"]
+__all__ = [
+    "FAMILIES",
+    "ExtendError",
+    "Extension",
+    "PlugError",
+    "Report",
+    "bake",
+    "extend",
+    "load",
+    "plug",
+    "save",
+    "unplug",
+]
 
 install()

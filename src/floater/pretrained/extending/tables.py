@@ -1,0 +1,107 @@
+"""Learned tables of positions in models of Transformers, and their replacement by larger ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+NAMES = ("position_embeddings", "position_embedding", "embed_positions", "wpe")
+_LENGTHS = ("max_position_embeddings", "max_target_positions")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A learned table of positions.
+
+    Args:
+        body: the model of Transformers that it belongs to.
+        holder: the module with the table among its parts, and
+        name: the part's name: an embedding, or a parameter (1, rows, dim).
+        first: rows before that of the first position: of padding, or of [CLS] before an image's patches.
+        image: whether the positions are the patches of an image.
+    """
+
+    body: PreTrainedModel
+    holder: nn.Module
+    name: str
+    first: int
+    image: bool
+
+    @property
+    def weight(self) -> Tensor:
+        """The vectors, (rows, dim)."""
+        part = getattr(self.holder, self.name)
+        weight: Tensor = part.weight if isinstance(part, nn.Embedding) else part[0]
+        return weight.detach()
+
+    @property
+    def length(self) -> int:
+        """The number of positions."""
+        return len(self.weight) - self.first
+
+    def replace(self, weight: Tensor) -> None:
+        """Put a larger table in place, and let the buffers beside it reach as far."""
+        part, old = getattr(self.holder, self.name), len(self.weight)
+        if isinstance(part, nn.Embedding):
+            part.weight = nn.Parameter(weight, requires_grad=part.weight.requires_grad)
+            part.num_embeddings = len(weight)
+        else:
+            setattr(self.holder, self.name, nn.Parameter(weight[None], requires_grad=part.requires_grad))
+        for name in ("position_ids", "token_type_ids"):
+            buffer = getattr(self.holder, name, None)
+            if isinstance(buffer, Tensor) and buffer.shape[-1] == old:
+                longer = torch.arange(len(weight), device=buffer.device)
+                longer = longer if name == "position_ids" else torch.zeros_like(longer)
+                setattr(self.holder, name, longer.expand(1, -1))
+
+
+def find_tables(model: nn.Module) -> list[Table]:
+    """Return the learned tables of positions of tokens and patches in all bodies.
+
+    Args:
+        model: any that holds models of Transformers.
+    """
+    bodies = [(path, part) for path, part in model.named_modules() if isinstance(part, PreTrainedModel)]
+    found = []
+    for path, holder in model.named_modules():
+        for name in NAMES:
+            part = getattr(holder, name, None)
+            table = isinstance(part, nn.Embedding) or (isinstance(part, nn.Parameter) and part.ndim == 3)
+            # tables of sinusoids are not learned, and an encoder of speech takes recordings of one length
+            if not table or "Sinusoidal" in type(part).__name__ or hasattr(holder, "conv1"):
+                continue
+            around = [of for at, of in bodies if not at or f"{path}.".startswith(f"{at}.")]
+            image = hasattr(holder, "patch_embeddings") or hasattr(holder, "patch_embedding")
+            found.append(Table(around[-1], holder, name, _first(holder, part, image), image))
+    return found
+
+
+def _first(holder: nn.Module, part: Any, image: bool) -> int:
+    if image:
+        return 0 if isinstance(part, nn.Embedding) else len(part[0]) - _patches(holder)
+    if (offset := getattr(part, "offset", None)) is not None:
+        return int(offset)
+    return 0 if part.padding_idx is None else int(part.padding_idx) + 1
+
+
+def _patches(holder: Any) -> int:
+    return int(holder.patch_embeddings.num_patches)
+
+
+def lengthen(config: Any, old: int, new: int, rows: int) -> None:
+    """Note in a configuration how many positions a table has now.
+
+    Args:
+        config: of the table's body.
+        old: positions before.
+        new: positions now.
+        rows: rows of the table before: RoBERTa's configuration counts those of padding, too.
+    """
+    for name in _LENGTHS:
+        known = getattr(config, name, None)
+        if known in (old, rows):
+            setattr(config, name, known + new - old)

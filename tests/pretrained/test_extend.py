@@ -1,0 +1,278 @@
+"""Models that take longer inputs: what they gave stays, what is new follows from what was there."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM
+
+import floater
+from floater.pretrained.extending import ExtendError
+from floater.pretrained.extending.continuation import METHODS, continued, continued_grid, fit_flow
+
+from . import zoo
+
+TABLES = {
+    "bert": 512, "roberta": 510, "xlm-roberta": 510, "distilbert": 512, "electra": 512, "albert": 512,
+    "mpnet": 510, "gpt2": 64, "bart": 64, "whisper": 32, "siglip-text": 16, "bert-decoder": 512,
+    "bert2bert": 512,
+}  # fmt: skip
+ROTARY = (
+    "llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "gemma", "gemma2", "gemma3", "llama4",
+    "gpt_neox", "modernbert",
+)  # fmt: skip
+NEITHER = ("t5", "deberta-v2", "marian")
+
+
+def waves(length: int, dim: int = 12) -> Tensor:
+    """A table that a flow of three frequencies draws."""
+    generator = torch.Generator().manual_seed(0)
+    phase = torch.rand(3, dim, generator=generator) * 2 * math.pi
+    size = torch.rand(3, dim, generator=generator) + 0.5
+    speed = torch.tensor([0.11, 0.37, 1.3])[:, None]
+    times = torch.arange(length)[:, None, None]
+    return (size * torch.sin(speed * times + phase)).sum(1) + 0.3
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_a_table_of_waves_goes_on_as_waves(noise: float) -> None:
+    """The flow finds frequencies and amplitudes; special vectors at both ends are not used, nor changed."""
+    truth = waves(300)
+    table = truth[:150] + noise * torch.randn(150, 12, generator=torch.Generator().manual_seed(1))
+    table[0], table[-1] = 7.0, -5.0
+    found = continued(table, 300, "flow")
+    assert torch.equal(found[:150], table)
+    error = (found[150:] - truth[150:]).square().mean().sqrt()
+    assert error < 0.02 + 4 * noise
+    for name in ("repeat", "hierarchical"):
+        other = continued(table, 300, name)
+        assert torch.equal(other[:150], table)
+        assert (other[150:] - truth[150:]).square().mean().sqrt() > 0.5
+
+
+def test_a_flow_stays_as_large_as_the_table() -> None:
+    """What grew in the table is not continued without end: noise and trends turn."""
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(100, 32, generator=generator).cumsum(0) * 0.1
+    far = fit_flow(table).at(torch.arange(5000.0, dtype=torch.float64))
+    assert far.abs().max() < 10 * table.abs().max()
+
+
+def test_constant_tables_stay_constant() -> None:
+    assert torch.allclose(continued(torch.ones(10, 3), 30, "flow"), torch.ones(30, 3))
+
+
+def test_hierarchical_positions() -> None:
+    """alpha u_i + (1 - alpha) u_j at i n + j, by Su's formula, entry by entry."""
+    table = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    u = [(row - 0.4 * table[0]) / 0.6 for row in table]
+    found = continued(table, 25, "hierarchical", special=(0, 0))
+    for i in range(5):
+        for j in range(5):
+            torch.testing.assert_close(found[5 * i + j], 0.4 * u[i] + 0.6 * u[j])
+    with pytest.raises(ValueError, match="reaches 25 positions"):
+        continued(table, 26, "hierarchical", special=(0, 0))
+
+
+def test_interpolation_keeps_both_ends() -> None:
+    line = torch.arange(4.0)[:, None]
+    found = continued(line, 7, "interpolation", special=(0, 0))
+    torch.testing.assert_close(found[:, 0], torch.arange(7.0) / 2)
+
+
+def test_a_grid_goes_on_to_the_right_and_below() -> None:
+    """A plane wave, which is a flow along both axes."""
+    down, right = torch.arange(24.0)[:, None], torch.arange(30.0)
+    truth = torch.stack([torch.sin(0.5 * down + 0.9 * right + k) for k in range(4)], -1)
+    old = truth[:16, :20].reshape(-1, 4)
+    found = continued_grid(old, (16, 20), (24, 30), "flow").view(24, 30, 4)
+    assert torch.equal(found[:16, :20].reshape(-1, 4), old)
+    torch.testing.assert_close(found, truth, atol=1e-3, rtol=0)
+
+
+def given(name: str, length: int) -> dict[str, Tensor]:
+    ids = zoo.text(2, length)
+    if name == "whisper":
+        return {"input_features": zoo.inputs(name)["input_features"][:2], "decoder_input_ids": ids}
+    return {"input_ids": ids, "decoder_input_ids": ids} if name in zoo.SEQ2SEQ else {"input_ids": ids}
+
+
+@pytest.mark.parametrize("plugged", [False, True])
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_every_family(tmp_path: Path, name: str, plugged: bool) -> None:
+    """Unchanged within the old length, finite beyond; saved and loaded as any model."""
+    model, old = zoo.build(name), TABLES[name]
+    short, long = given(name, 12), given(name, old + 8)
+    if plugged:
+        floater.plug(model)
+        zoo.noisy(model)
+    before = zoo.output(model, **short)
+    extension = floater.extend(model, old + 16)
+    assert (extension.old, extension.new, extension.unchanged) == (old, old + 16, True)
+    assert torch.equal(zoo.output(model, **short), before)
+    found = zoo.output(model, **long)
+    assert found.isfinite().all()
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path, attn_implementation="eager").eval()
+    # weights are read to other addresses, where kernels round differently
+    torch.testing.assert_close(zoo.output(again, **long), found, atol=1e-5, rtol=1e-5)
+    with pytest.raises(ExtendError, match="already, so it must be more"):
+        floater.extend(model, old + 16)
+
+
+def test_plugging_after_extending() -> None:
+    model = zoo.build("bert")
+    floater.extend(model, 600)
+    plain = zoo.output(model, **given("bert", 560))
+    floater.plug(model)
+    assert torch.equal(zoo.output(model, **given("bert", 560)), plain)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_fills_a_table(method: str) -> None:
+    model = zoo.build("gpt2")
+    before = zoo.output(model, **given("gpt2", 9))
+    extension = floater.extend(model, 128, method)
+    assert zoo.output(model, **given("gpt2", 128)).isfinite().all()
+    assert torch.equal(zoo.output(model, **given("gpt2", 9)), before) == extension.unchanged
+
+
+@pytest.mark.parametrize("name", zoo.IMAGES)
+def test_larger_images(tmp_path: Path, name: str) -> None:
+    """By 'interpolation', what Transformers' own interpolation gives; by 'flow', the old grid stays."""
+    model, images = zoo.build(name), torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    takes = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
+    with torch.no_grad():
+        expected = model(images, **({"interpolate_pos_encoding": True} if takes else {})).logits
+    floater.extend(model, 16)
+    torch.testing.assert_close(zoo.output(model, pixel_values=images), expected, atol=1e-5, rtol=1e-5)
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path, attn_implementation="eager").eval()
+    found = zoo.output(again, pixel_values=images)
+    torch.testing.assert_close(found, zoo.output(model, pixel_values=images), atol=1e-5, rtol=1e-5)
+    flow = zoo.build(name)
+    floater.extend(flow, 16, "flow")
+    assert zoo.output(flow, pixel_values=images).isfinite().all()
+
+
+@pytest.mark.parametrize("method", ["linear", "ntk", "dynamic", "yarn", "longrope", "llama3"])
+@pytest.mark.parametrize("name", ROTARY)
+def test_rotary_models_of_every_family(tmp_path: Path, name: str, method: str) -> None:
+    model = zoo.build(name)
+    old = model.config.max_position_embeddings
+    if name == "phi3" and method not in ("ntk", "longrope"):
+        with pytest.raises(ExtendError, match=r"Phi3Model does not take .* must be one of"):
+            floater.extend(model, 4 * old, method)
+        return
+    short, long = given(name, 10), given(name, 80)
+    before = zoo.output(model, **short)
+    shared = model.config
+    extension = floater.extend(model, 4 * old, method)
+    assert shared.max_position_embeddings == old  # others may share the configuration that it had
+    assert torch.equal(zoo.output(model, **short), before) or not extension.unchanged
+    found = zoo.output(model, **long)
+    assert found.isfinite().all()
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path, attn_implementation="eager").eval()
+    torch.testing.assert_close(zoo.output(again, **long), found, atol=1e-5, rtol=1e-5)
+    with pytest.raises(ExtendError, match=r"scaled already|must be more"):
+        floater.extend(model, 2 * old, method)
+
+
+@pytest.mark.parametrize("method", ["linear", "dynamic", "yarn", "longrope", "llama3"])
+def test_rotary_models_are_those_of_the_configuration(method: str) -> None:
+    """The same weights in a model that Transformers makes with the scaling from the start."""
+    sizes = {
+        "vocab_size": 40,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 20,
+    }
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**sizes, max_position_embeddings=32)).eval()
+    rope: dict[str, Any] = {"rope_type": method, "rope_theta": 10000.0, "factor": 4.0}
+    if method in ("yarn", "longrope", "llama3"):
+        rope["original_max_position_embeddings"] = 32
+    if method == "llama3":
+        rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    factors = {"short_factor": [1.0, 1.5], "long_factor": [1.0, 3.0]} if method == "longrope" else {}
+    length = 32 if method == "dynamic" else 128
+    other = LlamaForCausalLM(
+        LlamaConfig(**sizes, max_position_embeddings=length, rope_parameters=rope | factors)
+    ).eval()
+    other.load_state_dict(model.state_dict())
+    floater.extend(model, 128, method, **factors)
+    for size in (20, 100):
+        ids = zoo.text(2, size)
+        assert torch.equal(zoo.output(model, input_ids=ids), zoo.output(other, input_ids=ids))
+
+
+def test_ntk_stretches_the_slowest_wave_by_the_factor() -> None:
+    model = zoo.build("qwen3")  # 8 components of a head, 4 frequencies
+    before = model.model.rotary_emb.inv_freq.clone()
+    floater.extend(model, 4 * 64, "ntk")
+    ratio = before / model.model.rotary_emb.inv_freq
+    assert ratio[0] == 1
+    assert float(ratio[-1]) == pytest.approx(4, rel=1e-5)
+
+
+def test_what_rescales_cached_keys_keeps_none() -> None:
+    """Dynamic scaling rotates by the length of the text: keys from before would stand elsewhere."""
+    model = zoo.build("llama")
+    floater.extend(model, 256, "dynamic")
+    prompt = zoo.text(1, 60)
+    written = model.generate(prompt, max_new_tokens=10, min_new_tokens=10, do_sample=False)
+    for end in range(60, 70):
+        expected = zoo.output(model, input_ids=written[:, :end])[0, -1].argmax()
+        assert written[0, end] == expected
+
+
+def test_phi3_knows_its_original_length() -> None:
+    config = Phi3Config(
+        vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=20,
+        max_position_embeddings=32, original_max_position_embeddings=32, pad_token_id=1,
+    )  # fmt: skip
+    model = Phi3ForCausalLM(config)
+    floater.extend(model, 64, "longrope", long_factor=[1.0, 2.0], short_factor=[1.0, 1.0])
+    assert model.config.rope_parameters["original_max_position_embeddings"] == 32
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "method", "options", "message"),
+    [
+        ("bert", 100, None, {}, "length is 100; the model takes 512 tokens already"),
+        ("bert", 0, None, {}, "length is 0"),
+        ("bert", 1024, "yarn", {}, "method is 'yarn'; .* a learned table of positions, which allow 'flow'"),
+        ("llama", 1024, "flow", {}, "method is 'flow'; .* rotary positions, which allow 'linear'"),
+        ("llama", 1024, "yarn", {"beta": 3}, "method 'yarn' has no option 'beta'; valid: attention_factor"),
+        ("llama", 1024, "longrope", {"long_factor": [1.0]}, "long_factor must be a list of 3 numbers"),
+        ("bert", 1024, "flow", {"special": 1}, "special is 1; it must be two whole numbers"),
+        ("bert", 512**2 + 1, "hierarchical", {"special": (0, 0)}, "reaches 262144 positions"),
+        ("vit", 18, None, {}, "length is 18; it must be a multiple of the patches' side, 4"),
+        ("vit", 8, None, {}, "takes images of 8 x 8 pixels already"),
+        *((name, 1024, None, {}, "declares no length that could be extended") for name in NEITHER),
+    ],
+)
+def test_what_cannot_be_extended(
+    name: str, length: int, method: str | None, options: dict[str, Any], message: str
+) -> None:
+    model = zoo.build(name)
+    config = model.config.to_dict()
+    with pytest.raises(ExtendError, match=message):
+        floater.extend(model, length, method, **options)
+    assert model.config.to_dict() == config
+
+
+def test_trained_tables_may_learn_on() -> None:
+    model = zoo.build("bert")
+    floater.extend(model, 520)
+    model(**given("bert", 516)).logits.square().mean().backward()
+    gradient = model.bert.embeddings.position_embeddings.weight.grad
+    assert bool(gradient[512:516].any())
