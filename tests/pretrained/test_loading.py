@@ -247,6 +247,25 @@ def test_a_flow_inside_a_larger_model_is_not_lost(tmp_path: Path) -> None:
         type(model).from_pretrained(tmp_path)
 
 
+def test_a_plugged_part_of_a_larger_model_comes_back(tmp_path: Path) -> None:
+    """A translation model made of a plugged encoder: its configuration says that its part is plugged."""
+    bert = zoo.build("bert").bert
+    floater.plug(bert, time_scale=0.5)
+    zoo.noisy(bert)
+    bert.save_pretrained(tmp_path / "encoder")
+    zoo.build("bert2bert").decoder.save_pretrained(tmp_path / "decoder")
+    kind = transformers.EncoderDecoderModel
+    model: Any = kind.from_encoder_decoder_pretrained(tmp_path / "encoder", tmp_path / "decoder").eval()
+    model.config.decoder_start_token_id, model.config.pad_token_id = 0, zoo.PADDING
+    model.save_pretrained(tmp_path / "whole")
+    assert "import floater" in str(
+        json.loads((tmp_path / "whole" / "config.json").read_text())["fusion_config"]
+    )
+    again: Any = kind.from_pretrained(tmp_path / "whole").eval()
+    given = zoo.inputs("bert2bert")
+    torch.testing.assert_close(zoo.output(again, **given), zoo.output(model, **given), atol=1e-6, rtol=1e-6)
+
+
 def test_weights_without_the_flow_are_refused(tmp_path: Path) -> None:
     model = trained("bert")
     model.save_pretrained(tmp_path, state_dict=zoo.build("bert").state_dict())

@@ -88,6 +88,9 @@ def install() -> None:
 
     @wraps(save_pretrained)
     def save(self: Any, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        if plugged(self) is None and any(plugged(part) is not None for part in self.modules()):
+            # Transformers asks the configuration of the whole alone what the model needs
+            self.config.fusion_config = {**(getattr(self.config, "fusion_config", None) or {}), GUARD: True}
         save_pretrained(self, save_directory, *args, **kwargs)
         if plugged(self) is not None and kwargs.get("is_main_process", True):
             write_card(Path(save_directory), self, whole=True)

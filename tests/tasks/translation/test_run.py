@@ -145,6 +145,7 @@ def test_a_model_of_another_kind_is_refused(
 ) -> None:
     other = Path(shutil.copytree(trained / "model", tmp_path / "other"))
     config = json.loads((other / "config.json").read_text(encoding="utf-8"))
+    config |= {"position_options": {}} if field == "position" else {}
     (other / "config.json").write_text(json.dumps(config | {field: value}), encoding="utf-8")
     with pytest.raises(error, match=message):
         load_run(other)

@@ -13,6 +13,9 @@ from torch.nn import functional as F
 ENERGY, RANK, DELAYS = 0.99, 64, 8
 """The share of a table's variance that the flow follows, in at most so many dimensions; rows in one state."""
 
+RIDGES = (1e-6, 1e-2, 1e-1)
+"""How much amplitudes may be held back, as a share of the number of rows."""
+
 ALPHA = 0.4
 """The weight of the coarse position in `hierarchical` (Su 2020)."""
 
@@ -55,7 +58,10 @@ def fit_flow(rows: Tensor) -> LinearFlow:
     shortens them, and what decays or grows is not continued. From there the frequencies descend to the least
     squared error, c, a and b being the best for them (variable projection, Golub and Pereyra 1973). A
     frequency of less than half a period in the table counts as half a period, so that a trend turns instead
-    of leaving the range of what was trained.
+    of leaving the range of what was trained; two that the table is too short to tell apart are one.
+
+    Real tables are no exact waves. How much a and b are held back (ridge regression) is decided by what
+    continues the first three quarters of the table best into the last.
 
     Args:
         rows: (n, dim), n at least 2.
@@ -63,9 +69,33 @@ def fit_flow(rows: Tensor) -> LinearFlow:
     Returns:
         In float64.
     """
-    x = rows.double()
-    n = len(x)
-    x = x - x.mean(0)
+    rows = rows.double()
+    if (n := len(rows)) < 2 * DELAYS:
+        return _fitted(rows, _frequencies(rows), RIDGES[0])
+    begin = rows[: 3 * n // 4]
+    frequencies, times = _frequencies(begin), torch.arange(len(begin), n, device=rows.device).double()
+    errors = {
+        ridge: float((_fitted(begin, frequencies, ridge).at(times) - rows[len(begin) :]).square().sum())
+        for ridge in RIDGES
+    }
+    return _fitted(rows, _frequencies(rows), min(errors, key=errors.__getitem__))
+
+
+def _fitted(rows: Tensor, frequencies: Tensor, ridge: float) -> LinearFlow:
+    """The flow of given frequencies that fits rows best, its amplitudes held back by a ridge."""
+    n, count = len(rows), len(frequencies)
+    design = _design(frequencies, n)
+    # at half a turn the sine is zero at every position, which the ridge takes for an amplitude of zero
+    held = torch.full_like(design[0], ridge * n)
+    held[0] = 0
+    fitted = torch.linalg.solve(design.T @ design + held.diag(), design.T @ rows)
+    return LinearFlow(fitted[0], frequencies, fitted[1 : 1 + count], fitted[1 + count :])
+
+
+def _frequencies(rows: Tensor) -> Tensor:
+    """The frequencies of rows (n, dim), see `fit_flow`: (K,)."""
+    n = len(rows)
+    x = rows - rows.mean(0)
     basis, sizes, _ = torch.linalg.svd(x, full_matrices=False)
     share = sizes.square().cumsum(0) / sizes.square().sum().clamp(min=1e-300)
     rank = min(int((share < ENERGY).sum()) + 1, RANK, n)
@@ -77,12 +107,8 @@ def fit_flow(rows: Tensor) -> LinearFlow:
     states = left[:, :rank] * sizes[:rank]
     operator = torch.linalg.lstsq(states[:-1], states[1:]).solution
     angles = torch.linalg.eigvals(operator).angle().abs().clamp(min=math.pi / n)
-    frequencies = _distinct(_descended(_distinct(angles, math.pi / (2 * n)), components), math.pi / (2 * n))
-    design = _design(frequencies, n)
-    # At half a turn the sine is zero at every position: gelsd takes what is not determined for zero.
-    fitted = torch.linalg.lstsq(design.cpu(), rows.double().cpu(), rcond=1e-6, driver="gelsd").solution.to(x)
-    count = len(frequencies)
-    return LinearFlow(fitted[0], frequencies, fitted[1 : 1 + count], fitted[1 + count :])
+    apart = 2 * math.pi / n
+    return _distinct(_descended(_distinct(angles, apart), components), apart)
 
 
 def _design(frequencies: Tensor, n: int) -> Tensor:
