@@ -155,7 +155,8 @@ class PositionModel(nn.Module):
     @classmethod
     def recipe(cls, given: Mapping[str, Any]) -> str:
         """Return the name of the recipe of the Transformer around it (see `Card`), given its options."""
-        return cls.card.recipe
+        card: Card | None = getattr(cls, "card", None)  # an encoding of one's own may have none
+        return "transformer" if card is None else card.recipe
 
     def reset_parameters(self) -> None:
         """Draw the model's own parameters anew."""
