@@ -24,6 +24,7 @@ format: .venv/installed
 
 docs: .venv/installed
 	$(BIN)/python docs/catalogue.py
+	$(BIN)/python docs/far.py
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $$($(HAS_TORCH) && echo --system-site-packages) .venv

@@ -26,28 +26,70 @@ class Study:
     """A study of the page.
 
     Args:
-        name: of its configuration, configs/study/NAME.yaml, and of its scores.
+        name: of its scores.
+        command: that computed them.
         title: above its panel and its table.
+        test: as the scores name it.
         metric: as the scores name it.
         label: of the metric.
         trained: the greatest length of training.
         longest: the greatest length of the tests.
         drawn: the encodings that have a line.
+        digits: of a score, after the point.
     """
 
     name: str
+    command: str
     title: str
+    test: str
     metric: str
     label: str
     trained: int
     longest: int
     drawn: tuple[str, ...]
+    digits: int = 1
 
 
-LINES = ("sinusoidal", "rotary", "alibi", "shaw", "floater", "floater_relative")
+DEMO = ("sinusoidal", "floater", "floater-relative", "floater-all")
+LINES = ("none", "alibi", "t5", "shaw", "chang", "fire", "floater_relative")
 STUDIES = (
-    Study("generated_copy", "Copy, trained to 16 symbols", "exact", "exact match, %", 16, 128, LINES),
-    Study("generated_reverse", "Reverse, trained to 16 symbols", "exact", "exact match, %", 16, 128, LINES),
+    Study(
+        name="demo",
+        command="make demo",
+        title="Translation, trained below 80 words",
+        test="lengths",
+        metric="bleu",
+        label="BLEU",
+        trained=80,
+        longest=250,
+        drawn=DEMO,
+    ),
+    Study(
+        name="causal_far",
+        command="floater study configs/study/causal_far.yaml",
+        title="Language model of news, trained on 128 tokens",
+        test="far",
+        metric="loss",
+        label="loss, nats",
+        trained=128,
+        longest=2048,
+        drawn=("alibi", "floater_relative", "floater_relative-tail"),
+        digits=3,
+    ),
+    *(
+        Study(
+            name=f"generated_{problem}",
+            command=f"floater study configs/study/generated_{problem}.yaml",
+            title=f"{problem.capitalize()}, trained to 16 symbols",
+            test="lengths",
+            metric="exact",
+            label="exact match, %",
+            trained=16,
+            longest=128,
+            drawn=LINES,
+        )
+        for problem in ("copy", "reverse")
+    ),
 )
 
 
@@ -56,7 +98,8 @@ def scores(study: Study) -> dict[str, dict[tuple[int, int], list[float]]]:
     found: dict[str, dict[tuple[int, int], list[float]]] = defaultdict(lambda: defaultdict(list))
     with (SCORES / f"{study.name}.csv").open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
-            if line["metric"] == study.metric and line["low"] and line["score"]:
+            wanted = line["test"] == study.test and line["metric"] == study.metric
+            if wanted and line["low"] and line["score"]:
                 ends = int(line["low"]), int(line["high"] or study.longest + 1)
                 found[line["model"]][ends].append(float(line["score"]))
     return found
@@ -69,21 +112,18 @@ def table(study: Study) -> str:
     head = ["encoding", *(f"{low}–{high - 1}" for low, high in bins), "seeds"]
     lines = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
     for name, of in found.items():
-        cells = [spread(of[ends]) for ends in bins]
+        cells = [spread(of[ends], study.digits) for ends in bins]
         lines.append(f"| {name} | {' | '.join(cells)} | {max(map(len, of.values()))} |")
-    return (
-        f"**{study.title}** ({study.label}; `floater study configs/study/{study.name}.yaml`)\n\n"
-        + "\n".join(lines)
-    )
+    return f"**{study.title}** ({study.label}; `{study.command}`)\n\n" + "\n".join(lines)
 
 
-def spread(values: list[float]) -> str:
+def spread(values: list[float], digits: int) -> str:
     """Return a mean and, of several values, their standard deviation.
 
-    >>> spread([1.0, 2.0]), spread([3.0])
+    >>> spread([1.0, 2.0], 1), spread([3.0], 1)
     ('1.5 ± 0.7', '3.0')
     """
-    return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+    return f"{mean(values):.{digits}f}" + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
 def draw(studies: tuple[Study, ...]) -> None:
