@@ -108,9 +108,7 @@ def test_models_that_are_trained_and_analysed_are_aligned(tmp_path: Path) -> Non
     model, _ = load_model(FloaterForCausalLM, tmp_path / "ours", "cpu", read=lambda folder: None)
     assert torch.equal(outputs(model), outputs(ours()))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"[PAD]": 0})))
-    begun = start(
-        Checkpoint(str(tmp_path / "bert")), Plug(), Head(AutoModelForQuestionAnswering), tokenizer, print
-    )
+    begun = start(Checkpoint(str(tmp_path / "bert")), Plug(), Head(AutoModelForQuestionAnswering), tokenizer)
     for loaded in (model, begun, subject(tmp_path / "ours").model, subject(tmp_path / "bert").model):
         assert addresses(loaded) == {0}
 

@@ -16,7 +16,7 @@ def curve(solver, seed):
         intermediate_size=64,
         num_attention_heads=4,
         num_hidden_layers=2,
-        num_decoder_layers=2,
+        decoder_layers=2,
         dropout=0.0,
         position="floater",
         position_options={"solver": solver},

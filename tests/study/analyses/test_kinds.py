@@ -148,7 +148,13 @@ def test_every_row_of_the_catalogue_has_its_kinds() -> None:
     for position in ("learned", "sinusoidal", "bert_ad", "shortformer", "universal", "rnn", "frozen"):
         assert set(found[position]) == {*vectors, "attention", "probe"}, position
     assert found["none"] == found["rotary"] == ["probe"]
-    assert {name for name, have in found.items() if "flow" in have} == {"floater"}
+    flows = {
+        "floater",
+        "floater_relative",
+        "floater_tree",
+        "compose",
+    }  # compose holds the paper's, by default
+    assert {name for name, have in found.items() if "flow" in have} == flows
     # trees and graphs are no text
     assert found["tree"] == found["laplacian"] == []
 
