@@ -11,7 +11,7 @@ from torch import Tensor
 from floater.flow.precision import norms
 
 NODES = 8
-"""Nodes N of an interval, hence order 16. Benchmarked: see "Constants" in docs/design/collocation.md."""
+"""Nodes N of an interval, hence order 16; see "Constants" in docs/design/collocation.md."""
 
 
 def legendre(x: Tensor, degree: int) -> Tensor:
