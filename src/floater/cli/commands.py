@@ -19,12 +19,17 @@ if TYPE_CHECKING:
 
 
 def train(arguments: argparse.Namespace) -> None:
+    from torch import distributed
+
     from floater.settings import load
     from floater.tasks.registry import of_config
 
     _start()
     task = of_config(arguments.config, arguments.overrides)
     task.train(load(task.Settings, arguments.config, arguments.overrides))
+    if distributed.is_available() and distributed.is_initialized():
+        # the threads of a process group that is left open can abort the process at its exit
+        distributed.destroy_process_group()
 
 
 def translate(arguments: argparse.Namespace) -> None:
