@@ -16,7 +16,7 @@ from matplotlib import pyplot
 
 HERE = Path(__file__).parent
 SCORES, PAGE, FIGURE = HERE / "far", HERE / "far.md", HERE / "far" / "lengths.svg"
-# Okabe and Ito's colours, which the colour-blind tell apart, from dark to light so that grey does, too
+# Okabe and Ito's colours, safe for colour-blind readers, ordered from dark to light for grey prints
 COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
 BEGIN, END = "<!-- {}: written by `make docs` -->", "<!-- end of {} -->"
 

@@ -77,7 +77,7 @@ class Composite(PositionModel):
 
     @classmethod
     def recipe(cls, given: Mapping[str, Any]) -> str:
-        """That of the first part that has another than the plain Transformer's."""
+        """Return the recipe of the first part that has another than the plain Transformer's."""
         parts = map(named, cls.named_parts(given))
         found = [catalogue()[name].recipe(own) for name, own in parts if name in catalogue()]
         return next((recipe for recipe in found if recipe != cls.card.recipe), cls.card.recipe)
@@ -94,12 +94,12 @@ class Composite(PositionModel):
 
     @property
     def bound(self) -> int | None:
-        """The smallest bound of a part."""
+        """Return the smallest bound of the parts, None if no part has one."""
         return min((part.bound for part in self.models if part.bound is not None), default=None)
 
     @property
     def remembers(self) -> bool:
-        """Whether all parts do."""
+        """Return whether all parts support a memory of earlier segments."""
         return all(part.remembers for part in self.models)
 
     @property

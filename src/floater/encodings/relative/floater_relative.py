@@ -54,8 +54,8 @@ class FloaterRelative(PositionBias):
     real. The bias follows from the distance of query and key alone, so a cache stays right.
 
     Args:
-        frame: the stack of blocks it serves; log(1 + max_length) is the span over which vectors start of
-            order one.
+        frame: the stack of blocks it serves; log(1 + min(max_length, clip)) is the span over which vectors
+            start of order one.
         width: of psi.
         hidden: width of the field; None means `width`.
         clip: the farthest distance, in tokens, that differs from those beyond; None for no limit; "auto"

@@ -40,8 +40,8 @@ class FloaterTree(FloaterRelative, Structured):
     """`floater_relative` over trees: the distance is the number of edges between two tokens.
 
     Args:
-        frame: the stack of blocks it serves; log(1 + max_length) is the span over which vectors start of
-            order one.
+        frame: the stack of blocks it serves; log(1 + min(max_length, clip)) is the span over which vectors
+            start of order one.
         width: of psi.
         hidden: width of the field; None means `width`.
         clip: the most edges that differ from more; None for no limit; "auto" means max_length // 2.
