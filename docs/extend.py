@@ -1,8 +1,10 @@
 """Train a small Llama on short rows, extend it by every method, with and without training, and compare.
 
-    python docs/extend.py --run runs/extend --train TRAIN.txt --valid VALID.txt
+    python docs/extend.py --run runs/extend --train TRAIN.txt --valid VALID.txt --seeds 1 2 3
 
-A stopped run resumes when the command is given again. The defaults are those of docs/extend.md; full size:
+A stopped study resumes when the command is given again: trainings from their last checkpoint, measurements
+by method. More seeds and other lengths are added to a run directory; what is there is not computed again.
+The defaults are those of docs/extend.md; full size:
     --seeds 1 2 3 --block 256 --length 1024 --hidden 512 --layers 8 --steps 20000 --tune 1000 --trials 20
 """
 
@@ -11,13 +13,16 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib import pyplot
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import floater
@@ -29,15 +34,20 @@ from floater.tasks.causal_lm import CausalLMSettings, Evaluation, long_rows, row
 from floater.tasks.causal_lm.score import by_position, passkeys, token_losses
 from floater.tasks.finetuning.checkpoint import load_tokenizer
 from floater.tasks.language_modeling.data import read_documents
+from floater.tasks.language_modeling.far import doubling
 from floater.tasks.measurement import perplexity
 from floater.training import flush_denormals
+from floater.training.files import save_whole, write_json, write_whole
 
-PLAIN = "none"
 CHARACTERS = 100_000
 """The begin of the validation text, which chooses no model here, that trainings are logged on."""
 
+MAX_TOKENS, DEPTHS, POINTS = 4096, 5, 32
+"""Of measurements: tokens in a batch, depths of a hidden number, points of a line of the figure."""
+
+PLAIN: tuple[str, dict[str, Any]] = ("", {})  # trained: as many more steps on short rows
 UNTRAINED: dict[str, tuple[str, dict[str, Any]]] = {
-    PLAIN: ("", {}),
+    "none": PLAIN,
     "linear": ("linear", {}),
     "ntk": ("ntk", {}),
     "dynamic": ("dynamic", {}),
@@ -48,14 +58,36 @@ UNTRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "log_n": ("log_n", {}),
 }
 TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
-    PLAIN: ("", {}),  # as many more steps on short rows
+    "none": PLAIN,
     "linear": ("linear", {}),
     "ntk": ("ntk", {}),
     "yarn": ("yarn", {}),
     "clex from yarn": ("clex", {}),
     "clex from linear": ("clex", {"start": "linear"}),
 }
+COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#7f3f00")
 TASK = task("causal_lm")
+
+
+@dataclass(frozen=True)
+class Result:
+    """The measurements of one model.
+
+    Args:
+        method: by which it was extended.
+        trained: whether it was trained afterwards.
+        seed: of all trainings.
+        scores: perplexities, by the name of their column.
+        curve: first position, last position and loss in nats, of each range of the long rows.
+        found: of each length, the share of the hidden numbers found at each depth.
+    """
+
+    method: str
+    trained: bool
+    seed: int
+    scores: dict[str, float]
+    curve: list[tuple[int, int, float]]
+    found: dict[str, list[float]]
 
 
 def settings(given: argparse.Namespace, run: Path, path: Path, seed: int, **parts: Any) -> CausalLMSettings:
@@ -71,7 +103,8 @@ def settings(given: argparse.Namespace, run: Path, path: Path, seed: int, **part
         "model": {"path": str(path)},
         "training": {
             "learning_rate": parts.pop("rate"), "warmup_steps": 0.1, "max_tokens": given.batch,
-            "max_steps": steps, "eval_steps": steps, "save_steps": steps, "seed": seed,
+            "max_steps": steps, "eval_steps": steps, "save_steps": steps if steps % 5 else steps // 5,
+            "seed": seed,
         },
         "evaluation": {"rows": given.rows},
         **parts,
@@ -99,72 +132,137 @@ def start(given: argparse.Namespace, folder: Path, seed: int) -> Path:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
-    LlamaForCausalLM(config).save_pretrained(path)
-    tokenizer.save_pretrained(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_whole(path, LlamaForCausalLM(config), tokenizer)
     return path
 
 
-def measure(
-    given: argparse.Namespace, model: PreTrainedModel, tokenizer: Any, texts: Any
-) -> dict[str, float]:
+def measure(given: argparse.Namespace, model: PreTrainedModel, tokenizer: Any, texts: Any) -> dict[str, Any]:
     """Return perplexities of short rows and of long ones by the tokens read before, and of hidden numbers."""
     short = rows_of(tokenizer, texts, given.block)
     step = max(1, len(short) // (given.rows * given.length // given.block))
     chosen = type(short)(short.rows[::step], short.lengths[::step])
+    nats = np.concatenate([*token_losses(model, tokenizer, chosen, MAX_TOKENS)])
+    scores = {"short": perplexity(nats.mean())}
     rows = long_rows(tokenizer, texts, given.length, Evaluation(rows=given.rows))
-    edges = [given.block * 2**i for i in range(10) if given.block * 2**i < given.length]
-    found = {"short": perplexity(np.concatenate([*token_losses(model, tokenizer, chosen, 4096)]).mean())}
-    for low, high, _, loss in by_position([*token_losses(model, tokenizer, rows, 4096)], edges):
-        found[f"{low}-{high}"] = perplexity(loss)
-    if given.trials:
-        found["passkey"] = 100 * mean(passkeys(model, tokenizer, given.length, 5, given.trials, 4096))
-    return found
+    losses = [*token_losses(model, tokenizer, rows, MAX_TOKENS)]
+    edges = doubling(given.block, given.length)
+    scores |= {f"{low}-{high}": perplexity(loss) for low, high, _, loss in by_position(losses, edges)}
+    width = max(1, given.length // POINTS)
+    curve = by_position(losses, range(width, given.length, width))
+    sizes = (given.block, *edges[1:], given.length) if given.trials else ()
+    found = {str(n): passkeys(model, tokenizer, n, DEPTHS, given.trials, MAX_TOKENS) for n in sizes}
+    return {"scores": scores, "curve": [(low, high, loss) for low, high, _, loss in curve], "found": found}
 
 
-def one_seed(given: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
+def one_seed(given: argparse.Namespace, seed: int) -> list[Result]:
     """Train, extend and measure with one seed."""
     folder = Path(given.run) / f"seed{seed}"
     texts = read_documents(given.valid, "file")
     first = settings(given, folder / "base", start(given, folder, seed), seed, steps=given.steps, rate=3e-3)
     base = TASK.train(first)
     tokenizer = load_tokenizer(str(base))
-    found = []
 
-    def entry(method: str, trained: bool, model: Any) -> None:
-        file = folder / f"{method.replace(' ', '_')}_{trained}.json"
+    def result(method: str, run: Path, name: str = "", options: dict[str, Any] | None = None) -> Result:
+        """Load the model of a run, extend it and measure it, unless that was done."""
+        trained = run != base
+        kind = "trained" if trained else "untrained"
+        file = folder / f"{method.replace(' ', '_')}-{kind}-{given.length}.json"
         if not file.is_file():
-            file.write_text(json.dumps(measure(given, model, tokenizer, texts)), encoding="utf-8")
-        found.append({"method": method, "trained": trained, "seed": seed, **json.loads(file.read_text())})
+            model, _, _ = TASK.load(run, "cpu")
+            if name:
+                floater.extend(model, given.length, name, **(options or {}))
+            write_json(file, measure(given, model, tokenizer, texts))
+        return Result(method, trained, seed, **json.loads(file.read_text(encoding="utf-8")))
 
-    for method, (name, options) in UNTRAINED.items():
-        model, _, _ = TASK.load(base, "cpu")
-        if name:
-            floater.extend(model, given.length, name, **options)
-        entry(method, False, model)
+    found = [result(method, base, *how) for method, how in UNTRAINED.items()]
     for method, (name, options) in TRAINED.items():
         extend = {"length": given.length, "method": name, "options": options, "positions": "pose"}
+        run = folder / (f"{method.replace(' ', '_')}-{given.length}" if name else "more")
         parts = {"extend": extend} if name else {}
-        run = folder / method.replace(" ", "_")
         again = settings(given, run, base, seed, steps=given.tune, rate=1e-3, **parts)
-        entry(method, True, TASK.load(TASK.train(again), "cpu")[0])
+        found.append(result(method, TASK.train(again)))
     return found
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the means over seeds, as Markdown, with standard deviations where there are several seeds."""
-    names = [name for name in rows[0] if name not in ("method", "trained", "seed")]
-    lines = [
-        "| method | trained | " + " | ".join(names) + " |",
-        "|---|---|" + "---|" * len(names),
+def by_method(results: Iterable[Result]) -> dict[tuple[str, bool], list[Result]]:
+    """Group results by method and training; the seeds of each remain."""
+    groups: dict[tuple[str, bool], list[Result]] = defaultdict(list)
+    for result in results:
+        groups[result.method, result.trained].append(result)
+    return groups
+
+
+def shown(values: Sequence[float], digits: int) -> str:
+    """Return a mean and, of several seeds, their standard deviation."""
+    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{spread}"
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table as Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def perplexities(results: Sequence[Result]) -> str:
+    """Return the perplexities of all methods as Markdown."""
+    names = list(results[0].scores)
+    rows = [
+        [method, "yes" if trained else "no", *(shown([r.scores[name] for r in group], 2) for name in names)]
+        for (method, trained), group in by_method(results).items()
     ]
-    for method, trained in dict.fromkeys((row["method"], row["trained"]) for row in rows):
-        cells = []
-        for name in names:
-            values = [row[name] for row in rows if (row["method"], row["trained"]) == (method, trained)]
-            spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
-            cells.append(f"{mean(values):.2f}{spread}")
-        lines.append(f"| {method} | {'yes' if trained else 'no'} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return markdown(["method", "trained", *names], rows)
+
+
+def hidden_numbers(results: Sequence[Result]) -> str:
+    """Return the percentages of hidden numbers found, by length and depth, as Markdown."""
+    rows = [
+        [method, "yes" if trained else "no", size]
+        + [shown([100 * r.found[size][place] for r in group], 0) for place in range(DEPTHS)]
+        for (method, trained), group in by_method(results).items()
+        for size in group[0].found
+    ]
+    depths = [f"depth {100 * place // (DEPTHS - 1)} %" for place in range(DEPTHS)]
+    return markdown(["method", "trained", "tokens", *depths], rows)
+
+
+def draw(results: Sequence[Result], block: int, path: Path) -> None:
+    """Draw the loss by position, one line a method, a panel without training and one with it."""
+    pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "extend", "svg.fonttype": "none"})
+    figure, panels = pyplot.subplots(1, 2, figsize=(10, 3.8), sharex=True)
+    for panel, trained in zip(panels, (False, True), strict=True):
+        groups = [(m, g) for (m, kind), g in by_method(results).items() if kind == trained]
+        for (method, group), colour in zip(groups, COLOURS, strict=False):
+            x = [(low + high) / 2 for low, high, _ in group[0].curve]
+            y = np.array([[loss for *_, loss in result.curve] for result in group])
+            panel.plot(x, y.mean(0), color=colour, linewidth=1.2, label=method)
+        panel.axvline(block, color="#999999", linewidth=0.8, linestyle=":")
+        panel.set(title="with training" if trained else "without training", xlabel="tokens read before")
+        panel.set_ylabel("loss, nats a token")
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.legend(frameon=False, fontsize=7.5, ncols=2)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def write(results: Sequence[Result], block: int, folder: Path) -> str:
+    """Write scores.csv, curves.csv, loss.svg and tables.md; return the tables."""
+    with (folder / "scores.csv").open("w", encoding="utf-8", newline="") as file:
+        keys = ["method", "trained", "seed", *results[0].scores]
+        writer = csv.writer(file)
+        writer.writerow(keys)
+        writer.writerows([r.method, r.trained, r.seed, *r.scores.values()] for r in results)
+    with (folder / "curves.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["method", "trained", "seed", "low", "high", "loss"])
+        writer.writerows([r.method, r.trained, r.seed, *point] for r in results for point in r.curve)
+    draw(results, block, folder / "loss.svg")
+    tables = [perplexities(results)] + ([hidden_numbers(results)] if results[0].found else [])
+    text = "\n\n".join(tables) + "\n"
+    write_whole(folder / "tables.md", text)
+    return text
 
 
 def main() -> None:
@@ -179,16 +277,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     given = parser.parse_args()
     show_messages()
-    Path(given.run).mkdir(parents=True, exist_ok=True)
-    begin = Path(given.valid).read_text(encoding="utf-8")[:CHARACTERS]
-    (Path(given.run) / "valid.txt").write_text(begin, encoding="utf-8")
+    run = Path(given.run)
+    folder = run / str(given.length)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (run / "valid.txt").is_file():
+        write_whole(run / "valid.txt", Path(given.valid).read_text(encoding="utf-8")[:CHARACTERS])
+    results: list[Result] = []
     with flush_denormals():
-        rows = [row for seed in given.seeds for row in one_seed(given, seed)]
-    with (Path(given.run) / "scores.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    print(table(rows))
+        for seed in given.seeds:  # the tables of the seeds so far are there while the next one is computed
+            results += one_seed(given, seed)
+            text = write(results, given.block, folder)
+    print(text, end="")
 
 
 if __name__ == "__main__":
