@@ -31,12 +31,12 @@ TYPES = 22
 
 
 class Case:
-    """The shipped model on one clock, and a batch."""
+    """The shipped model with positions of one source, and a batch."""
 
-    def __init__(self, clock: str, types: Tensor, times: Tensor) -> None:
+    def __init__(self, source: str, types: Tensor, times: Tensor) -> None:
         torch.manual_seed(0)
         settings = load(
-            EventsSettings, CONFIG, [f"model.clock={clock}", f"model.max_length={types.shape[1]}"]
+            EventsSettings, CONFIG, [f"model.position_source={source}", f"model.max_length={types.shape[1]}"]
         )
         names = [str(i) for i in range(TYPES)]
         self.model = FloaterForEvents(settings.model.config(types=names, log_gap=[0.0, 1.0])).train()

@@ -175,7 +175,7 @@ TIMES = torch.tensor([[0.0, 0.5, 0.5, 9.25], [2.0, 3.0, 8.0, 8.5]], dtype=torch.
 
 
 def test_events_count_from_the_first_of_each_row_in_gaps():
-    found = Positions.events(TIMES + STAMP, gap=0.25)
+    found = Positions.events(TIMES + STAMP, time_per_position=0.25)
     assert found.query.tolist() == [[0, 2, 2, 37], [0, 4, 24, 26]]
     assert found.key is found.query
     assert found.query.dtype == torch.float64
@@ -186,7 +186,7 @@ def test_events_count_from_the_first_of_each_row_in_gaps():
 @given(st.integers(0, 2**40), st.lists(st.integers(1, 10**6), min_size=1, max_size=20))
 def test_events_a_microsecond_apart_stand_apart(first, steps):
     stamps = first % 2**32 + torch.tensor([0, *steps], dtype=torch.float64).cumsum(0) * 1e-6 * 2
-    assert bool((Positions.events(stamps[None], gap=4.7e5).query.diff() > 0).all())
+    assert bool((Positions.events(stamps[None], time_per_position=4.7e5).query.diff() > 0).all())
 
 
 def test_padding_stands_where_the_last_event_before_it_does():
@@ -216,14 +216,14 @@ def test_events_that_cannot_stand_anywhere(times, message):
 
 
 def test_a_gap_is_a_positive_time():
-    with pytest.raises(ValueError, match=r"gap is 0\.0; it must be a positive time"):
-        Positions.events(TIMES, gap=0.0)
+    with pytest.raises(ValueError, match=r"time_per_position is 0\.0; it must be a positive time"):
+        Positions.events(TIMES, time_per_position=0.0)
 
 
 def test_integer_stamps_of_nanoseconds_are_not_rounded():
     first = 1_700_000_000_000_000_001
     times = torch.tensor([[first, first + 100, first + 200]])
-    assert Positions.events(times, gap=100.0).query.tolist() == [[0.0, 1.0, 2.0]]
+    assert Positions.events(times, time_per_position=100.0).query.tolist() == [[0.0, 1.0, 2.0]]
 
 
 def test_everything_goes_to_a_device_wherever_the_queries_are():

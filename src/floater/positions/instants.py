@@ -34,8 +34,10 @@ def times(cls: type[Positions], times: Tensor, mask: Tensor | None = None) -> Po
     return cls(query=times, key=times, key_valid=None if mask is None else mask.bool())
 
 
-def events(cls: type[Positions], times: Tensor, mask: Tensor | None = None, *, gap: float = 1.0) -> Positions:
-    """Place events at their times: float64, counted from the first of each row in units of a gap.
+def events(
+    cls: type[Positions], times: Tensor, mask: Tensor | None = None, *, time_per_position: float = 1.0
+) -> Positions:
+    """Place events at their times: float64, counted from the first of each row.
 
     A shift of all times of a row changes nothing. Unix stamps that differ by a second stand apart,
     however long after the first event: float32, which rounds stamps to minutes, is refused.
@@ -44,18 +46,19 @@ def events(cls: type[Positions], times: Tensor, mask: Tensor | None = None, *, g
         times: (batch or 1, T) integer or float64; those of a row do not fall, and may repeat.
         mask: (batch or 1, T), non-zero where there is an event; the rest stands where the last event
             before it does.
-        gap: the time from one position to the next, such as the median time between two events.
+        time_per_position: the time from one position to the next, such as the median time between two events.
 
     Returns:
         Positions: query and key (batch or 1, T), float64, from 0.
 
     Raises:
         ValueError: if a time is NaN or infinite or earlier than one before it (with its row and index),
-            times are of lower precision, the gap is not positive, or the shapes do not fit together.
+            times are of lower precision, `time_per_position` is not positive, or shapes do not fit.
 
     Example:
         >>> from floater.positions import Positions
-        >>> Positions.events(torch.tensor([[1325476708, 1325476709, 1325476712]]), gap=2.0).query
+        >>> times = torch.tensor([[1325476708, 1325476709, 1325476712]])
+        >>> Positions.events(times, time_per_position=2.0).query
         tensor([[0.0000, 0.5000, 2.0000]], dtype=torch.float64)
     """
     valid = torch.ones_like(times, dtype=torch.bool) if mask is None else mask.bool()
@@ -63,8 +66,8 @@ def events(cls: type[Positions], times: Tensor, mask: Tensor | None = None, *, g
         raise ValueError(
             f"times are {tuple(times.shape)}, the mask {tuple(valid.shape)}; they must be (batch, length)"
         )
-    if not 0 < gap < float("inf"):
-        raise ValueError(f"gap is {gap}; it must be a positive time")
+    if not 0 < time_per_position < float("inf"):
+        raise ValueError(f"time_per_position is {time_per_position}; it must be a positive time")
     if times.is_floating_point() and times.dtype != torch.float64:
         raise ValueError(f"times are {times.dtype}, which rounds them; give float64 or integers")
     if bool((valid & ~times.isfinite()).any()):
@@ -83,5 +86,5 @@ def events(cls: type[Positions], times: Tensor, mask: Tensor | None = None, *, g
             f"row {row}: time {index} ({times[row, index].item():.17g}) is earlier than one before it; "
             "times of a row must not fall"
         )
-    at = reached / gap
+    at = reached / time_per_position
     return cls(query=at, key=at, key_valid=None if mask is None else valid)

@@ -60,18 +60,18 @@ class Model(settings.Model):
     """The two Transformers and the position model of the sentence level.
 
     Attributes:
-        clock: how the positions of sentences advance: by the "length" of the sentence before, in mean lengths
-            of the training set, or by one ("index").
+        position_source: how positions of sentences advance: by the "length" of the sentence before, in mean
+            lengths of the training set, or by one ("index").
         word_layers: blocks of the word level.
         word_position: name of its position model.
         word_position_options: its options.
-        max_length: mean sentences in a training document: the span of a starting flow; or, on the clock
+        max_length: mean sentences in a training document: the span of a starting flow; or, with
             "index", the size of a table of positions.
     """
 
     preset: str = "tiny"
     max_length: int = 128
-    clock: Literal["length", "index"] = "length"
+    position_source: Literal["length", "index"] = "length"
     word_layers: int = 1
     word_position: str = "sinusoidal"
     word_position_options: dict[str, Any] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Model(settings.Model):
 
     def config(self, vocab_size: int, **found: Any) -> DocumentsConfig:
         """Return the Hugging Face configuration with what the training set says; see `DocumentsConfig`."""
-        own = ("clock", "word_layers", "word_position", "word_position_options")
+        own = ("position_source", "word_layers", "word_position", "word_position_options")
         return DocumentsConfig.preset(
             self.preset, **self.fields(vocab_size), **{name: getattr(self, name) for name in own}, **found
         )

@@ -18,7 +18,7 @@ from floater.transformer.base import FloaterPreTrainedModel, bidirectional, chan
 from floater.transformer.outputs import SequenceClassifier, with_auxiliary
 from floater.transformer.stacks import Encoder
 
-CLOCKS = ("length", "index")
+POSITION_SOURCES = ("length", "index")
 GROUPS = 4
 """Sentences of a batch are encoded in so many groups by their length, so that little is padding."""
 
@@ -28,8 +28,8 @@ class DocumentsConfig(FloaterConfig):
     """Configuration of a hierarchical Transformer: that of the sentence level, and what differs below.
 
     Args:
-        clock: how the positions of sentences advance: by the "length" of the sentence before, or by one
-            ("index").
+        position_source: how positions of sentences advance: by the "length" of the sentence before, or
+            by one ("index").
         sentence_length: words by which "length" advances by one position.
         word_layers: blocks of the word level.
         word_position: name of its position model.
@@ -37,16 +37,16 @@ class DocumentsConfig(FloaterConfig):
         word_length: training length of the word level.
 
     Raises:
-        ValueError: if the clock is not valid, or the sentence length not positive.
+        ValueError: if the position source is not valid, or the sentence length not positive.
 
     Example:
-        >>> DocumentsConfig(sentence_length=22.5).clock
+        >>> DocumentsConfig(sentence_length=22.5).position_source
         'length'
     """
 
     model_type = "floater_documents"
 
-    clock: str = "length"
+    position_source: str = "length"
     sentence_length: float | int = 1.0
     word_layers: int = 1
     word_position: str = "sinusoidal"
@@ -54,8 +54,10 @@ class DocumentsConfig(FloaterConfig):
     word_length: int = 64
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if self.clock not in CLOCKS:
-            raise ValueError(f"clock is {self.clock!r}; valid: {', '.join(CLOCKS)}")
+        if self.position_source not in POSITION_SOURCES:
+            raise ValueError(
+                f"position_source is {self.position_source!r}; valid: {', '.join(POSITION_SOURCES)}"
+            )
         if not 0 < self.sentence_length < math.inf:
             raise ValueError(f"sentence_length is {self.sentence_length}; it must be a positive number")
         super().__post_init__(**kwargs)
@@ -153,7 +155,7 @@ class FloaterForDocuments(FloaterPreTrainedModel):
         """
         mask, rows = sentences >= 0, sentences.clamp(min=0)
         lengths = words.ne(self.config.pad_token_id or 0).sum(1)[rows]
-        unit = self.config.sentence_length if self.config.clock == "length" else None
+        unit = self.config.sentence_length if self.config.position_source == "length" else None
         costs: list[Tensor] = []
         x = self.sentence_vectors(words, costs)[rows]
         hidden = self.encoder(x, replace(stand(lengths, mask, unit), key_valid=mask), costs=costs)

@@ -20,7 +20,7 @@ from floater.transformer.base import FloaterPreTrainedModel, embed
 from floater.transformer.stacks import Encoder
 from floater.transformer.time_distributions import NARROWEST, Gaps, LogNormalMixture, PiecewiseHazard
 
-CLOCKS = ("time", "index")
+POSITION_SOURCES = ("time", "index")
 GOALS = ("next", "interpolate", "forecast")
 HEADS = ("lognormal", "hazard")
 
@@ -31,16 +31,16 @@ class EventsConfig(FloaterConfig):
 
     Args:
         goal: "next" (which event comes next, and when), "interpolate" or "forecast" (values).
-        clock: what positions are: "time", or "index" in the sequence.
+        position_source: what positions are: "time", or "index" in the sequence.
         gap_feature: whether the time since the last event is part of an event's embedding.
         head: of the time to the next event: "lognormal" or "hazard".
         components: of the mixture, or intervals of the hazard.
         types: names of the types of events.
         features: names of the values.
         unit: how much of the data's time one unit of time is.
-        gap: units of time from one position to the next.
-        resolution: in units; a shorter gap counts as this long.
-        log_gap: mean and standard deviation of the logarithm of the training gaps.
+        time_per_position: units of time from one position to the next.
+        resolution: in units; a shorter time between events counts as this long.
+        log_gap: mean and standard deviation of the logarithm of the times between training events.
         edges: of the hazard's intervals, in units.
         means: of the values.
         scales: standard deviations of the values.
@@ -49,7 +49,7 @@ class EventsConfig(FloaterConfig):
         ValueError: if a choice is not valid.
 
     Example:
-        >>> EventsConfig.preset("tiny", types=["badge"], gap=5.4).model_type
+        >>> EventsConfig.preset("tiny", types=["badge"], time_per_position=5.4).model_type
         'floater_events'
     """
 
@@ -61,14 +61,14 @@ class EventsConfig(FloaterConfig):
     eos_token_id: int | list[int] | None = None
     decoder_start_token_id: int | None = None
     goal: str = "next"
-    clock: str = "time"
+    position_source: str = "time"
     gap_feature: bool = False
     head: str = "lognormal"
     components: int = 16
     types: list[str] | None = None
     features: list[str] | None = None
     unit: float | int = 1.0
-    gap: float | int = 1.0
+    time_per_position: float | int = 1.0
     resolution: float | int = 0.0
     log_gap: list[float] | None = None
     edges: list[float] | None = None
@@ -76,7 +76,7 @@ class EventsConfig(FloaterConfig):
     scales: list[float] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        for name, valid in (("goal", GOALS), ("clock", CLOCKS), ("head", HEADS)):
+        for name, valid in (("goal", GOALS), ("position_source", POSITION_SOURCES), ("head", HEADS)):
             if getattr(self, name) not in valid:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; valid: {', '.join(valid)}")
         super().__post_init__(**kwargs)
@@ -107,10 +107,10 @@ class EventsOutput(ModelOutput):
 
 
 def stand(config: EventsConfig, times: Tensor, mask: Tensor) -> Positions:
-    """Return the positions of events on the clock that the configuration names.
+    """Return the positions of events, from the source that the configuration names.
 
     Args:
-        config: its `clock`, `unit` and `gap`.
+        config: its `position_source`, `unit` and `time_per_position`.
         times: (batch, T) as in the data, integer or float64.
         mask: (batch, T) bool.
 
@@ -118,11 +118,12 @@ def stand(config: EventsConfig, times: Tensor, mask: Tensor) -> Positions:
         ValueError: as of `Positions.events`.
 
     Example:
-        >>> stand(EventsConfig(clock="index"), torch.tensor([[3, 9]]), torch.ones(1, 2).bool()).query
+        >>> config = EventsConfig(position_source="index")
+        >>> stand(config, torch.tensor([[3, 9]]), torch.ones(1, 2).bool()).query
         tensor([[0, 1]])
     """
-    real = Positions.events(times, mask, gap=config.gap * config.unit)
-    return real if config.clock == "time" else Positions.from_mask(mask)
+    real = Positions.events(times, mask, time_per_position=config.time_per_position * config.unit)
+    return real if config.position_source == "time" else Positions.from_mask(mask)
 
 
 class FloaterForEvents(FloaterPreTrainedModel):
@@ -219,8 +220,8 @@ class FloaterForSeries(FloaterPreTrainedModel):
 
     Every event is a query at its own time; only events with a value that is shown are keys. So what is said
     of one time does not depend on which other times are asked for, unless one is before the first event,
-    from which all are measured; nor on the order of the events. Both hold for the clock "time": with "index"
-    the place of an event among all others is its position.
+    from which all are measured; nor on the order of the events. Both hold for the position
+    source "time": with "index" the place of an event among all others is its position.
 
     Args:
         config: with the features.
@@ -257,7 +258,7 @@ class FloaterForSeries(FloaterPreTrainedModel):
 
         Args:
             values: (batch, T, features); what is not shown is not read.
-            times: (batch, T), integer or float64, as in the data; in any order on the clock "time".
+            times: (batch, T), integer or float64, as in the data; in any order where these are positions.
             shown: (batch, T, features), non-zero where a value may be read.
             mask: (batch, T), non-zero where there is an event.
             asked: (batch, T, features), non-zero where a value is scored.
@@ -297,12 +298,12 @@ def stand_anyhow(config: EventsConfig, times: Tensor, mask: Tensor) -> Positions
         >>> stand_anyhow(EventsConfig(), torch.tensor([[7.0, 5.0, 6.5]]).double(), every).query
         tensor([[2.0000, 0.0000, 1.5000]], dtype=torch.float64)
     """
-    if config.clock == "index":
+    if config.position_source == "index":
         return Positions.from_mask(mask)
     late = times.to(torch.float64).masked_fill(~mask, torch.inf)
     order = late.argsort(dim=1, stable=True)
-    gap = config.gap * config.unit
-    placed = Positions.events(times.gather(1, order), mask.gather(1, order), gap=gap)
+    step = config.time_per_position * config.unit
+    placed = Positions.events(times.gather(1, order), mask.gather(1, order), time_per_position=step)
     at = torch.empty_like(placed.query).scatter_(1, order, placed.query)
     return Positions(at, at, mask)
 

@@ -56,10 +56,10 @@ def test_a_sentence_stands_as_far_after_the_one_before_as_that_one_is_long() -> 
     assert torch.equal(whole, stand(equal, torch.ones(2, 3), None).query.double().expand(2, 3))
 
 
-@pytest.mark.parametrize("clock", ["length", "index"])
+@pytest.mark.parametrize("position_source", ["length", "index"])
 @torch.no_grad()
-def test_documents_are_read_alone_and_padding_changes_nothing(clock: str) -> None:
-    made = model(clock=clock, sentence_length=2.5)
+def test_documents_are_read_alone_and_padding_changes_nothing(position_source: str) -> None:
+    made = model(position_source=position_source, sentence_length=2.5)
     together = made(BATCH["words"], BATCH["sentences"]).logits
     alone = [
         made(BATCH["words"][:3, :4], torch.tensor([[0, 1, 2]])).logits,
@@ -80,8 +80,8 @@ def test_a_sentence_vector_is_the_mean_over_its_words_encoded_alone() -> None:
 @torch.no_grad()
 def test_lengths_matter_to_the_clock_of_lengths_only() -> None:
     """The same sentence vectors, but the first sentence one word longer: only positions can tell."""
-    for clock, same in (("length", False), ("index", True)):
-        made = model(clock=clock)
+    for position_source, same in (("length", False), ("index", True)):
+        made = model(position_source=position_source)
         made.words.forward = lambda x, positions, costs: torch.ones_like(x)  # type: ignore[method-assign]
         made.encoder.norm = torch.nn.Identity()
         short, long = ([[5] * n, [6], [7, 8]] for n in (2, 5))
@@ -113,7 +113,7 @@ def test_halting_costs_the_mean_over_all_words_and_over_all_sentences(weight: fl
 
 
 def test_every_parameter_learns() -> None:
-    made = model(clock="length", position="floater")
+    made = model(position_source="length", position="floater")
     made(**BATCH).loss.backward()
     for name, parameter in made.named_parameters():
         assert parameter.grad is not None, name
@@ -264,7 +264,10 @@ def test_what_a_person_gets_wrong_is_one_line(folder: Path, capsys: pytest.Captu
         (["data.valid_share=0.0001"], "none of the 60 documents is for 'valid', with data.valid_share"),
         (["training.max_tokens=9"], "more than training.max_tokens, 9; raise that"),
         (["model.position=learned"], "a training document: learned positions count tokens; real times need"),
-        (["model.position=learned", "model.clock=index", "model.max_length=3"], "learned positions end at 2"),
+        (
+            ["model.position=learned", "model.position_source=index", "model.max_length=3"],
+            "learned positions end at 2",
+        ),
     ):
         assert main(["train", config, *changes]) == 2
         assert message in capsys.readouterr().err.splitlines()[-1]
@@ -296,7 +299,7 @@ def test_what_a_person_gets_wrong_is_one_line(folder: Path, capsys: pytest.Captu
     ("changes", "message"),
     [
         ({"position": "tree"}, "a toy document: Tree reads a tree"),
-        ({"position": "ldpe", "clock": "index"}, "a toy document: no target_length"),
+        ({"position": "ldpe", "position_source": "index"}, "a toy document: no target_length"),
         ({"position": "learned"}, "a toy document: learned positions count tokens"),
         ({"word_position": "tree"}, "a toy document: Tree reads a tree"),
     ],
@@ -309,9 +312,9 @@ def test_what_can_serve_no_document_is_refused_before_data_are_read(
         check(load(DocumentsSettings, write_config(tmp_path, model=changes)))
 
 
-@pytest.mark.parametrize("clock", ["index", "length"])
-def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, clock: str) -> None:
-    made = load(DocumentsSettings, write_config(tmp_path, model={"clock": clock}))
+@pytest.mark.parametrize("position_source", ["index", "length"])
+def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, position_source: str) -> None:
+    made = load(DocumentsSettings, write_config(tmp_path, model={"position_source": position_source}))
     before = torch.get_rng_state()
     check(made)
     assert torch.equal(torch.get_rng_state(), before)

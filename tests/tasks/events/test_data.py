@@ -140,14 +140,14 @@ def test_what_is_hidden_is_asked_and_never_shown():
     config = EventsConfig(goal="forecast", features=["x", "y"])
     pieces = Pieces([sequence], config, size=50, origin="here")
     for goal in ("interpolate", "forecast"):
-        batch = values_batch([pieces[0]], goal=goal, hidden=0.3, seed=(1,))
+        batch = values_batch([pieces[0]], goal=goal, mask_ratio=0.3, seed=(1,))
         both = batch["shown"] & batch["asked"]
         assert not both.any()
         assert ((batch["shown"] | batch["asked"])[0].numpy() == sequence.observed).all()
         hidden = (~batch["shown"] & (batch["asked"] | ~batch["asked"]))[0].numpy().all(1)
         assert hidden.sum() == 3
         assert (hidden[-3:].all()) == (goal == "forecast")
-        again = values_batch([pieces[0]], goal=goal, hidden=0.3, seed=(1,))
+        again = values_batch([pieces[0]], goal=goal, mask_ratio=0.3, seed=(1,))
         assert bool((again["shown"] == batch["shown"]).all())
 
 

@@ -19,7 +19,7 @@ def build(kind, **given):
 
 
 def events(**given):
-    return build(FloaterForEvents, types=["a", "b", "c"], log_gap=[0.5, 1.0], gap=1.5, **given)
+    return build(FloaterForEvents, types=["a", "b", "c"], log_gap=[0.5, 1.0], time_per_position=1.5, **given)
 
 
 def series(**given):
@@ -32,7 +32,7 @@ OPTIONS = [
     {"position": "floater"},
     {"position": "floater", "position_options": {"time_scale": "learned"}},
     {"position": "rotary"},
-    {"position": "sinusoidal", "clock": "index"},
+    {"position": "sinusoidal", "position_source": "index"},
     {"position": "none", "gap_feature": True},
     {"position": "floater", "head": "hazard", "edges": [0.0, 1.0, 4.0]},
 ]
@@ -178,5 +178,5 @@ def test_models_survive_saving(tmp_path):
 
 
 def test_wrong_choices_are_refused():
-    with pytest.raises(ValueError, match="clock is 'tim'; valid: time, index"):
-        EventsConfig(clock="tim")
+    with pytest.raises(ValueError, match="position_source is 'tim'; valid: time, index"):
+        EventsConfig(position_source="tim")

@@ -45,7 +45,7 @@ def test_equal_values_have_no_spread_of_rounding(tmp_path: Path) -> None:
 
 def test_times_tell_what_indices_do_not(trained: Path, folder: Path) -> None:
     """The next type follows from the time that has passed: a model that reads times can know it."""
-    index = train(settings(folder, "index", model={"clock": "index"}, training=LONG))
+    index = train(settings(folder, "index", model={"position_source": "index"}, training=LONG))
     assert result(trained)["accuracy"] > 80
     assert result(index)["accuracy"] < 70
 
@@ -116,7 +116,11 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     [
         ({"position": "tree"}, PositionError, "toy sequence 'xyx': Tree reads a tree"),
         ({"position": "learned"}, PositionError, "toy sequence 'xyx': learned positions count tokens"),
-        ({"position": "ldpe", "clock": "index"}, PositionError, "toy sequence 'xyx': no target_length"),
+        (
+            {"position": "ldpe", "position_source": "index"},
+            PositionError,
+            "toy sequence 'xyx': no target_length",
+        ),
         ({"position": "cape"}, DataError, "'cape' shows events what comes after them"),
         ({"position": "shaw", "goal": "forecast"}, PositionError, "toy sequence 'xyx': 'shaw' counts tokens"),
     ],
@@ -129,7 +133,9 @@ def test_what_can_serve_no_sequence_is_refused_before_data_are_read(
         check(settings(tmp_path, model=model, data=VALUES if "goal" in model else {}))
 
 
-@pytest.mark.parametrize("data", [{}, {"gap": 1e-6}, {"unit": 86400.0, "resolution": 2.0}, VALUES])
+@pytest.mark.parametrize(
+    "data", [{}, {"time_per_position": 1e-6}, {"unit": 86400.0, "resolution": 2.0}, VALUES]
+)
 def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, data: dict[str, Any]) -> None:
     made = settings(tmp_path, data=data, model={"goal": "interpolate"} if data is VALUES else {})
     before = torch.get_rng_state()
@@ -145,10 +151,13 @@ def test_a_batch_without_a_value_to_tell_costs_nothing(items: torch.Tensor | Non
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"model": {"clock": "sun"}}, "'model.clock' must be one of 'time', 'index', not 'sun'"),
+        (
+            {"model": {"position_source": "sun"}},
+            "'model.position_source' must be one of 'time', 'index', not 'sun'",
+        ),
         ({"model": {"goal": "forecast"}}, "model.goal is 'forecast', which goes with data.columns.values"),
         ({"data": VALUES}, "model.goal is 'next', which goes with data.columns.type"),
-        ({"data": {"gap": 0.0}}, "gap is 0.0; it must be positive"),
+        ({"data": {"time_per_position": 0.0}}, "time_per_position is 0.0; it must be positive"),
         ({"data": {"valid_share": 0.6, "test_share": 0.4}}, "leave nothing for training"),
         ({"data": {"valid_share": 0.0}}, "one of them must say what validates"),
         ({"data": VALUES, "model": {"goal": "forecast", "gap_feature": True}}, "goes with the goal 'next'"),
@@ -192,7 +201,9 @@ def test_what_a_person_gets_wrong_is_one_line_and_nothing_is_written(
     assert "more than training.max_tokens, 9" in said("train", config, "training.max_tokens=9")
     learned = said("train", config, "model.position=learned")
     assert re.match(r"training sequence 'u\d+': learned positions count tokens; real times need", learned)
-    table = said("train", config, "model.position=learned", "model.clock=index", "model.max_length=9")
+    table = said(
+        "train", config, "model.position=learned", "model.position_source=index", "model.max_length=9"
+    )
     assert re.match(r"training sequence 'u\d+': learned positions end at 8", table)
     ties = write_csv(folder / "ties.csv", [("a", 1.0, "x"), ("a", 1.0, "y"), ("b", 0.0, "x")], "type")
     assert "sequence 'a': events 0 and 1 are at one time" in said("train", config, f"data.train={ties}")
@@ -220,7 +231,7 @@ def test_a_span_that_the_flow_cannot_cover_ends_with_the_scale_to_try(
 def test_a_span_far_beyond_the_starting_one_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = write_config(folder, "said", training={"max_steps": 1, "save_steps": 1, "average_last": 1})
     assert main(["train", str(config), "model.max_length=2"]) == 0
-    assert "gaps, model.max_length 2: a flow starts of order one" in capsys.readouterr().err
+    assert "positions, model.max_length 2: a flow starts of order one" in capsys.readouterr().err
 
 
 def test_waves_are_observed_nine_times_in_ten() -> None:
@@ -264,5 +275,5 @@ def test_gaps_that_are_equal_in_float32_make_no_edges(folder: Path) -> None:
 
 def test_a_position_model_that_shows_later_events_is_refused(folder: Path) -> None:
     with pytest.raises(DataError, match="'cape' shows events what comes after them"):
-        train(settings(folder, "leak", model={"position": "cape", "clock": "time"}))
+        train(settings(folder, "leak", model={"position": "cape", "position_source": "time"}))
     assert not (folder / "leak").exists()

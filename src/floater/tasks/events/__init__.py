@@ -58,7 +58,7 @@ class Events(Task):
         data, count = settings.data, 3
         values = np.arange(count * len(data.columns.values), dtype=float).reshape(count, -1)
         types = ("x", "y", "x") if settings.model.goal == "next" else ()
-        times = np.arange(count) * data.unit * (data.gap or 1.0)
+        times = np.arange(count) * data.unit * (data.time_per_position or 1.0)
         return [EventSequence("xyx", times, types, values, np.ones_like(values, dtype=bool))]
 
     def make_processor(self, settings: EventsSettings, train: Sequence[EventSequence]) -> EventsConfig:
@@ -84,7 +84,7 @@ class Events(Task):
     def collate(self, settings: Any, processor: Any, model: Any, seed: Sequence[int] = (0,)) -> Collate:
         if settings.model.goal == "next":
             return next_batch
-        mask = {"goal": settings.model.goal, "hidden": settings.data.hidden}
+        mask = {"goal": settings.model.goal, "mask_ratio": settings.data.mask_ratio}
         return functools.partial(values_batch, seed=seed, **mask)
 
     def loss(self, prepared: Prepared) -> Any:
@@ -115,16 +115,18 @@ class Events(Task):
 
     def summary(self, prepared: Prepared) -> str:
         config, pieces = prepared.processor, prepared.train
-        span = max(float(np.ptp(piece.times)) for piece in pieces.pieces) / (config.unit * config.gap)
+        span = max(float(np.ptp(piece.times)) for piece in pieces.pieces) / (
+            config.unit * config.time_per_position
+        )
         said = (
             f"{sum(pieces.lengths):,} training events in {len(pieces):,} pieces, "
-            f"{sum(prepared.valid.lengths):,} validation events; a gap is {config.gap:.6g} units, the "
-            f"longest span {span:.6g} gaps"
+            f"{sum(prepared.valid.lengths):,} validation events; a position is "
+            f"{config.time_per_position:.6g} units, the longest span {span:.6g} positions"
         )
-        if config.clock == "time" and span > 4 * config.training_length:
+        if config.position_source == "time" and span > 4 * config.training_length:
             said += (
-                f"\nthe longest span is {span:.6g} gaps, model.max_length {config.training_length}: a flow "
-                "starts of order one over max_length only; raise it, or data.gap"
+                f"\nthe longest span is {span:.6g} positions, model.max_length {config.training_length}: "
+                "a flow starts of order one over max_length only; raise it, or data.time_per_position"
             )
         return said
 
@@ -181,7 +183,7 @@ def part_of(sequences: Sequence[EventSequence], part: str, data: Data) -> list[E
 
 
 def check_ties(sequences: Sequence[EventSequence], data: Data, origin: str) -> None:
-    """Refuse events at one time where gaps have a density and no resolution.
+    """Refuse events at one time where times between events have a density and no resolution.
 
     Raises:
         DataError: it names the sequence and the events.
@@ -193,7 +195,7 @@ def check_ties(sequences: Sequence[EventSequence], data: Data, origin: str) -> N
         if len(same):
             raise DataError(
                 f"{origin}, sequence '{sequence.id}': events {same[0]} and {same[0] + 1} are at one time, "
-                "which has no density; set data.resolution, the shortest gap that the times can tell"
+                "which has no density; set data.resolution, the shortest time that the data resolve"
             )
 
 
@@ -201,7 +203,7 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
     """Return the configuration of a model: types or features of training sequences, and what is typical.
 
     Raises:
-        DataError: if the sequences do not tell a median gap, or a feature was never observed.
+        DataError: if the sequences have no median time between events, or a feature was never observed.
     """
     data, model = settings.data, settings.model
     between = gaps(sequences, data.unit)
@@ -210,8 +212,8 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
     positive = between[between > 0]
     if not len(positive):
         raise DataError(f"{data.train}: no sequence has two events at different times")
-    gap = float(np.median(positive)) if data.gap is None else data.gap
-    found: dict[str, Any] = {"unit": data.unit, "gap": gap, "resolution": data.resolution}
+    step = float(np.median(positive)) if data.time_per_position is None else data.time_per_position
+    found: dict[str, Any] = {"unit": data.unit, "time_per_position": step, "resolution": data.resolution}
     if model.goal == "next":
         found["types"] = sorted({name for sequence in sequences for name in sequence.types})
         found["log_gap"] = list(typical(positive, data.resolution))
@@ -293,7 +295,7 @@ def _check_causal(model: FloaterForEvents, batch: dict[str, Tensor]) -> None:
     """Refuse a model that sees what it predicts: a later event, or padding, changes what it says before."""
     last, padded = {name: part.clone() for name, part in batch.items()}, {}
     last["types"][:, -1] = (last["types"][:, -1] + 1) % len(model.config.types or ())
-    last["times"][:, -1] += round(100 * model.config.gap * model.config.unit) + 1
+    last["times"][:, -1] += round(100 * model.config.time_per_position * model.config.unit) + 1
     for name, part in batch.items():
         empty = part[:, -1:] if name == "times" else torch.zeros_like(part[:, :1])
         padded[name] = torch.cat((part, empty), 1)

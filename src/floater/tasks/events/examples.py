@@ -1,4 +1,4 @@
-"""From sequences of events to batches: pieces, what is hidden of their values, padding."""
+"""From sequences of events to batches: pieces, masked values, padding."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ def next_batch(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
 
 
 def values_batch(
-    examples: Sequence[dict[str, Any]], *, goal: str, hidden: float, seed: Sequence[int]
+    examples: Sequence[dict[str, Any]], *, goal: str, mask_ratio: float, seed: Sequence[int]
 ) -> dict[str, Tensor]:
     """A batch padded on the right: `values`, `times`, `mask`, what is `shown` and what is `asked`.
 
     Args:
         examples: of `Pieces`.
         goal: "interpolate" hides any events of a piece, "forecast" the last ones.
-        hidden: share of the events that are hidden, at least one and not all.
+        mask_ratio: share of the events that are hidden, at least one and not all.
         seed: of the choice, with a piece's index.
 
     Returns:
@@ -102,7 +102,7 @@ def values_batch(
     rows: dict[str, list[Tensor]] = {name: [] for name in ("values", "times", "mask", "shown", "asked")}
     for row in examples:
         piece, count = row["piece"], len(row["piece"])
-        many = min(max(1, round(hidden * count)), max(count - 1, 1))
+        many = min(max(1, round(mask_ratio * count)), max(count - 1, 1))
         order = np.random.default_rng([*seed, row["index"]]).permutation(count)
         chosen = np.zeros(count, dtype=bool)
         chosen[order[:many] if goal == "interpolate" else slice(count - many, None)] = True

@@ -27,11 +27,10 @@ class Data:
         split_seed: another one draws other parts.
         max_events: longer sequences are cut into pieces of so many predicted events, each measured from its
             first one; a piece of one event, from which nothing can be told, is left out.
-        unit: how much of the data's time one unit is, in which gaps and errors are told (86400 for days of
-            seconds).
-        gap: units from one position to the next; null is the median gap of the training events.
-        resolution: units; a shorter gap counts as this long. Needed where events share a time.
-        hidden: share of a piece's events whose values are to be told: any ("interpolate") or the last ones
+        unit: how much of the data's time one unit of reported times and errors is (86400: days of seconds).
+        time_per_position: units from one position to the next; null is the median time between events.
+        resolution: units; a shorter time between events counts as this; needed where events coincide.
+        mask_ratio: share of a piece's events whose values are predicted: any ("interpolate") or the last ones
             ("forecast").
     """
 
@@ -43,21 +42,21 @@ class Data:
     split_seed: int = 0
     max_events: int = 256
     unit: float = 1.0
-    gap: float | None = None
+    time_per_position: float | None = None
     resolution: float = 0.0
-    hidden: float = 0.3
+    mask_ratio: float = 0.3
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("resolution", "split_seed", "valid_share", "test_share"), 0)
-        check_numbers(self, positive=("unit", "gap", "max_events"), **least)
+        check_numbers(self, positive=("unit", "time_per_position", "max_events"), **least)
         if not self.valid_share + self.test_share < 1:
             raise ValueError(
                 f"valid_share {self.valid_share} and test_share {self.test_share} leave nothing for training"
             )
         if not self.valid and not self.valid_share:
             raise ValueError("valid is null and valid_share 0; one of them must say what validates")
-        if not 0 < self.hidden < 1:
-            raise ValueError(f"hidden is {self.hidden}; it must be above 0 and below 1")
+        if not 0 < self.mask_ratio < 1:
+            raise ValueError(f"mask_ratio is {self.mask_ratio}; it must be above 0 and below 1")
 
 
 @dataclass(frozen=True)
@@ -66,18 +65,18 @@ class Model(settings.Model):
 
     Attributes:
         goal: "next" (which event comes next, and when), "interpolate" or "forecast" (values).
-        clock: what positions are: the "time" of events in gaps, or their "index".
+        position_source: what positions are: the "time" of events, or their "index".
         gap_feature: whether the time since the last event is part of an event's embedding ("next").
         head: of the time to the next event: "lognormal" (a mixture) or "hazard" (constant in intervals).
         components: of the mixture, or intervals of the hazard.
-        max_length: gaps that the training sequences span: the span of a starting flow; or, on the clock
+        max_length: positions that the training sequences span: the span of a starting flow; or, with
             "index", the size of a table of positions.
     """
 
     preset: str = "tiny"
     max_length: int = 256
     goal: Literal["next", "interpolate", "forecast"] = "next"
-    clock: Literal["time", "index"] = "time"
+    position_source: Literal["time", "index"] = "time"
     gap_feature: bool = False
     head: Literal["lognormal", "hazard"] = "lognormal"
     components: int = 16
@@ -90,7 +89,7 @@ class Model(settings.Model):
 
     def config(self, vocab_size: int = 1, **found: Any) -> EventsConfig:
         """The Hugging Face configuration with what the training set says; see `EventsConfig`."""
-        own = ("goal", "clock", "gap_feature", "head", "components")
+        own = ("goal", "position_source", "gap_feature", "head", "components")
         return EventsConfig.preset(
             self.preset, **self.fields(vocab_size), **{name: getattr(self, name) for name in own}, **found
         )
