@@ -17,8 +17,8 @@ from floater.tasks import Model, RunSettings, Splits, Task, register
 from floater.tasks.bpe import train_bpe
 from floater.tasks.corpora import cldr
 from floater.tasks.corpora.text import read_lines
+from floater.tasks.examples import Encoded, in_batches
 from floater.tasks.measurement import Measurement
-from floater.tasks.task import Encoded, in_batches
 from floater.training.run import evaluating
 from floater.transformer import FloaterForSequenceClassification
 

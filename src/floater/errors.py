@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import pathlib
+from collections.abc import Iterable
 
 Path = str | os.PathLike[str]
 
@@ -14,7 +15,7 @@ class DataError(ValueError):
 
 
 def no_directory(path: Path) -> DataError:
-    """The refusal of a path that leads to no directory, with the nearest one beside it that is there.
+    """Return the refusal of a path that leads to no directory, with the nearest one beside it that is there.
 
     Example:
         >>> no_directory("/no/such/place")
@@ -27,8 +28,20 @@ def no_directory(path: Path) -> DataError:
     return DataError(f"{path}: there is no such directory{hint}")
 
 
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Return a hint for an unknown name: the nearest one that is known, in any case, or all of them.
+
+    Example:
+        >>> nearest("cola", ["CoLA", "RTE"]), nearest("x", ["CoLA", "RTE"])
+        ("did you mean 'CoLA'?", 'there are: CoLA, RTE')
+    """
+    lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(str(name).lower(), lower, n=1)
+    return f"did you mean '{lower[near[0]]}'?" if near else f"there are: {', '.join(lower.values())}"
+
+
 def first_line(error: Exception) -> str:
-    """The first line of what an exception says, or its name.
+    """Return the first line of an exception's message, or its name.
 
     Example:
         >>> first_line(ValueError("\\nwrong\\nin many ways")), first_line(KeyError())

@@ -12,7 +12,8 @@ from sacrebleu.significance import PairedTest
 from scipy.stats import norm, ttest_ind
 
 from floater.study.significance import Difference, holm, paired_p, resampled, welch_p
-from floater.tasks.measurement import METRICS, text_statistics
+from floater.tasks import scores
+from floater.tasks.measurement import METRICS
 
 WORDS = ["ein", "Mann", "mit", "rotem", "Hut", "steht", "auf", "einer", "Straße", "."]
 
@@ -40,7 +41,7 @@ def test_with_one_seed_the_samples_are_sacrebleus(
     _, found = PairedTest(named, {name: metric()}, [references], test_type="bs", n_samples=300)()
     wanted = found[metric().corpus_score(systems[0], [references]).name][1].p_value
 
-    statistics = [text_statistics(system, references)[name] for system in systems]
+    statistics = [scores.score(system, references).statistics[name] for system in systems]
     score = METRICS[name].score
     theirs, ours = (resampled(score, [part], 300) for part in statistics)
     difference = score(statistics[1].sum(0)) - score(statistics[0].sum(0))

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from floater.tasks.measurement import METRICS, Measurement, positions, text_statistics
+from floater.tasks.measurement import METRICS, Measurement, positions
+from floater.tasks.scores import score
 
 LINES = st.lists(st.sampled_from(["ein Hut", "ein roter Hut .", "der Mann", "auf dem", "", "x"]), min_size=1)
 
@@ -18,7 +19,7 @@ LINES = st.lists(st.sampled_from(["ein Hut", "ein roter Hut .", "der Mann", "auf
 @examples(max_examples=40, deadline=None)
 def test_summed_statistics_give_sacrebleus_scores(hypotheses: list[str], random: object) -> None:
     references = hypotheses[1:] + hypotheses[:1]
-    found = text_statistics(hypotheses, references)
+    found = score(hypotheses, references).statistics
     bleu = sacrebleu.corpus_bleu(hypotheses, [references]).score
     chrf = sacrebleu.corpus_chrf(hypotheses, [references]).score
     assert METRICS["bleu"].score(found["bleu"].sum(0)) == pytest.approx(bleu)
@@ -26,8 +27,7 @@ def test_summed_statistics_give_sacrebleus_scores(hypotheses: list[str], random:
 
 
 def test_the_length_ratio_is_of_the_tokens_that_bleu_counts() -> None:
-    statistics = text_statistics(["ein Hut.", "", "x"], ["ein roter Hut .", "auf dem", ""])
-    found = Measurement(np.array([4, 2, 0]), statistics)
+    found = score(["ein Hut.", "", "x"], ["ein roter Hut .", "auf dem", ""], lengths=[4, 2, 0])
     assert found.score("length_ratio") == pytest.approx((3 + 0 + 1) / (4 + 2 + 0))
     assert found.score("length_ratio", found.lengths == 2) == 0.0
     assert found.score("length_ratio", found.lengths == 0) is None

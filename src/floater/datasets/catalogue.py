@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from dataclasses import dataclass
 from importlib import resources
@@ -10,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from floater.errors import DataError
+from floater.errors import DataError, nearest
 
 
 @dataclass(frozen=True)
@@ -94,9 +93,7 @@ def dataset(name: str) -> Dataset:
     """
     known = datasets()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known)}"
-        raise DataError(f"there is no data set '{name}'; {hint}")
+        raise DataError(f"there is no data set '{name}'; {nearest(name, known)}")
     return known[name]
 
 

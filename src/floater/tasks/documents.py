@@ -18,9 +18,10 @@ from floater.errors import DataError
 from floater.tasks import settings
 from floater.tasks.corpora.documents import Document, read_documents
 from floater.tasks.corpora.split import PARTS, split
+from floater.tasks.examples import Collate, Encoded, in_batches
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
-from floater.tasks.task import Collate, Encoded, Prepared, Splits, Task, in_batches
+from floater.tasks.task import Prepared, Splits, Task
 from floater.tasks.vocabulary import PAD, Vocabulary
 from floater.training.run import evaluating
 from floater.training.settings import TrainingSettings, check_numbers

@@ -13,9 +13,10 @@ import torch
 from floater.errors import DataError
 from floater.tasks import settings
 from floater.tasks.corpora.images import DIGITS, Image, read_images, resized
+from floater.tasks.examples import Collate, Encoded, in_batches
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
-from floater.tasks.task import Collate, Encoded, Prepared, Splits, Task, in_batches
+from floater.tasks.task import Prepared, Splits, Task
 from floater.training.run import evaluating
 from floater.training.settings import SmoothedTrainingSettings, check_numbers
 from floater.transformer.images import FloaterForImageClassification, ImageConfig

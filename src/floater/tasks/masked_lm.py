@@ -15,6 +15,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from floater.errors import DataError
 from floater.tasks.bpe import ENCODED_AT_ONCE
+from floater.tasks.examples import Encoded
 from floater.tasks.finetuning import CheckpointTask, FineTuningSettings, Head
 from floater.tasks.finetuning.extension import training_positions
 from floater.tasks.finetuning.features import readable
@@ -25,7 +26,7 @@ from floater.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
 from floater.tasks.settings import check_block
-from floater.tasks.task import Encoded, Prepared, Splits
+from floater.tasks.task import Prepared, Splits
 from floater.training.run import evaluating
 from floater.training.settings import TrainingSettings, check_numbers
 

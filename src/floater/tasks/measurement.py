@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from floater.tasks.scores import split_compounds, tokenised_signature, tokens_bleu
+from floater.errors import DataError
 
 Array = np.ndarray[Any, Any]
 
@@ -33,14 +33,12 @@ class Metric:
         label: what a reader calls it.
         greater: whether more of it is better; None where neither more nor less is.
         score: from the summed statistics of some examples, (k,), to their score.
-        statistics: from hypotheses and references to (n, k), where the examples are texts.
         of: the metric whose statistics it reads, if it has none of its own.
     """
 
     label: str
     greater: bool | None
     score: Callable[[Array], float]
-    statistics: Callable[[Sequence[str], Sequence[str]], Array] | None = None
     of: str = ""
 
 
@@ -111,39 +109,6 @@ class Measurement:
         return None if math.isnan(score) else score
 
 
-def text_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Array]:
-    """The statistics of BLEU and chrF, sentence by sentence.
-
-    Args:
-        hypotheses: plain text.
-        references: as many.
-    """
-    return {
-        name: metric.statistics(hypotheses, references)
-        for name, metric in METRICS.items()
-        if metric.statistics is not None
-    }
-
-
-def tokenised_statistics(
-    hypotheses: Sequence[str], references: Sequence[str], language: str
-) -> tuple[Array, str]:
-    """The statistics of tokenised BLEU, sentence by sentence, and its signature.
-
-    Args:
-        hypotheses: plain text.
-        references: as many.
-        language: of both.
-
-    Raises:
-        ValueError: if Moses has no rules for the language.
-    """
-    split, bleu = split_compounds(language), tokens_bleu()
-    both = [[split(line) for line in lines] for lines in (hypotheses, references)]
-    found = np.array(bleu._extract_corpus_statistics(both[0], [both[1]]), dtype=float)
-    return found, tokenised_signature(bleu, language)
-
-
 def positions(nats: Sequence[Array]) -> tuple[Array, Array]:
     """Sum and number of the losses of tokens at each position of their example.
 
@@ -162,6 +127,16 @@ def positions(nats: Sequence[Array]) -> tuple[Array, Array]:
     return sums, counts
 
 
+def check_edges(edges: Sequence[int]) -> None:
+    """Refuse bounds of bins that do not grow.
+
+    Raises:
+        DataError: if they do not, or begin below 1.
+    """
+    if not all(isinstance(edge, int) for edge in edges) or list(edges) != sorted({0, *edges})[1:]:
+        raise DataError(f"bins {list(edges)} must be whole numbers that grow from at least 1")
+
+
 @functools.cache
 def _sacrebleu(name: str) -> Any:
     from sacrebleu.metrics.bleu import BLEU
@@ -170,20 +145,9 @@ def _sacrebleu(name: str) -> Any:
     return {"bleu": BLEU, "chrf": CHRF}[name]()
 
 
-def _sacrebleu_metric(name: str, label: str) -> Metric:
-    # sacrebleu's own bootstrap works on these two; it offers them under no other name
-    def statistics(hypotheses: Sequence[str], references: Sequence[str]) -> Array:
-        return np.array(_sacrebleu(name)._extract_corpus_statistics(hypotheses, [references]), dtype=float)
-
-    def score(sums: Array) -> float:
-        return float(_sacrebleu(name)._compute_score_from_stats(sums).score)
-
-    return Metric(label, greater=True, score=score, statistics=statistics)
-
-
-def signature(metric: str) -> str:
-    """Return sacrebleu's signature of a metric."""
-    return str(_sacrebleu(metric).get_signature())
+def _sacrebleu_score(name: str) -> Callable[[Array], float]:
+    # sacrebleu's own bootstrap works on this method; there is no public one
+    return lambda sums: float(_sacrebleu(name)._compute_score_from_stats(sums).score)
 
 
 def _ratio(sums: Array) -> float:
@@ -195,9 +159,9 @@ def _percent(sums: Array) -> float:
 
 
 METRICS: dict[str, Metric] = {
-    "bleu": _sacrebleu_metric("bleu", "BLEU"),
-    "chrf": _sacrebleu_metric("chrf", "chrF"),
-    "tokenised_bleu": replace(_sacrebleu_metric("bleu", "tokenised BLEU"), statistics=None),
+    "bleu": Metric("BLEU", greater=True, score=_sacrebleu_score("bleu")),
+    "chrf": Metric("chrF", greater=True, score=_sacrebleu_score("chrf")),
+    "tokenised_bleu": Metric("tokenised BLEU", greater=True, score=_sacrebleu_score("bleu")),
     # How many tokens sacrebleu counts in the hypotheses, and in the references, come first.
     "length_ratio": Metric(
         "length over the reference's (BLEU's tokens)", greater=None, score=_ratio, of="bleu"

@@ -13,10 +13,9 @@ from transformers import AutoModelForMultipleChoice, PreTrainedTokenizerFast
 from floater.errors import DataError
 from floater.tasks.corpora.race import LETTERS, LEVELS, Question, read_race
 from floater.tasks.finetuning import Features, FineTuning, FineTuningSettings, Head
-from floater.tasks.finetuning.features import LABEL, Row, encode
+from floater.tasks.finetuning.features import LABEL, Row, encode_texts
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
-from floater.tasks.task import Splits
 from floater.training.settings import check_numbers
 
 
@@ -62,21 +61,15 @@ class Race(FineTuning):
     metric = "accuracy"
     example = "question"
 
-    def read(self, settings: RaceSettings) -> Splits:
-        data = settings.data
-        return Splits(
-            *(self.read_source(settings, folder, labelled=True) for folder in (data.train, data.valid))
-        )
-
-    def read_source(self, settings: Any, source: str, *, labelled: bool) -> list[Question]:
+    def read_test(self, settings: Any, source: str, *, labelled: bool = True) -> list[Question]:
         questions = read_race(source)
         unknown = [question.id for question in questions if question.answer is None]
         if labelled and unknown:
             raise DataError(f"{source}: {len(unknown)} questions have no answer, such as {unknown[0]}")
         return questions
 
-    def features(self, settings: Any, tokenizer: Any, examples: list[Question], training: bool) -> Features:
-        return features(tokenizer, examples, settings.data.max_length, settings.data.max_option)
+    def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Features:
+        return encode(processor, examples, settings.data.max_length, settings.data.max_option)
 
     def answer(self, settings: Any, features: Features, logits: Sequence[np.ndarray]) -> Measurement:
         chosen, questions = [int(row.argmax()) for row in logits], features.source
@@ -86,7 +79,7 @@ class Race(FineTuning):
         return Measurement(scores=scores, report=report, lines=[json.dumps(letters)])
 
 
-def features(
+def encode(
     tokenizer: PreTrainedTokenizerFast, questions: list[Question], max_length: int, max_option: int
 ) -> Features:
     """Encode each question four times, passage first, and the passage truncated to what is left.
@@ -111,14 +104,14 @@ def features(
     ends = [places[-1][1] if places else 0 for places in parts["offset_mapping"]]
     stated = [text[:end] for text, end in zip(stated, ends, strict=True)]
     articles = [question.article for question in questions for _ in LETTERS]
-    encoded = encode(tokenizer, articles, stated, max_length, "only_first")
+    encoded = encode_texts(tokenizer, articles, stated, max_length, "only_first")
     rows: list[Row] = []
     for number, question in enumerate(questions):
         choices = encoded.rows[number * len(LETTERS) : (number + 1) * len(LETTERS)]
         row: Row = {name: [choice[name] for choice in choices] for name in choices[0]}
         rows.append(row if question.answer is None else row | {LABEL: question.answer})
     cut = sum(bool(a.overflowing) for a in parts.encodings or ()) + encoded.cut
-    return Features(rows, cut, "data.max_length or data.max_option")
+    return Features(rows, questions, cut, "data.max_length or data.max_option")
 
 
 def accuracies(chosen: Sequence[int], questions: Sequence[Question]) -> dict[str, float]:

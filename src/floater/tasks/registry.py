@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -11,7 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from floater.errors import DataError
+from floater.errors import DataError, nearest
 from floater.settings import SettingsError, peek
 from floater.tasks.task import Task
 from floater.training.run import SETTINGS
@@ -86,9 +85,7 @@ def task(name: Any, origin: str = "task") -> Task:
         if name in BUILTIN:
             importlib.import_module(f"floater.tasks.{name}")
     if name not in _TASKS:
-        near = difflib.get_close_matches(str(name), names(), n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names())}"
-        raise SettingsError(f"{origin}: unknown task {name!r}; {hint}")
+        raise SettingsError(f"{origin}: unknown task {name!r}; {nearest(name, names())}")
     return _TASKS[name]
 
 

@@ -2,58 +2,27 @@
 
 import importlib.metadata
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from typing import Any
 
+import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from floater.errors import DataError
+from floater.tasks.measurement import METRICS, Measurement
 from floater.tasks.moses import normaliser, tokenizer
 
 COMPOUND = re.compile(r"(\S)-(\S)")
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Scores of a set of translations, 0 to 100, each with a signature that says how it was computed.
-
-    `tokenised_bleu` is None where it was not computed; its signature then says why.
-    """
-
-    bleu: float
-    bleu_signature: str
-    chrf: float
-    chrf_signature: str
-    tokenised_bleu: float | None
-    tokenised_signature: str
-
-    def __str__(self) -> str:
-        tokenised = "none" if self.tokenised_bleu is None else f"{self.tokenised_bleu:.2f}"
-        return (
-            f"BLEU {self.bleu:.2f} ({self.bleu_signature})\n"
-            f"chrF {self.chrf:.2f} ({self.chrf_signature})\n"
-            f"tokenised BLEU {tokenised} ({self.tokenised_signature})"
-        )
-
-
-@dataclass(frozen=True)
-class LengthBin:
-    """Scores of the `count` sentences with `low <= length < high` (`high` None: no limit).
-
-    `bleu` and `chrf` are None if there is no such sentence.
-    """
-
-    low: int
-    high: int | None
-    count: int
-    bleu: float | None
-    chrf: float | None
-
-
-def score(hypotheses: Sequence[str], references: Sequence[str], *, language: str | None = None) -> Scores:
+def score(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    language: str | None = None,
+    lengths: Sequence[int] = (),
+) -> Measurement:
     """Score translations against one reference each.
 
     BLEU (Papineni et al. 2002) and chrF (Popović 2015) are those of sacrebleu (Post 2018), on plain text,
@@ -65,32 +34,78 @@ def score(hypotheses: Sequence[str], references: Sequence[str], *, language: str
         hypotheses: the translations, plain text.
         references: the reference translations, as many, plain text.
         language: ISO 639-1 code of the target language, for tokenised BLEU. Without it, or for a language
-            Moses has no rules for, `tokenised_bleu` is None and its signature says so.
+            Moses has no rules for, there is no tokenised BLEU and its signature says so.
+        lengths: of the source sentences.
 
     Returns:
-        The scores; `str` of them is three lines to quote.
+        The scores, 0 to 100, with their statistics, and a signature of each that says how it was computed;
+        the report is three lines to quote, the lines are the translations.
 
     Raises:
         DataError: no sentence, or not as many references as hypotheses.
 
     Example:
-        >>> scores = score(["Die Katze sitzt auf der Matte."] * 2, ["Die Katze sitzt auf der Matte."] * 2)
-        >>> round(scores.bleu, 1), round(scores.chrf, 1), scores.tokenised_bleu
-        (100.0, 100.0, None)
+        >>> found = score(["Die Katze sitzt auf der Matte."] * 2, ["Die Katze sitzt auf der Matte."] * 2)
+        >>> {name: round(value, 1) for name, value in found.scores.items()}
+        {'bleu': 100.0, 'chrf': 100.0}
     """
-    _check_counts(hypotheses, references=references)
-    bleu, chrf = BLEU(), CHRF()
-    bleu_score = bleu.corpus_score(hypotheses, [references]).score
-    chrf_score = chrf.corpus_score(hypotheses, [references]).score
-    tokenised_bleu, tokenised_signature = _tokenised_bleu(hypotheses, references, language)
-    return Scores(
-        bleu=bleu_score,
-        bleu_signature=str(bleu.get_signature()),
-        chrf=chrf_score,
-        chrf_signature=str(chrf.get_signature()),
-        tokenised_bleu=tokenised_bleu,
-        tokenised_signature=tokenised_signature,
+    if len(references) != len(hypotheses):
+        raise DataError(f"{len(hypotheses)} hypotheses but {len(references)} references")
+    if not hypotheses:
+        raise DataError("no sentence to score: 0 hypotheses")
+    statistics, signatures = {}, {}
+    for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
+        statistics[name], signatures[name] = _extract(metric, hypotheses, references)
+    signatures["tokenised_bleu"] = "not computed: no target language given"
+    if language is not None:
+        try:
+            split = split_compounds(language)
+        except ValueError as error:
+            signatures["tokenised_bleu"] = f"not computed: {error}"
+        else:
+            sides = ([split(line) for line in lines] for lines in (hypotheses, references))
+            statistics["tokenised_bleu"], plain = _extract(BLEU(tokenize="none", force=True), *sides)
+            moses = f"moses-{language}-a+compounds|sacremoses:{importlib.metadata.version('sacremoses')}"
+            signatures["tokenised_bleu"] = f"{plain}|pre:{moses}"
+    scores = {name: METRICS[name].score(rows.sum(0)) for name, rows in statistics.items()}
+    shown = {name: f"{scores[name]:.2f}" if name in scores else "none" for name in signatures}
+    report = [f"{METRICS[name].label} {shown[name]} ({text})" for name, text in signatures.items()]
+    return Measurement(
+        lengths=np.array(lengths, dtype=np.int64),
+        statistics=statistics,
+        lines=hypotheses,
+        signatures=signatures,
+        scores=scores,
+        report="\n".join(report),
     )
+
+
+def length_table(found: Measurement, edges: Sequence[int]) -> list[str]:
+    """Return BLEU and chrF by bins of source length, a line for each bin.
+
+    The k edges make k + 1 bins, and every sentence falls in one of them: lengths below the first edge,
+    from each edge up to but without the next, and from the last edge on.
+
+    Args:
+        found: of `score`, with lengths in words.
+        edges: positive, strictly increasing.
+
+    Example:
+        >>> text = ["Das ist ein kurzer Satz.", "Das hier ist ein etwas längerer Satz."]
+        >>> print(*length_table(score(text, text, lengths=[5, 7]), [4, 6]), sep="\\n")
+        0 to 3 words                0 lines  -
+        4 to 5 words                1 lines  BLEU 100.00  chrF 100.00
+        6 words and more            1 lines  BLEU 100.00  chrF 100.00
+    """
+    bins = np.searchsorted(edges, found.lengths, side="right")
+    lines = []
+    for number, (low, high) in enumerate(zip([0, *edges], [*edges, None], strict=True)):
+        chosen = bins == number
+        bleu, chrf = (found.score(name, chosen) for name in ("bleu", "chrf"))
+        bounds = f"{low} to {high - 1} words" if high else f"{low} words and more"
+        numbers = "-" if bleu is None else f"BLEU {bleu:.2f}  chrF {chrf:.2f}"
+        lines.append(f"{bounds:<22} {chosen.sum():>6} lines  {numbers}")
+    return lines
 
 
 def split_compounds(language: str) -> Callable[[str], str]:
@@ -123,90 +138,7 @@ def split_compounds(language: str) -> Callable[[str], str]:
     return split
 
 
-def bleu_by_length(
-    hypotheses: Sequence[str], references: Sequence[str], lengths: Sequence[int], edges: Sequence[int]
-) -> list[LengthBin]:
-    """Score translations by bins of source length.
-
-    The k edges make k + 1 bins, and every sentence falls in one of them: lengths below the first edge,
-    from each edge up to but without the next, and from the last edge on.
-
-    Args:
-        hypotheses: the translations, plain text.
-        references: the reference translations, as many.
-        lengths: the lengths of the source sentences, as many, in any one unit.
-        edges: positive, strictly increasing.
-
-    Returns:
-        The bins in order, with corpus BLEU and chrF of their sentences (sacrebleu's default settings).
-
-    Raises:
-        DataError: no sentence, or different counts.
-        ValueError: a negative length, or edges that are not positive and strictly increasing.
-
-    Example:
-        >>> text = ["Das ist ein kurzer Satz.", "Das hier ist ein etwas längerer Satz."]
-        >>> for b in bleu_by_length(text, text, lengths=[5, 8], edges=[4, 8]):
-        ...     print(b.low, b.high, b.count, b.bleu and round(b.bleu))
-        0 4 0 None
-        4 8 1 100
-        8 None 1 100
-    """
-    _check_counts(hypotheses, references=references, lengths=lengths)
-    bounds = [0, *edges]
-    if any(low >= high for low, high in pairwise(bounds)):
-        raise ValueError(f"edges must be positive and strictly increasing, got {list(edges)}")
-    if min(lengths) < 0:
-        raise ValueError(f"lengths must not be negative, got {min(lengths)}")
-    members: list[list[int]] = [[] for _ in bounds]
-    for index, length in enumerate(lengths):
-        members[bisect_right(edges, length)].append(index)
-    return [
-        _length_bin(low, high, [hypotheses[i] for i in inside], [references[i] for i in inside])
-        for low, high, inside in zip(bounds, [*edges, None], members, strict=True)
-    ]
-
-
-def _length_bin(low: int, high: int | None, hypotheses: list[str], references: list[str]) -> LengthBin:
-    if not hypotheses:
-        return LengthBin(low, high, 0, bleu=None, chrf=None)
-    return LengthBin(
-        low,
-        high,
-        len(hypotheses),
-        bleu=BLEU().corpus_score(hypotheses, [references]).score,
-        chrf=CHRF().corpus_score(hypotheses, [references]).score,
-    )
-
-
-def _tokenised_bleu(
-    hypotheses: Sequence[str], references: Sequence[str], language: str | None
-) -> tuple[float | None, str]:
-    if language is None:
-        return None, "not computed: no target language given"
-    try:
-        split = split_compounds(language)
-    except ValueError as error:
-        return None, f"not computed: {error}"
-    bleu = tokens_bleu()
-    result = bleu.corpus_score([split(h) for h in hypotheses], [[split(r) for r in references]])
-    return result.score, tokenised_signature(bleu, language)
-
-
-def tokens_bleu() -> BLEU:
-    """BLEU of texts that are split into tokens already."""
-    return BLEU(tokenize="none", force=True)
-
-
-def tokenised_signature(bleu: BLEU, language: str) -> str:
-    """Return the signature of tokenised BLEU; `bleu` has a score behind it."""
-    moses = f"moses-{language}-a+compounds|sacremoses:{importlib.metadata.version('sacremoses')}"
-    return f"{bleu.get_signature()}|pre:{moses}"
-
-
-def _check_counts(hypotheses: Sequence[str], **others: Sequence[object]) -> None:
-    for name, values in others.items():
-        if len(values) != len(hypotheses):
-            raise DataError(f"{len(hypotheses)} hypotheses but {len(values)} {name}")
-    if not hypotheses:
-        raise DataError("no sentence to score: 0 hypotheses")
+def _extract(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> tuple[np.ndarray, str]:
+    """Return the statistics of each sentence, (n, k), and the metric's signature."""
+    found = np.array(metric._extract_corpus_statistics(hypotheses, [references]), dtype=float)
+    return found, str(metric.get_signature())

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from accelerate import PartialState
-from torch import Tensor
-from torch.utils.data import Dataset
 from transformers import PreTrainedModel, set_seed
 
 from floater.encodings import PositionError, PositionModel
@@ -21,8 +19,9 @@ from floater.errors import DataError
 from floater.flow import SpanTooLong
 from floater.settings import load
 from floater.tasks.bpe import load_bpe
+from floater.tasks.examples import Collate
 from floater.tasks.measurement import Measurement
-from floater.training import TokenBatchSampler, flush_denormals
+from floater.training import flush_denormals
 from floater.training.arguments import check_schedule
 from floater.training.files import MANIFEST, damage
 from floater.training.lock import locked
@@ -30,43 +29,6 @@ from floater.training.run import MODEL, SETTINGS, VOCABULARY, begin_run, find_ru
 from floater.training.run_trainer import RunTrainer
 
 logger = logging.getLogger(__name__)
-Collate = Callable[[Sequence[Any]], dict[str, Any]]
-
-
-class Examples(Protocol):
-    """Encoded examples: a data set that knows the length of each, in tokens or what else a task counts."""
-
-    @property
-    def lengths(self) -> Sequence[int]: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
-@dataclass
-class Encoded(Dataset[Any]):
-    """Encoded examples in a list.
-
-    Args:
-        rows: what a batch is made of.
-        lengths: of each, in what the task counts.
-        source: what was encoded, where scores need it.
-
-    Example:
-        >>> Encoded([{"input_ids": [5, 6]}], [2])[0]
-        {'input_ids': [5, 6]}
-    """
-
-    rows: list[Any]
-    lengths: list[int]
-    source: Any = None
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.rows[index]
 
 
 class Splits(NamedTuple):
@@ -127,14 +89,6 @@ class Task(ABC):
     # What a task defines.
 
     @abstractmethod
-    def read(self, settings: Any) -> Splits:
-        """Read the training and the validation examples.
-
-        Raises:
-            DataError: if the data are not what they must be.
-        """
-
-    @abstractmethod
     def make_processor(self, settings: Any, train: Any) -> Any:
         """Make what encodes examples, and is saved with `save_pretrained`, from the training examples."""
 
@@ -155,6 +109,24 @@ class Task(ABC):
         """Score a model on encoded examples; no random number is drawn, so that a training is not changed."""
 
     # What a task may define.
+
+    def read(self, settings: Any) -> Splits:
+        """Read the training and the validation examples, by default with `read_test`.
+
+        Raises:
+            DataError: if the data are not what they must be.
+        """
+        return Splits(
+            *(self.read_test(settings, part) for part in (settings.data.train, settings.data.valid))
+        )
+
+    def read_test(self, settings: Any, source: Any) -> Any:
+        """Read the examples of a test set.
+
+        Raises:
+            DataError: if they are not what they must be.
+        """
+        raise NotImplementedError(f"{type(self).__name__} reads no test sets")
 
     def load_processor(self, folder: Path) -> Any:
         """Read a processor that was saved; by default a BPE vocabulary."""
@@ -264,9 +236,10 @@ class Task(ABC):
         valid = self.encode(settings, processor, splits.valid)
         training, longest = settings.training, max(train.lengths)
         if training.per_device_train_batch_size is None and longest > training.max_tokens:
+            where = self.where(settings, train, list(train.lengths).index(longest), "training")
             raise DataError(
-                f"a training {self.example}{self.place(settings, train)} has {longest:,} {self.unit}, more "
-                f"than training.max_tokens, {training.max_tokens}; raise that{self.shorten}"
+                f"{where} has {longest:,} {self.unit}, more than training.max_tokens, {training.max_tokens}; "
+                f"raise that{self.shorten}"
             )
         set_seed(training.seed)
         model = self.build(settings, processor, train)
@@ -306,7 +279,7 @@ class Task(ABC):
             for index in self.hardest(examples):
                 batch = collate([examples[index]])
                 batch.pop("labels", None)
-                where = self.where(examples, index, name)
+                where = self.where(settings, examples, index, name)
                 try:
                     self.try_batch(model, batch)
                 except PositionError as error:
@@ -315,13 +288,9 @@ class Task(ABC):
                     raise DataError(f"{where}: {error} (model.position_options.time_scale)") from error
         model.train()
 
-    def where(self, examples: Any, index: int, name: str) -> str:
-        """Name an example for a message."""
+    def where(self, settings: Any, examples: Any, index: int, name: str) -> str:
+        """Name an example, of the "training" or another set by `name`, for a message."""
         return f"a {name} {self.example}"
-
-    def place(self, settings: Any, examples: Any) -> str:
-        """Return where the longest training example is, as ", line 7 of FILE,"; "" if that is unknown."""
-        return ""
 
     def try_batch(self, model: Any, batch: dict[str, Any]) -> None:
         """Let the model read a batch; a task may check the outputs."""
@@ -396,14 +365,6 @@ class Task(ABC):
         settings = self.settings_of(run) if (Path(run) / SETTINGS).is_file() else None
         return *load_model(self.kind(settings), run, device, read=self.load_processor), settings
 
-    def read_test(self, settings: Any, source: Any) -> Any:
-        """Read the examples of a test set, as `read` does.
-
-        Raises:
-            DataError: if they are not what they must be.
-        """
-        raise NotImplementedError(f"{type(self).__name__} reads no test sets")
-
     def evaluate(self, run: str | Path, source: Any) -> Measurement:
         """Score the final model of a run on a test set.
 
@@ -432,38 +393,3 @@ def count_parameters(model: PreTrainedModel) -> tuple[int, int]:
     inner = [module for module in model.modules() if isinstance(module, PositionModel)]
     positions = {parameter for module in inner for parameter in module.parameters()}
     return model.num_parameters(), sum(parameter.numel() for parameter in positions)
-
-
-def in_batches(
-    examples: Examples, collate: Collate, device: torch.device | str, max_tokens: int
-) -> Iterator[tuple[list[int], dict[str, Any]]]:
-    """Go through examples from short to long, in batches on a device.
-
-    No DataLoader: even one that does not shuffle draws from torch's random numbers.
-
-    Args:
-        examples: encoded.
-        collate: makes a batch of some.
-        device: for the tensors.
-        max_tokens: tokens in a batch, with padding; a longer example is alone.
-
-    Yields:
-        The indices of a batch's examples, and the batch.
-
-    Example:
-        >>> numbers = Encoded([4, 5, 6], [1, 1, 1])
-        >>> batches = in_batches(numbers, lambda rows: {"x": torch.tensor(rows)}, "cpu", 2)
-        >>> [(indices, batch["x"].tolist()) for indices, batch in batches]
-        [([0, 1], [4, 5]), ([2], [6])]
-    """
-    lengths = list(examples.lengths)
-    for indices in TokenBatchSampler(lengths, max(max_tokens, *lengths, 1), seed=0, shuffle=False):
-        yield indices, moved(collate([examples[i] for i in indices]), device)
-
-
-def moved(batch: Mapping[str, Any], device: torch.device | str) -> dict[str, Any]:
-    """Return a batch with its tensors, and what else can be moved, on a device."""
-    return {
-        name: value.to(device) if isinstance(value, Tensor) or hasattr(value, "to") else value
-        for name, value in batch.items()
-    }

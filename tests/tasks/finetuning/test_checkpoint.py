@@ -21,7 +21,7 @@ import floater
 from floater.errors import DataError
 from floater.tasks.finetuning import Checkpoint, Head, Plug, Training, load_finished, predict
 from floater.tasks.finetuning.checkpoint import load_tokenizer, locate, start
-from floater.tasks.finetuning.features import encode, loss
+from floater.tasks.finetuning.features import encode_texts, loss
 from floater.tasks.finetuning.task import check_flow
 from floater.training.files import save_whole
 from floater.training.settings import Flow
@@ -72,7 +72,7 @@ def test_families_under_heads(
     for plug in (Plug(), Plug(options={})):
         torch.manual_seed(1)
         models.append(start(Checkpoint(str(path)), plug, HEADS[name], tokenizer))
-    features = encode(tokenizer, FIRST, SECOND, max_length=32)
+    features = encode_texts(tokenizer, FIRST, SECOND, max_length=32)
     plain, plugged = (predict(model, features, tokenizer) for model in models)
     assert all(np.array_equal(a, b) for a, b in zip(plain, plugged, strict=True))
     assert "new parameters" in caplog.text

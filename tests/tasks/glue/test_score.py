@@ -7,7 +7,7 @@ from scipy.special import log_softmax
 from sklearn import metrics
 
 from floater.tasks.corpora.glue import TASKS
-from floater.tasks.glue.score import ConstantScores, measure, predictions, submission
+from floater.tasks.glue.score import measure, predictions, submission
 
 DRAW = np.random.default_rng(0)
 
@@ -43,7 +43,7 @@ def test_the_first_metric_is_that_of_the_papers_table() -> None:
 
 
 def test_scores_that_do_not_vary_are_said() -> None:
-    with pytest.warns(ConstantScores):
+    with pytest.warns(stats.ConstantInputWarning):
         assert measure([np.ones(1)] * 3, [1.0, 2.0, 3.0], TASKS["STS-B"])["pearson"] == 0
 
 

@@ -15,7 +15,7 @@ from floater.tasks import task
 from floater.tasks.corpora.race import Question, read_race
 from floater.tasks.finetuning.checkpoint import load_tokenizer
 from floater.tasks.finetuning.features import LABEL, CutTexts, collate
-from floater.tasks.race import RaceSettings, features
+from floater.tasks.race import RaceSettings, encode
 
 TASK = task("race")
 train, evaluate, predict = TASK.train, TASK.evaluate, TASK.predict
@@ -104,7 +104,7 @@ def test_choices_hold_passage_question_and_option(bert: Path) -> None:
         Question("a", "high", "the city", "it is _ .", ("good", "bad", "a film", "rome"), 2),
         Question("b", "high", "it was in a city", "where?", ("rome", "bonn", "it", "a"), 0),
     ]
-    made = features(tokenizer, asked, max_length=24, max_option=10)
+    made = encode(tokenizer, asked, max_length=24, max_option=10)
     said = [tokenizer.decode(ids) for row in made.rows for ids in row["input_ids"]]
     assert said[2] == "[CLS] the city [SEP] it is a film . [SEP]"
     assert said[5] == "[CLS] it was in a city [SEP] where ? bonn [SEP]"
@@ -118,7 +118,7 @@ def test_choices_hold_passage_question_and_option(bert: Path) -> None:
 def test_what_is_cut_is_counted(bert: Path) -> None:
     tokenizer = load_tokenizer(str(bert))
     long = [Question("a", "high", "the city " * 10, "where?", ("rome", "bonn " * 9, "it", "a"), 0)]
-    made = features(tokenizer, long, max_length=16, max_option=6)
+    made = encode(tokenizer, long, max_length=16, max_option=6)
     assert made.cut == 5  # one option, and the passage four times
     assert all(len(ids) == 16 for ids in made.rows[0]["input_ids"][1:2])
     assert tokenizer.decode(made.rows[0]["input_ids"][0]).endswith("[SEP] where ? rome [SEP]")

@@ -8,8 +8,8 @@ from floater.errors import DataError
 from floater.settings import make
 from floater.tasks import task
 from floater.tasks.corpora.conllu import Sentence, read_sentences
+from floater.tasks.examples import Encoded
 from floater.tasks.tagging import TaggingSettings, collate, encode
-from floater.tasks.task import Encoded
 from floater.tasks.vocabulary import Vocabulary, shapes
 
 from .small import conllu

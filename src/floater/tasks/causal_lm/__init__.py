@@ -16,15 +16,16 @@ from transformers import AutoModelForCausalLM
 from floater.errors import DataError
 from floater.tasks.causal import causal_loss
 from floater.tasks.causal_lm.score import by_position, causal_batch, line, passkeys, token_losses
+from floater.tasks.examples import Collate, Encoded
 from floater.tasks.finetuning import Adapter, CheckpointTask, FineTuningSettings, Head
 from floater.tasks.finetuning.extension import Extend, learn, merge, training_positions
 from floater.tasks.language_modeling.data import read_documents, read_splits
-from floater.tasks.language_modeling.far import check_edges, doubling
+from floater.tasks.language_modeling.far import doubling
 from floater.tasks.masked_lm import Data, Training, as_rows, documents_of, special
-from floater.tasks.measurement import Measurement, perplexity
+from floater.tasks.measurement import Measurement, check_edges, perplexity
 from floater.tasks.registry import register
 from floater.tasks.settings import check_block
-from floater.tasks.task import Collate, Encoded, Prepared, Splits
+from floater.tasks.task import Prepared, Splits
 from floater.training.run import RESULT
 from floater.training.run_trainer import RunTrainer
 from floater.training.settings import check_numbers

@@ -14,11 +14,11 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from floater.errors import DataError
+from floater.tasks.examples import Encoded, in_batches
 from floater.tasks.finetuning.features import readable
 from floater.tasks.language_modeling.data import collate
 from floater.tasks.masked_lm import special
 from floater.tasks.measurement import Array, perplexity
-from floater.tasks.task import Encoded, in_batches
 from floater.training.run import evaluating
 from floater.transformer.outputs import IGNORED
 

@@ -17,9 +17,10 @@ from floater.tasks.corpora.events import EventSequence, gaps, longest, read_sequ
 from floater.tasks.corpora.split import PARTS, split
 from floater.tasks.events.examples import Pieces, next_batch, values_batch
 from floater.tasks.events.settings import Columns, Data, EventsSettings
+from floater.tasks.examples import Collate, in_batches
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
-from floater.tasks.task import Collate, Prepared, Splits, Task, in_batches
+from floater.tasks.task import Prepared, Splits, Task
 from floater.training.run import evaluating
 from floater.training.run_trainer import RunTrainer
 from floater.transformer.events import EventsConfig, FloaterForEvents, FloaterForSeries
@@ -105,7 +106,7 @@ class Events(Task):
         most = examples.lengths.index(max(examples.lengths))
         return sorted({most, examples.pieces.index(longest(examples.pieces))})
 
-    def where(self, examples: Pieces, index: int, name: str) -> str:
+    def where(self, settings: Any, examples: Pieces, index: int, name: str) -> str:
         return f"{name} sequence '{examples.pieces[index].id}'"
 
     def try_batch(self, model: Any, batch: dict[str, Any]) -> None:

@@ -1,10 +1,9 @@
-"""Encoded examples, their batches, and what a model says of them."""
+"""Encoded examples of a checkpoint, their batches, and its logits."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,14 +11,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    DataCollatorForMultipleChoice,
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from floater.errors import DataError, first_line
 from floater.flow import FlowError
-from floater.tasks.task import in_batches
+from floater.tasks.examples import Encoded, outputs
 from floater.training import smoothed_cross_entropy
-from floater.training.run import evaluating
+from floater.transformer.outputs import IGNORED
 
 Row = dict[str, Any]
 LABEL = "label"
@@ -30,41 +33,31 @@ class CutTexts(UserWarning):
 
 
 @dataclass
-class Features(Dataset[Row]):
-    """Encoded examples: of each what the model takes, and where it is known the label.
+class Features(Encoded):
+    """Encoded examples of a checkpoint: what the model takes, and where it is known the label.
 
     Args:
         rows: lists of numbers by name, `input_ids` among them, or one such list for each choice; `label` is
             a number or a list of numbers.
-        cut: how many texts were too long and lost their ends.
-        limit: the settings that say what is too long.
         source: what was encoded, as the task reads it.
+        cut: number of texts that were too long and lost their ends.
+        limit: the settings that say what is too long.
         more: further validation sets, that only the final model is scored on.
     """
 
-    rows: list[Row]
+    lengths: list[int] = field(init=False)
+    source: Any = None
     cut: int = 0
     limit: str = "data.max_length"
-    source: Any = None
     more: dict[str, Features] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Row:
-        return self.rows[index]
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of each example, of its longest choice times their number where there are choices."""
-        return [_length(row["input_ids"]) for row in self.rows]
+    def __post_init__(self) -> None:
+        """Count the tokens of each row, those of all choices with padding."""
+        ids = [row["input_ids"] for row in self.rows]
+        self.lengths = [len(x) * max(map(len, x)) if isinstance(x[0], list) else len(x) for x in ids]
 
 
-def _length(ids: Sequence[Any]) -> int:
-    return len(ids) * max(map(len, ids)) if isinstance(ids[0], list) else len(ids)
-
-
-def encode(
+def encode_texts(
     tokenizer: PreTrainedTokenizerFast,
     first: Sequence[str],
     second: Sequence[str] | None,
@@ -101,26 +94,18 @@ def encode(
 
 
 def collate(rows: Sequence[Row], *, tokenizer: PreTrainedTokenizerFast) -> dict[str, Tensor]:
-    """A padded batch: what the model takes, (batch, T) or (batch, choices, T), and `labels`.
+    """Make a padded batch: what the model takes, (batch, T) or (batch, choices, T), and `labels`.
 
     Labels are of type float32 where they are real, else int64.
     """
-    choices = isinstance(rows[0]["input_ids"][0], list)
-    inputs = [{name: value for name, value in row.items() if name != LABEL} for row in rows]
-    if choices:
-        inputs = [
-            {name: row[name][i] for name in row} for row in inputs for i in range(len(row["input_ids"]))
-        ]
-    batch = dict(tokenizer.pad(inputs, return_tensors="pt"))
-    if choices:
-        batch = {name: value.unflatten(0, (len(rows), -1)) for name, value in batch.items()}
-    if LABEL in rows[0]:
-        batch["labels"] = torch.tensor([row[LABEL] for row in rows])
-    return batch
+    if isinstance(rows[0]["input_ids"][0], list):
+        choices = DataCollatorForMultipleChoice(tokenizer)
+        return dict(choices([{LABEL: IGNORED} | row for row in rows]))  # it does not go without labels
+    return dict(DataCollatorWithPadding(tokenizer)(list(rows)))
 
 
 def logits(outputs: Any) -> Tensor:
-    """Scores of classes or choices, (batch, K); of a span's start and end, (batch, 2, T)."""
+    """Return the scores of classes or choices, (batch, K); of a span's start and end, (batch, 2, T)."""
     if hasattr(outputs, "start_logits"):
         return torch.stack([outputs.start_logits, outputs.end_logits], 1)
     result: Tensor = outputs.logits
@@ -128,7 +113,7 @@ def logits(outputs: Any) -> Tensor:
 
 
 def loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """Cross-entropy of the logits, or for real labels the squared error, divided by the number of labels."""
+    """Return the cross-entropy of the logits, or the squared error of real labels, per label."""
     scores = logits(outputs)
     if not labels.is_floating_point():
         return smoothed_cross_entropy(scores, labels, 0.0, num_items_in_batch)
@@ -136,19 +121,9 @@ def loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None =
     return total / (labels.numel() if num_items_in_batch is None else num_items_in_batch)
 
 
-def warn_of_cuts(features: Features) -> None:
-    """Say that a finished run reads texts without their ends, where it does.
-
-    Warns:
-        CutTexts: with their number.
-    """
-    if features.cut:
-        warnings.warn(f"{features.cut:,} texts cut at {features.limit}", CutTexts, stacklevel=2)
-
-
 @contextlib.contextmanager
 def readable(what: str, limit: str) -> Iterator[None]:
-    """Say of a checkpoint that fails, in one of many ways, that what it reads is beyond its positions.
+    """Report that a text is beyond a checkpoint's positions, in whichever way the checkpoint fails.
 
     Args:
         what: it reads, and of how many tokens.
@@ -171,7 +146,7 @@ def predict(
     tokenizer: PreTrainedTokenizerFast,
     max_tokens: int = 4096,
 ) -> list[np.ndarray]:
-    """What a model says of each example; no random number is drawn, so that training goes on as without it.
+    """Compute the logits of each example; no random number is drawn, so that a training is not changed.
 
     Args:
         model: it is left in the mode it is in.
@@ -186,15 +161,13 @@ def predict(
         DataError: if the model has too few positions for an example.
     """
     found: list[np.ndarray] = [np.empty(0)] * len(features)
-    if not features:
+    if not features.rows:
         return found
-    lengths = features.lengths
-    unlabelled = Features([{k: v for k, v in row.items() if k != LABEL} for row in features.rows])
     make = functools.partial(collate, tokenizer=tokenizer)
-    with evaluating(model, baked=True):
-        for indices, batch in in_batches(unlabelled, make, model.device, max_tokens):
-            with readable(f"an example of {batch['input_ids'].shape[-1]} tokens", "data.max_length"):
-                scores = logits(model(**batch))
-            for i, row in zip(indices, scores.float().cpu().numpy(), strict=True):
-                found[i] = row[:, : lengths[i]] if row.ndim == 2 else row
+    ids = [row["input_ids"] for row in features.rows]
+    longest = max(max(map(len, x)) if isinstance(x[0], list) else len(x) for x in ids)
+    with readable(f"an example of {longest} tokens", "data.max_length"):
+        for indices, result, _ in outputs(model, features, make, max_tokens, baked=True):
+            for i, row in zip(indices, logits(result).float().cpu().numpy(), strict=True):
+                found[i] = row[:, : features.lengths[i]] if row.ndim == 2 else row
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,13 +16,14 @@ import torch
 from transformers import PreTrainedModel
 
 from floater.errors import DataError
+from floater.tasks.examples import Collate
 from floater.tasks.finetuning.checkpoint import Head, load_finished, load_tokenizer, start
 from floater.tasks.finetuning.extension import Extend, extend
-from floater.tasks.finetuning.features import Features, collate, loss, predict, warn_of_cuts
+from floater.tasks.finetuning.features import CutTexts, Features, collate, loss, predict
 from floater.tasks.finetuning.settings import Checkpoint, Plug, Training
 from floater.tasks.measurement import Measurement
 from floater.tasks.settings import RunSettings
-from floater.tasks.task import Collate, Prepared, Task
+from floater.tasks.task import Prepared, Task
 from floater.training.arguments import flow_parameters
 from floater.training.settings import TrainingSettings, check_trained_flow
 
@@ -87,32 +89,27 @@ class CheckpointTask(Task):
 class FineTuning(CheckpointTask):
     """A task over texts that are encoded alone or in pairs.
 
-    A subclass reads its data and turns them into `Features`, whose `source` keeps what was read; `answer`
-    turns the logits of the model into scores and a file of predictions.
+    A subclass reads its data (`read_test`) and encodes them as `Features`, whose `source` keeps what was
+    read; `answer` turns the logits of the model into scores and a file of predictions.
     """
 
     example, output = "text", "predictions"
 
     @abstractmethod
-    def features(self, settings: Any, tokenizer: Any, examples: Any, training: bool) -> Features:
-        """Encode examples; those of the training, and only those, need labels."""
-
-    @abstractmethod
-    def answer(self, settings: Any, features: Features, logits: Sequence[np.ndarray]) -> Measurement:
-        """Score the logits of a model where there are labels, and write its predictions as `lines`."""
-
-    @abstractmethod
-    def read_source(self, settings: Any, source: str, *, labelled: bool) -> Any:
-        """Read what a finished run is scored on, or predicts.
+    def read_test(self, settings: Any, source: str, *, labelled: bool = True) -> Any:
+        """Read a split by its name in the settings, or what a finished run is scored on or predicts.
 
         Raises:
             DataError: if it is not what it must be, or has no labels though these are wanted.
         """
 
+    @abstractmethod
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Features:
-        features = self.features(settings, processor, examples, training)
-        features.source = examples
-        return features
+        """Encode examples; those of the training, and only those, need labels."""
+
+    @abstractmethod
+    def answer(self, settings: Any, features: Features, logits: Sequence[np.ndarray]) -> Measurement:
+        """Score the logits of a model where there are labels, and write its predictions as `lines`."""
 
     def loss(self, prepared: Prepared) -> Any:
         return loss
@@ -122,8 +119,8 @@ class FineTuning(CheckpointTask):
         if cut := sum(part.cut for part in parts):
             logger.info("%s %s texts cut at %s", f"{cut:,}", name, examples.limit)
         for part in parts:
-            longest = max(part.rows, key=lambda row: Features([row]).lengths[0])
-            predict(model, Features([longest]), processor)
+            longest = part.lengths.index(max(part.lengths))
+            predict(model, Features([part[longest]]), processor)
 
     def final(self, prepared: Prepared) -> dict[str, Any]:
         found = self.validate(prepared).scores
@@ -135,16 +132,14 @@ class FineTuning(CheckpointTask):
     def score(self, settings: Any, model: Any, processor: Any, examples: Features) -> Measurement:
         return self.answer(settings, examples, predict(model, examples, processor))
 
-    def _answered(self, run: str | Path, source: str, *, labelled: bool, **changes: Any) -> Measurement:
-        examples = self.read_source(self.settings_of(run), source, labelled=labelled)
-        model, tokenizer, settings = self.load(run)
+    def answers(self, run: str | Path, settings: Any, source: str, *, labelled: bool) -> Measurement:
+        """Score the final model of a run, by its settings or by others; see `evaluate`."""
+        examples = self.read_test(settings, source, labelled=labelled)
+        model, tokenizer, _ = self.load(run)
         features = self.encode(settings, tokenizer, examples)
-        warn_of_cuts(features)
-        return self.score(self.changed(settings, **changes), model, tokenizer, features)
-
-    def changed(self, settings: Any, **changes: Any) -> Any:
-        """Return settings with what an evaluation changes of them."""
-        return settings
+        if features.cut:
+            warnings.warn(f"{features.cut:,} texts cut at {features.limit}", CutTexts, stacklevel=3)
+        return self.score(settings, model, tokenizer, features)
 
     def evaluate(self, run: str | Path, source: str) -> Measurement:
         """Score the final model of a run on labelled data.
@@ -155,8 +150,11 @@ class FineTuning(CheckpointTask):
 
         Raises:
             DataError: if the run or the data are not what they must be, or there are no labels.
+
+        Warns:
+            CutTexts: with the number of texts that are too long.
         """
-        return self._answered(run, source, labelled=True)
+        return self.answers(run, self.settings_of(run), source, labelled=True)
 
     def predict(self, run: str | Path, source: str) -> list[str]:
         """Write the predictions of the final model of a run, as lines of the file that the benchmark takes.
@@ -168,7 +166,7 @@ class FineTuning(CheckpointTask):
         Raises:
             DataError: if the run or the data are not what they must be.
         """
-        return list(self._answered(run, source, labelled=False).lines)
+        return list(self.answers(run, self.settings_of(run), source, labelled=False).lines)
 
 
 def check_flow(model: PreTrainedModel, training: TrainingSettings) -> None:

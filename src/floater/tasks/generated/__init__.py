@@ -17,12 +17,13 @@ from transformers import PreTrainedTokenizerFast
 from floater.errors import DataError, first_line
 from floater.tasks.causal import causal_loss, check_causal
 from floater.tasks.corpora.problems import PROBLEMS
+from floater.tasks.examples import Collate, Encoded
 from floater.tasks.generated.data import collate, draw, encode, vocabulary
 from floater.tasks.generated.score import Solver, count, score_bins
 from floater.tasks.generated.settings import Data, GeneratedSettings
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
-from floater.tasks.task import Collate, Encoded, Prepared, Splits, Task
+from floater.tasks.task import Prepared, Splits, Task
 from floater.training.run import read_by
 from floater.transformer import FloaterForCausalLM, FloaterForSequenceClassification
 

@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerFast
 from floater.errors import DataError
 from floater.tasks.bpe import BOS, EOS, PAD
 from floater.tasks.corpora.problems import EQUALS, PROBLEMS, Drawn
+from floater.tasks.examples import Encoded
 from floater.tasks.generated.settings import Data
-from floater.tasks.task import Encoded
 from floater.transformer.outputs import IGNORED
 
 Split = Literal["train", "valid", "test"]

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from floater.encodings import PositionError
 from floater.flow import FlowError
+from floater.tasks.examples import Encoded, in_batches
 from floater.tasks.generated.data import collate
 from floater.tasks.measurement import Measurement, positions
-from floater.tasks.task import Encoded, in_batches
 from floater.training import smoothed_cross_entropy
 from floater.training.run import evaluating
 from floater.transformer import FloaterForCausalLM, FloaterForSequenceClassification

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +11,11 @@ from typing import Any, Literal
 import numpy as np
 from transformers import AutoModelForSequenceClassification
 
-from floater.errors import DataError
-from floater.tasks.corpora.glue import SCORE_RANGE, TASKS, Examples, find_file, read_dataset, read_examples
+from floater.errors import DataError, nearest
+from floater.tasks.corpora import glue as corpus
+from floater.tasks.corpora.glue import SCORE_RANGE, TASKS, Examples
 from floater.tasks.finetuning import Features, FineTuning, FineTuningSettings, Head
-from floater.tasks.finetuning.features import LABEL, encode
+from floater.tasks.finetuning.features import LABEL, encode_texts
 from floater.tasks.glue.score import measure, predictions, submission
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
@@ -45,10 +44,7 @@ class Data:
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
-            lower = {name.lower(): name for name in TASKS}
-            near = difflib.get_close_matches(self.task.lower(), lower, n=1)
-            hint = f"did you mean '{lower[near[0]]}'?" if near else f"there are: {', '.join(TASKS)}"
-            raise ValueError(f"unknown task of GLUE '{self.task}'; {hint}")
+            raise ValueError(f"unknown task of GLUE '{self.task}'; {nearest(self.task, TASKS)}")
         if (self.folder is None) == (self.dataset is None):
             raise ValueError("give exactly one of folder and dataset")
         check_numbers(self, max_length=8)
@@ -76,64 +72,63 @@ class Glue(FineTuning):
     Settings = GlueSettings
 
     def head(self, settings: GlueSettings) -> Head:
-        labels = TASKS[settings.data.task].labels
-        config: dict[str, Any] = {"problem_type": "single_label_classification" if labels else "regression"}
+        labels = _task(settings).labels
         names = labels or ("score",)
-        config["id2label"] = dict(enumerate(names))
-        config["label2id"] = {name: i for i, name in enumerate(names)}
+        config = {
+            "problem_type": "single_label_classification" if labels else "regression",
+            "id2label": dict(enumerate(names)),
+            "label2id": {name: i for i, name in enumerate(names)},
+        }
         return Head(AutoModelForSequenceClassification, config)
 
     def metric_of(self, settings: GlueSettings) -> str:
-        task = TASKS[settings.data.task]
+        task = _task(settings)
         return task.metrics[0] if task.best == "metric" else task.best
 
     def greater_of(self, settings: GlueSettings) -> bool:
         return self.metric_of(settings) != "loss"
 
     def read(self, settings: GlueSettings) -> Splits:
-        valid = {split: self._split(settings, split) for split in TASKS[settings.data.task].valid}
-        return Splits(self._split(settings, "train"), valid)
-
-    def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Features:
-        if not isinstance(examples, dict):
-            return super().encode(settings, processor, examples, training=training)
-        first, *others = (super(Glue, self).encode(settings, processor, part) for part in examples.values())
-        first.more = dict(zip([*examples][1:], others, strict=True))
-        return first
+        train, *valid = (self._split(settings, split) for split in ("train", *_task(settings).valid))
+        return Splits(train, valid)
 
     def _split(self, settings: GlueSettings, split: str) -> Examples:
-        data, task = settings.data, TASKS[settings.data.task]
-        if data.dataset is not None:
-            examples, place = read_dataset(data.dataset, split, task), f"{data.dataset}, {split}"
-        else:
-            file = find_file(data.folder or "", task, split)
-            examples, place = read_examples(file, task), str(file)
-        if examples.labels is None:
-            raise DataError(f"{place}: there are no labels (column '{task.label}') to learn from")
-        if examples.left_out:
-            logger.info("%s broken lines of %s left out", f"{examples.left_out:,}", split)
-        return examples
+        folder = settings.data.folder
+        return self.read_test(
+            settings, split if folder is None else corpus.find_file(folder, _task(settings), split)
+        )
 
-    def read_source(self, settings: Any, source: str, *, labelled: bool) -> Examples:
-        data, task = settings.data, TASKS[settings.data.task]
-        if data.dataset is not None and not Path(source).exists():
-            examples = read_dataset(data.dataset, source, task)
+    def read_test(self, settings: Any, source: str | Path, *, labelled: bool = True) -> Examples:
+        task, dataset = _task(settings), settings.data.dataset
+        if dataset is not None and not Path(source).exists():
+            examples, source = corpus.read_dataset(dataset, str(source), task), f"{dataset}, {source}"
         else:
-            examples = read_examples(source, task, labelled=labelled)
+            examples = corpus.read_examples(source, task, labelled=labelled)
         if labelled and examples.left_out:
-            warnings.warn(f"{source}: {examples.left_out:,} broken lines are left out", stacklevel=2)
+            logger.warning("%s: %s broken lines left out", source, f"{examples.left_out:,}")
         if labelled and examples.labels is None:
-            raise DataError(f"{source} has no labels to score with; `floater predict` writes predictions")
+            raise DataError(
+                f"{source} has no labels (column '{task.label}'); `floater predict` writes predictions"
+            )
         return examples
 
-    def features(self, settings: Any, tokenizer: Any, examples: Examples, training: bool) -> Features:
-        task = TASKS[settings.data.task]
-        found = encode(tokenizer, *examples.pairs, settings.data.max_length)
+    def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Features:
+        if isinstance(examples, list):  # of the validation sets, the first chooses
+            best, *others = (self.encode(settings, processor, part) for part in examples)
+            best.more = dict(zip(_task(settings).valid[1:], others, strict=True))
+            return best
+        first, second = examples.pairs
+        found = encode_texts(processor, first, second, settings.data.max_length)
+        found.source = examples
         for row, label in zip(found.rows if training else (), examples.labels or [], strict=False):
-            row[LABEL] = label if task.labels else label / SCORE_RANGE[1]
+            row[LABEL] = label if _task(settings).labels else label / SCORE_RANGE[1]
         return found
 
     def answer(self, settings: Any, features: Features, logits: Sequence[np.ndarray]) -> Measurement:
-        task, examples = TASKS[settings.data.task], features.source
+        task, examples = _task(settings), features.source
         scores = {} if examples.labels is None else measure(logits, examples.labels, task)
         return Measurement(scores=scores, lines=submission(predictions(logits, task), examples.indices, task))
+
+
+def _task(settings: GlueSettings) -> corpus.GlueTask:
+    return TASKS[settings.data.task]

@@ -16,6 +16,7 @@ from accelerate import PartialState
 from floater.errors import DataError
 from floater.tasks.bpe import BYTES, SPECIALS, load_bpe, train_bpe
 from floater.tasks.causal import check_causal
+from floater.tasks.examples import Collate
 from floater.tasks.language_modeling.data import (
     Rows,
     Streams,
@@ -27,13 +28,13 @@ from floater.tasks.language_modeling.data import (
     read_splits,
     with_mask,
 )
-from floater.tasks.language_modeling.far import Losses, check_edges, doubling, losses, ranges, summed
+from floater.tasks.language_modeling.far import Losses, doubling, losses, ranges, summed
 from floater.tasks.language_modeling.score import Score, causal_score, masked_score, remembering_score
 from floater.tasks.language_modeling.settings import LanguageModelingSettings
 from floater.tasks.language_modeling.trainer import LanguageModelTrainer
-from floater.tasks.measurement import Measurement
+from floater.tasks.measurement import Measurement, check_edges
 from floater.tasks.registry import register
-from floater.tasks.task import Collate, Prepared, Splits, Task
+from floater.tasks.task import Prepared, Splits, Task
 from floater.training import StreamSampler
 from floater.training.arguments import warmup_steps
 from floater.training.run import MODEL, VOCABULARY, inside, read_by

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from floater.errors import DataError
 from floater.tasks.language_modeling.score import Range, Row, Score
 from floater.tasks.measurement import Array
 
@@ -66,16 +65,6 @@ def doubling(block: int, window: int) -> list[int]:
         [128, 256, 512]
     """
     return [block * 2**i for i in range(window.bit_length()) if block * 2**i < window]
-
-
-def check_edges(edges: Sequence[int]) -> None:
-    """Refuse bounds of context that do not grow.
-
-    Raises:
-        DataError: if they do not, or begin below 1.
-    """
-    if not all(isinstance(edge, int) for edge in edges) or list(edges) != sorted({0, *edges})[1:]:
-        raise DataError(f"bins {list(edges)} must be whole numbers that grow from at least 1")
 
 
 def summed(keys: Array, *values: Array) -> tuple[Array, Array]:

@@ -19,7 +19,7 @@ from floater.tasks.finetuning import Features, FineTuning, FineTuningSettings, H
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
 from floater.tasks.squad.features import Windows, read_answers, windows, with_threshold
-from floater.tasks.squad.score import score
+from floater.tasks.squad.score import best_scores, score
 from floater.tasks.task import Splits
 from floater.training.settings import check_numbers
 
@@ -109,13 +109,13 @@ class Squad(FineTuning):
             )
         return Splits(questions, valid)
 
-    def read_source(self, settings: Any, source: str, *, labelled: bool) -> list[Question]:
+    def read_test(self, settings: Any, source: str, *, labelled: bool = True) -> list[Question]:
         return (_labelled(source) if labelled else read_squad(source)).questions
 
-    def features(self, settings: Any, tokenizer: Any, examples: list[Question], training: bool) -> Windows:
+    def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Windows:
         data = settings.data
         found = windows(
-            tokenizer,
+            processor,
             examples,
             max_length=data.max_length,
             stride=data.stride,
@@ -139,14 +139,9 @@ class Squad(FineTuning):
         answers = with_threshold(texts, no_answer, threshold)
         found = score(questions, answers)
         if threshold is not None:
-            best = score(questions, texts, no_answer)
-            found = replace(found, best_exact=best.best_exact, best_f1=best.best_f1)
-        lines = [json.dumps(answers, ensure_ascii=False)]
-        return Measurement(scores=found.metrics, report=str(found), lines=lines)
-
-    def changed(self, settings: Any, **changes: Any) -> Any:
-        given = {name: value for name, value in changes.items() if value is not None}
-        return replace(settings, answers=replace(settings.answers, **given))
+            best = best_scores(questions, texts, no_answer)
+            found = replace(found, scores=found.scores | best.scores, report=f"{found}\n{best}")
+        return replace(found, lines=[json.dumps(answers, ensure_ascii=False)])
 
     def evaluate(self, run: str | Path, source: str, *, threshold: float | None = None) -> Measurement:
         """Score the final model of a run on the questions of a file.
@@ -159,7 +154,10 @@ class Squad(FineTuning):
         Raises:
             DataError: if the run or the file is not what it must be, or a question has no known answer.
         """
-        return self._answered(run, source, labelled=True, threshold=threshold)
+        settings = self.settings_of(run)
+        if threshold is not None:
+            settings = replace(settings, answers=replace(settings.answers, threshold=threshold))
+        return self.answers(run, settings, source, labelled=True)
 
 
 def _first(names: Sequence[str]) -> str:

@@ -98,7 +98,7 @@ def windows(
         if labelled:
             row[LABEL] = _span(questions[number], found[-1])
         rows.append(row)
-    return Windows(rows, cut, "data.max_question", windows=found)
+    return Windows(rows, questions, cut, "data.max_question", windows=found)
 
 
 def read_answers(

@@ -6,17 +6,17 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from floater.tasks.corpora.squad import Question
+from floater.tasks.measurement import Measurement
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalised(text: str) -> str:
-    """An answer in lower case without punctuation (of ASCII), articles and superfluous whitespace.
+    """Return an answer in lower case without punctuation (of ASCII), articles and superfluous whitespace.
 
     Source: Rajpurkar et al. 2016, section 6.1.
 
@@ -28,7 +28,7 @@ def normalised(text: str) -> str:
 
 
 def exact_match(answer: str, gold: str) -> float:
-    """1 if two answers are the same once normalised, else 0.
+    """Return 1 if two answers are the same once normalised, else 0.
 
     Example:
         >>> exact_match("the Senate", "Senate.")
@@ -38,7 +38,7 @@ def exact_match(answer: str, gold: str) -> float:
 
 
 def f1(answer: str, gold: str) -> float:
-    """The harmonic mean of precision and recall over the words of two answers.
+    """Return the harmonic mean of precision and recall over the words of two answers.
 
     Of two answers without a word it is 1, as in the evaluation of SQuAD 2.0; that of 1.1 has 0.
 
@@ -53,54 +53,7 @@ def f1(answer: str, gold: str) -> float:
     return 2 * common / (len(found) + len(wanted))
 
 
-@dataclass(frozen=True)
-class Score:
-    """Scores of answers to questions, 0 to 100.
-
-    Args:
-        exact: exact match, and
-        f1: over all questions.
-        total: how many questions.
-        by_kind: exact match, F1 and number of those that have an answer and of those that have none; of
-            SQuAD 2.0.
-        best_exact: the best exact match that a threshold for no answer reaches, and
-        best_f1: the best F1; each with that threshold. Of SQuAD 2.0.
-    """
-
-    exact: float
-    f1: float
-    total: int
-    by_kind: Mapping[str, tuple[float, float, int]]
-    best_exact: tuple[float, float] | None = None
-    best_f1: tuple[float, float] | None = None
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Rounded for a log, but for thresholds."""
-        found = {"exact": self.exact, "f1": self.f1}
-        for kind, (exact, f1_, _) in self.by_kind.items():
-            found |= {f"{kind}_exact": exact, f"{kind}_f1": f1_}
-        for name, best in (("best_exact", self.best_exact), ("best_f1", self.best_f1)):
-            if best is not None:
-                found |= {name: best[0], f"{name}_threshold": best[1]}
-        return {name: value if "threshold" in name else round(value, 3) for name, value in found.items()}
-
-    def __str__(self) -> str:
-        lines = [f"exact match {self.exact:.2f}, F1 {self.f1:.2f} ({self.total:,} questions)"]
-        for kind, (exact, f1_, count) in self.by_kind.items():
-            said = {"has_answer": "with an answer", "no_answer": "without an answer"}[kind]
-            lines.append(f"  {said}: exact match {exact:.2f}, F1 {f1_:.2f} ({count:,})")
-        for name, best in (("exact match", self.best_exact), ("F1", self.best_f1)):
-            if best is not None:
-                lines.append(f"  best {name} {best[0]:.2f}, at the no-answer threshold {best[1]:.3f}")
-        return "\n".join(lines)
-
-
-def score(
-    questions: Sequence[Question],
-    answers: Mapping[str, str],
-    no_answer: Mapping[str, float] | None = None,
-) -> Score:
+def score(questions: Sequence[Question], answers: Mapping[str, str]) -> Measurement:
     """Score answers as the official evaluation does.
 
     The score of a question is the highest over its given answers; in SQuAD 2.0, that is where some questions
@@ -112,8 +65,9 @@ def score(
     Args:
         questions: with what people answered.
         answers: to the questions by their ids, "" for none; a question without one scores 0.
-        no_answer: of SQuAD 2.0, how much rather no answer: with a threshold for it the best scores are
-            searched for. The answers are then those given before a threshold was applied.
+
+    Returns:
+        Exact match and F1, 0 to 100; of SQuAD 2.0 also of the questions with an answer and of those without.
 
     Example:
         >>> asked = Question("q", "", "Who?", "The US Senate.", ("the Senate", "US Senate"), 4, True)
@@ -122,23 +76,37 @@ def score(
     """
     if not questions:
         raise ValueError("there is no question to score")
-    kinds = {
-        "has_answer": [q.id for q in questions if q.answerable],
-        "no_answer": [q.id for q in questions if not q.answerable],
-    }
-    two = bool(kinds["no_answer"])
-    exact, partial = ({q.id: _best(kind, q, answers, two) for q in questions} for kind in (exact_match, f1))
-    by_kind = {
-        kind: (_mean(exact, ids), _mean(partial, ids), len(ids)) for kind, ids in kinds.items() if ids and two
-    }
-    best = {}
-    if no_answer is not None:
-        best = {
-            name: best_threshold(questions, scores, answers, no_answer)
-            for name, scores in (("best_exact", exact), ("best_f1", partial))
-        }
-    ids = [question.id for question in questions]
-    return Score(_mean(exact, ids), _mean(partial, ids), len(ids), by_kind, **best)
+    exact, partial = _by_question(questions, answers)
+    scores = {"exact": _mean(exact, questions), "f1": _mean(partial, questions)}
+    report = [f"exact match {scores['exact']:.2f}, F1 {scores['f1']:.2f} ({len(questions):,} questions)"]
+    for kind, label in (("has_answer", "with an answer"), ("no_answer", "without an answer")):
+        of_kind = [q for q in questions if bool(q.answerable) == (kind == "has_answer")]
+        if of_kind and not all(q.answerable for q in questions):
+            mean, mean_f1 = _mean(exact, of_kind), _mean(partial, of_kind)
+            scores |= {f"{kind}_exact": mean, f"{kind}_f1": mean_f1}
+            report.append(f"  {label}: exact match {mean:.2f}, F1 {mean_f1:.2f} ({len(of_kind):,})")
+    rounded = {name: round(value, 3) for name, value in scores.items()}
+    return Measurement(scores=rounded, report="\n".join(report))
+
+
+def best_scores(
+    questions: Sequence[Question], answers: Mapping[str, str], no_answer: Mapping[str, float]
+) -> Measurement:
+    """Search the thresholds for no answer that reach the best exact match and the best F1.
+
+    Args:
+        questions: of SQuAD 2.0.
+        answers: given before a threshold is applied, by id.
+        no_answer: how much rather no answer, by id.
+    """
+    scores: dict[str, float] = {}
+    report = []
+    labels = {"best_exact": "exact match", "best_f1": "F1"}
+    for (name, label), of_name in zip(labels.items(), _by_question(questions, answers), strict=True):
+        best, threshold = best_threshold(questions, of_name, answers, no_answer)
+        scores |= {name: round(best, 3), f"{name}_threshold": threshold}
+        report.append(f"  best {label} {best:.2f}, at the no-answer threshold {threshold:.3f}")
+    return Measurement(scores=scores, report="\n".join(report))
 
 
 def best_threshold(
@@ -147,7 +115,7 @@ def best_threshold(
     answers: Mapping[str, str],
     no_answer: Mapping[str, float],
 ) -> tuple[float, float]:
-    """The best mean score, and the threshold above which "no answer" is said to reach it.
+    """Return the best mean score, and the threshold for no answer that reaches it.
 
     Args:
         questions: of SQuAD 2.0.
@@ -168,13 +136,23 @@ def best_threshold(
     return 100 * totals[best] / len(order), values[best - 1] if best else values[0] - 1
 
 
-def _best(
-    kind: Callable[[str, str], float], question: Question, answers: Mapping[str, str], two: bool
-) -> float:
-    """The highest score of an answer; `two` for SQuAD 2.0."""
-    if question.id not in answers:
+def _by_question(
+    questions: Sequence[Question], answers: Mapping[str, str]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return exact match and F1 of each question by its id, 0 to 1."""
+    two = not all(question.answerable for question in questions)
+    exact, partial = (
+        {question.id: _best(kind, question, answers.get(question.id), two) for question in questions}
+        for kind in (exact_match, f1)
+    )
+    return exact, partial
+
+
+def _best(kind: Callable[[str, str], float], question: Question, answer: str | None, two: bool) -> float:
+    """Return the highest score of an answer; `two` for SQuAD 2.0."""
+    if answer is None:
         return 0.0
-    answer, golds = answers[question.id], question.answers
+    golds = question.answers
     if two:
         golds = tuple(gold for gold in golds if normalised(gold)) or ("",)
     elif kind is f1 and not normalised(answer):
@@ -182,5 +160,5 @@ def _best(
     return max(kind(answer, gold) for gold in golds)
 
 
-def _mean(scores: Mapping[str, float], ids: Sequence[str]) -> float:
-    return 100 * sum(scores[i] for i in ids) / len(ids)
+def _mean(scores: Mapping[str, float], questions: Sequence[Question]) -> float:
+    return 100 * sum(scores[question.id] for question in questions) / len(questions)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,17 +20,12 @@ from floater.tasks import moses
 from floater.tasks.bpe import load_bpe, train_bpe
 from floater.tasks.corpora import cldr
 from floater.tasks.corpora.text import Pairs, read_pairs
-from floater.tasks.measurement import (
-    Measurement,
-    positions,
-    signature,
-    text_statistics,
-    tokenised_statistics,
-)
+from floater.tasks.examples import Collate
+from floater.tasks.measurement import Measurement, check_edges, positions
 from floater.tasks.registry import register
-from floater.tasks.scores import bleu_by_length, score, split_compounds
-from floater.tasks.task import Collate, Prepared, Splits, Task
-from floater.tasks.translation.data import TokenPairs, collate, load_corpus, place_of
+from floater.tasks.scores import length_table, score, split_compounds
+from floater.tasks.task import Prepared, Splits, Task
+from floater.tasks.translation.data import TokenPairs, collate, line_of, load_corpus
 from floater.tasks.translation.decode import CutTranslation, translate, translate_and_count
 from floater.tasks.translation.settings import Decoding, TranslationSettings
 from floater.tasks.translation.validation import token_losses, validate
@@ -81,10 +75,9 @@ class Translation(Task):
             logger.info("%s training pairs of more than %s tokens left out", f"{found.dropped:,}", most)
         return found
 
-    def place(self, settings: Any, examples: TokenPairs) -> str:
-        index = examples.lengths.index(max(examples.lengths))
+    def where(self, settings: Any, examples: TokenPairs, index: int, name: str) -> str:
         pair = examples.pairs.source[index], examples.pairs.target[index]
-        return place_of(settings.data, pair)
+        return super().where(settings, examples, index, name) + line_of(settings.data, pair)
 
     def kind(self, settings: Any) -> Any:
         return encoder_decoder
@@ -186,6 +179,7 @@ class Translation(Task):
             PositionError: if a source line is longer than learned positions reach, or the model cannot read
                 so.
         """
+        check_edges(bins)
         if language is not None:
             try:
                 split_compounds(language)
@@ -200,21 +194,9 @@ class Translation(Task):
         hypotheses = texts.plain(
             translate(model, tokenizer, texts.source(pairs.source), decoding or decoding_of(settings))
         )
-        scores = score(hypotheses, pairs.target, language=language)
-        lines = [str(scores)]
-        lengths = [len(line.split()) for line in pairs.source]
-        for part in bleu_by_length(hypotheses, pairs.target, lengths, bins) if bins else ():
-            bounds = f"{part.low} to {part.high - 1} words" if part.high else f"{part.low} words and more"
-            numbers = "-" if part.bleu is None else f"BLEU {part.bleu:.2f}  chrF {part.chrf:.2f}"
-            lines.append(f"{bounds:<22} {part.count:>6} lines  {numbers}")
-        found = {"bleu": scores.bleu, "chrf": scores.chrf, "tokenised_bleu": scores.tokenised_bleu}
-        signatures = {name: getattr(scores, f"{name.removesuffix('_bleu')}_signature") for name in found}
-        return Measurement(
-            scores={name: value for name, value in found.items() if value is not None},
-            signatures=signatures,
-            report="\n".join(lines),
-            lines=hypotheses,
-        )
+        words = [len(line.split()) for line in pairs.source]
+        found = score(hypotheses, pairs.target, language=language, lengths=words)
+        return replace(found, report="\n".join([found.report, *(length_table(found, bins) if bins else ())]))
 
     def translator(
         self,
@@ -274,25 +256,21 @@ class Translation(Task):
         for indices, losses, there in token_losses(model, TokenPairs(tokens, tokenizer), tokenizer):
             for index, row, known in zip(indices, losses.cpu(), there.cpu(), strict=True):
                 nats[index] = row[known].double().numpy()
-        sums, counts = positions(nats)
         notes = []
         if cut:
             notes.append(f"{cut} of {len(hypotheses)} translations reached the longest output and were cut")
         if pairs.skipped:
             notes.append(f"{pairs.skipped} pairs with an empty side were left out")
-        statistics = text_statistics(hypotheses, pairs.target)
-        signatures = {name: signature(name) for name in statistics}
-        with suppress(ValueError):  # Moses does not know the language
-            found = tokenised_statistics(hypotheses, pairs.target, settings.data.target)
-            statistics["tokenised_bleu"], signatures["tokenised_bleu"] = found
-        return Measurement(
-            lengths=np.array([len(re.findall(token, line)) for line in pairs.source]),
-            statistics=statistics | {"loss": np.array([[row.sum(), len(row)] for row in nats])},
+        lengths = [len(re.findall(token, line)) for line in pairs.source]
+        found = score(hypotheses, pairs.target, language=settings.data.target, lengths=lengths)
+        sums, counts = positions(nats)
+        return replace(
+            found,
+            statistics=found.statistics | {"loss": np.array([[row.sum(), len(row)] for row in nats])},
             position_nats=sums,
             position_tokens=counts,
-            lines=hypotheses,
             notes=notes,
-            signatures=signatures,
+            signatures={name: found.signatures[name] for name in found.statistics},
         )
 
     def lengths(self, settings: TranslationSettings) -> str:

@@ -73,7 +73,7 @@ def _file_pairs(source: str | list[str] | None, target: str | list[str] | None) 
     )
 
 
-def place_of(data: Data, pair: tuple[str, str]) -> str:
+def line_of(data: Data, pair: tuple[str, str]) -> str:
     """Return the line and the file of a training pair, for a message; "" where no files are named."""
     sources, targets = (
         [files] if isinstance(files, str) else files or [] for files in (data.train_source, data.train_target)

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast
 
 from floater.tasks.corpora.text import Pairs
+from floater.tasks.examples import in_batches
 from floater.tasks.measurement import Measurement, perplexity
-from floater.tasks.task import in_batches
 from floater.tasks.translation.data import TokenPairs, collate
 from floater.tasks.translation.decode import translate_and_count
 from floater.tasks.translation.settings import Decoding

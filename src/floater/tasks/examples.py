@@ -1,0 +1,109 @@
+"""Encoded examples, their batches, and what a model computes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedModel
+
+from floater.training import TokenBatchSampler
+from floater.training.run import evaluating
+
+Collate = Callable[[Sequence[Any]], dict[str, Any]]
+
+
+class Examples(Protocol):
+    """Encoded examples: a data set that knows the length of each, in tokens or what else a task counts."""
+
+    @property
+    def lengths(self) -> Sequence[int]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+@dataclass
+class Encoded(Dataset[Any]):
+    """Encoded examples in a list.
+
+    Args:
+        rows: what a batch is made of.
+        lengths: of each, in what the task counts.
+        source: what was encoded, where scores need it.
+
+    Example:
+        >>> Encoded([{"input_ids": [5, 6]}], [2])[0]
+        {'input_ids': [5, 6]}
+    """
+
+    rows: list[Any]
+    lengths: list[int]
+    source: Any = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]
+
+
+def in_batches(
+    examples: Examples, collate: Collate, device: torch.device | str, max_tokens: int
+) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    """Go through examples from short to long, in batches on a device.
+
+    No DataLoader: even one that does not shuffle draws from torch's random numbers.
+
+    Args:
+        examples: encoded.
+        collate: makes a batch of some.
+        device: for the tensors.
+        max_tokens: tokens in a batch, with padding; a longer example is alone.
+
+    Yields:
+        The indices of a batch's examples, and the batch.
+
+    Example:
+        >>> numbers = Encoded([4, 5, 6], [1, 1, 1])
+        >>> batches = in_batches(numbers, lambda rows: {"x": torch.tensor(rows)}, "cpu", 2)
+        >>> [(indices, batch["x"].tolist()) for indices, batch in batches]
+        [([0, 1], [4, 5]), ([2], [6])]
+    """
+    lengths = list(examples.lengths)
+    for indices in TokenBatchSampler(lengths, max(max_tokens, *lengths, 1), seed=0, shuffle=False):
+        yield indices, moved(collate([examples[i] for i in indices]), device)
+
+
+def outputs(
+    model: PreTrainedModel, examples: Examples, collate: Collate, max_tokens: int, *, baked: bool = False
+) -> Iterator[tuple[list[int], Any, Tensor | None]]:
+    """Compute a model's outputs for examples, from short to long; no random number is drawn.
+
+    Args:
+        model: left in the mode it is in.
+        examples: encoded.
+        collate: makes a batch of some.
+        max_tokens: tokens in a batch, with padding.
+        baked: see `evaluating`.
+
+    Yields:
+        The indices of a batch's examples, what the model returns for them, and their `labels`, if any.
+    """
+    with evaluating(model, baked=baked):
+        for indices, batch in in_batches(examples, collate, model.device, max_tokens):
+            labels = batch.pop("labels", None)
+            yield indices, model(**batch), labels
+
+
+def moved(batch: Mapping[str, Any], device: torch.device | str) -> dict[str, Any]:
+    """Return a batch with its tensors, and what else can be moved, on a device."""
+    return {
+        name: value.to(device) if isinstance(value, Tensor) or hasattr(value, "to") else value
+        for name, value in batch.items()
+    }
