@@ -28,6 +28,7 @@ import torch
 import yaml
 
 from commands import Command, Runs, Tally
+from floater.flow.adversarial import campaign
 from floater.tasks import task
 from hostile import corrupted, hostile_cases
 
@@ -41,13 +42,11 @@ def kills(count: int, folder: Path, chance: random.Random) -> Tally:
     tally = Tally(
         "Kills of `train`", "SIGKILL, or a signal that asks to stop, at any time; then started again"
     )
-    several = [Runs(folder / position, position) for position in ("sinusoidal", "learned")]
+    several = [Runs(folder / position, position) for position in ("sinusoidal", "learned", "floater")]
     while tally.cases < count:
         runs, name = chance.choice(several), f"killed-{tally.cases}"
         for _ in range(chance.randint(1, 4)):
-            number = chance.choice(
-                [signal.SIGKILL, signal.SIGKILL, *SIGNALS][: 2 if chance.random() < 2 / 3 else 5]
-            )
+            number = signal.SIGKILL if chance.random() < 2 / 3 else chance.choice([*SIGNALS])
             command = runs.train(name)
             if command.wait(chance.uniform(0, runs.seconds)):
                 tally.see(command, f"{name} before its kill")
@@ -177,31 +176,13 @@ def full_disks(count: int, folder: Path, chance: random.Random) -> Tally:
 
 
 def adversarial_fields(count: int, folder: Path, chance: random.Random) -> Tally:
-    """Solve fields with pulses of random place, width and height: see tests/flow/test_collocation.py."""
-    from floater.flow import FlowError, solve
-
-    sys.path.insert(0, str(ROOT / "tests" / "flow"))
-    from test_collocation import flow_error, integral, pulse
-
-    tally = Tally("Adversarial fields", "a pulse in time of a steepness up to 10^5, a width down to 10^-4")
-    times, refused, worst = 0.1 * torch.arange(1, 101, dtype=torch.float64), 0, 0.0
-    for case in range(count):
-        steep, width = 10 ** chance.uniform(0.5, 5), 10 ** chance.uniform(-4, 0)
-        given = steep, chance.uniform(0, 10), width, 10 ** chance.uniform(-2, 1.5), chance.randrange(10**6)
-        vector_field, start = pulse(*given)
-        tally.cases += 1
-        try:
-            with torch.set_grad_enabled(bool(case % 2)):
-                found = solve(vector_field, start, times, method="collocation").detach()
-        except FlowError:
-            refused += 1
-            continue
-        error = float(flow_error(found, integral(vector_field, start, times)))
-        worst = max(worst, error)
-        if not error < 1e-5:
-            tally.silent += 1
-            tally.notes.append(f"pulse{given}: error {error:.2g}")
-    tally.notes.insert(0, f"{refused} were refused; the largest error of the others is {worst:.1g}")
+    """Solve fields with a pulse between a solver's steps: see `floater.flow.adversarial`."""
+    tally = Tally(
+        "Adversarial fields", "a pulse in time or in p of a steepness up to 10^5, a width down to 10^-4"
+    )
+    ends = campaign(count, chance.randrange(10**6))
+    tally.cases, tally.silent = ends.total(), ends["silent"]
+    tally.notes.append(", ".join(f"{number} {end}" for end, number in sorted(ends.items())))
     return tally
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from floater.errors import DataError
+from floater.flow.collocation.plan import Plan
 from floater.training.checkpoints import publish, staging
+from floater.training.resuming import solver_states
 from helpers import equal_runs
 
 from .small_run import TASK, killed, names, settings
@@ -214,6 +217,14 @@ CRAFTED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a field more": (log_of(lambda s: s.update(evil=1)), "cannot be loaded"),
     "a state that is a list": (lambda f: (f / "trainer_state.json").write_text("[]"), "cannot be loaded"),
+    "solvers of other flows": (
+        saved("step_state_0.pth", lambda s: s["solvers"].append({})),
+        "it does not hold the states of 0 solvers",
+    ),
+    "code beside the random numbers": (
+        lambda f: torch.save(Evil(), f / "step_state_0.pth"),
+        "cannot be loaded",
+    ),
     "flops that are text": (log_of(lambda s: s.update(total_flos="x")), "its total_flos is 'x'"),
 }
 
@@ -246,3 +257,20 @@ def test_a_damaged_vocabulary_is_refused(run: Path, whole: Path) -> None:
         TASK.train(settings(run))
     shutil.rmtree(file.parent)
     assert equal_runs(TASK.train(settings(run)), whole)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        [],
+        {"edges": [0.0, 1.0]},
+        asdict(Plan([0.0, 1.0])) | {"edges": [0, "x"]},
+        asdict(Plan([0.0, 1.0])) | {"backward": {1: [0.5]}},
+        asdict(Plan([0.0, 1.0])) | {"wide": "yes"},
+    ],
+)
+def test_a_crafted_state_of_a_solver_is_refused(plan: Any) -> None:
+    with pytest.raises(
+        DataError, match="does not fit the training: a solver's state has other names or types"
+    ):
+        solver_states(Path("file"), [{"problem": "", "plan": plan, "step": None}], 1)

@@ -17,6 +17,8 @@ from helpers import equal_runs
 from .small_run import TASK, At, AtEvaluation, names, settings, train_with
 
 FLOW = {"position": "floater"}
+REUSED = {"position": "floater", "position_options": {"refresh_every": 3}}
+KINKED = {"position": "floater", "position_options": {"field": "mlp", "activation": "relu"}}
 BY_EPOCH = {"save_strategy": "epoch", "eval_strategy": "epoch", "max_steps": 18}
 CASES: dict[str, tuple[type[At], int, dict[str, Any], list[str]]] = {
     "between checkpoints": (At, 6, {}, ["checkpoint-4", "interrupted-6"]),
@@ -26,6 +28,10 @@ CASES: dict[str, tuple[type[At], int, dict[str, Any], list[str]]] = {
     "at an epoch's end": (At, 6, BY_EPOCH, ["checkpoint-6"]),
     "within an epoch": (At, 8, BY_EPOCH, ["checkpoint-6", "interrupted-8"]),
     "in a validation": (AtEvaluation, 6, {"eval_steps": 3}, ["checkpoint-4", "interrupted-6"]),
+    "a flow, between checkpoints": (At, 6, {"model": FLOW}, ["checkpoint-4", "interrupted-6"]),
+    "a flow, at a checkpoint": (At, 8, {"model": FLOW}, ["checkpoint-4", "checkpoint-8"]),
+    "a flow with kinks": (At, 6, {"model": KINKED}, ["checkpoint-4", "interrupted-6"]),
+    "between solves of a flow": (At, 5, {"model": REUSED}, ["checkpoint-4", "interrupted-7"]),
     "between updates of a flow": (
         At,
         5,
@@ -69,8 +75,7 @@ def test_a_stopped_run_ends_as_a_whole_one(
     assert str(error.value).endswith(f"resumes from {max((run / e for e in expected), key=_step)}")
     resumed = TASK.train(stopped)
     assert names(resumed) == names(whole(changes))
-    if changes.get("model") is not FLOW:  # whose solver begins anew there
-        assert equal_runs(resumed, whole(changes))
+    assert equal_runs(resumed, whole(changes))
 
 
 def _step(path: Path) -> int:

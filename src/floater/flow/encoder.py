@@ -314,6 +314,14 @@ class FlowEncoder(nn.Module):
         self._by_step = True
         self._cache.calls += 1
 
+    @property
+    def holds_vectors(self) -> bool:
+        """Whether the next training step reuses the vectors of an earlier one (`refresh_every`).
+
+        Where it does not, `solver_state` is all that the step needs of those before it.
+        """
+        return self._cache.calls % self.refresh_every != 0
+
     def refresh(self) -> None:
         """Forget what training steps leave behind: vectors to reuse, the state of the solver.
 

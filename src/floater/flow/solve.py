@@ -142,7 +142,7 @@ def _exact_step(
 
     What units do between the steps, where they move too far to be seen, counts to the change.
     """
-    problem = (type(field), start.dtype, float(grid[0]), method, rtol, atol)
+    problem = f"{type(field)} {start.dtype} {float(grid[0])} {method} {rtol} {atol}"
     known = state.step
     if known is not None and known.problem == problem and known.remaining_uses > 0:
         known.remaining_uses -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from transformers import TrainerState
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from floater.errors import DataError
+from floater.flow.collocation.plan import Plan, SolverState, StepChoice
 
 OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -135,6 +137,45 @@ def check_trainer_state(checkpoint: Path, step: int, state: TrainerState) -> Non
             raise _misfit(checkpoint, f"its {name} is {value!r}")
     if not (best is None or isinstance(best, int)) or not isinstance(state.best_metric, float | int | None):
         raise _misfit(checkpoint, f"its best step is {best!r}, with {state.best_metric!r}")
+
+
+def solver_states(file: Path, saved: Any, count: int) -> list[SolverState]:
+    """Make the states of solvers that a checkpoint holds, each as `dataclasses.asdict` returns it.
+
+    Args:
+        file: where they were read from.
+        saved: a dict for each flow.
+        count: number of flows of the model.
+
+    Returns:
+        The states.
+
+    Raises:
+        DataError: there are others than these, or a value has another type.
+    """
+    if not _are(saved, dict) or len(saved) != count:
+        raise _misfit(file, f"it does not hold the states of {count} solvers")
+    states = []
+    for each in saved:
+        plan, step = each.get("plan"), each.get("step")
+        if not (_fits(plan, Plan([0.0])) and _fits(step, StepChoice("", 0.0, 0))):
+            raise _misfit(file, "a solver's state has other names or types")
+        states.append(
+            SolverState(str(each.get("problem")), plan and Plan(**plan), step and StepChoice(**step))
+        )
+    return states
+
+
+def _fits(saved: Any, like: Plan | StepChoice) -> bool:
+    """Return whether a saved dict has the names and types of a dataclass, its lists' elements included."""
+    if saved is None:
+        return True
+    own = asdict(like)
+    if not isinstance(saved, dict) or saved.keys() != own.keys():
+        return False
+    single = all(_alike(own[name], saved[name]) for name in own if not isinstance(own[name], list))
+    lists = [saved.get("forward", []), *saved.get("backward", {}).values()] if single else [None]
+    return all(_are(each, int) for each in lists) and _are(saved.get("edges", [0.0]), float)
 
 
 def _count(group: Mapping[str, Any]) -> int:

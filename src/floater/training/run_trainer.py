@@ -53,8 +53,7 @@ class RunTrainer(FloaterTrainer):
     """A `FloaterTrainer` that trains a run to its end: it logs, stops early, resumes and writes the result.
 
     SIGINT, SIGTERM and SIGUSR1 end a training after the step, with a checkpoint of it. A run that is resumed
-    there ends with the weights of one that was not stopped, bit for bit; but a flow's solver and the memory
-    of a language model begin anew, so that the vectors of a flow differ within its tolerance.
+    there ends with the weights of one that was not stopped, bit for bit.
 
     Args:
         training: the settings of the optimisation.
@@ -206,7 +205,8 @@ class RunTrainer(FloaterTrainer):
         """End a training that a signal asked to stop, with a checkpoint.
 
         A resumed run ends as a whole one. So what the schedule has at this step comes first: the scores and
-        the checkpoint of an epoch's end, and the update of a flow whose gradients are gathered over steps.
+        the checkpoint of an epoch's end, the update of a flow whose gradients are gathered over steps, and
+        the steps that reuse a flow's vectors.
 
         Raises:
             Interrupted: with the signal; a line for a person in the main process.
@@ -223,6 +223,8 @@ class RunTrainer(FloaterTrainer):
         checkpoint = run / f"checkpoint-{step}"
         if self._saved_step != step:
             if (epoch == int(epoch) and not epoch_ends) or step % self.training.flow.update_every:
+                return
+            if any(flow.holds_vectors for flow in self.flows()):
                 return
             checkpoint = run / f"interrupted-{step}"
             self._write_checkpoint(checkpoint, model, trial)

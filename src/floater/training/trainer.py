@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,7 +35,7 @@ from floater.training.checkpoints import (
 from floater.training.files import MANIFEST, damage
 from floater.training.loss import LossFunction, smoothed_loss, with_auxiliary_loss
 from floater.training.progress import TrainingProgress
-from floater.training.resuming import check_optimizer, check_scheduler
+from floater.training.resuming import check_optimizer, check_scheduler, solver_states
 from floater.transformer.outputs import IGNORED
 
 
@@ -50,7 +51,8 @@ class FloaterTrainer(Trainer):
     - A checkpoint is on the disk whole or not at all, even if the process is killed while it is written
       or removed. ``args.save_total_limit`` keeps the last ones, and the best. One that has changed since,
       or has the states of other parameters, is refused before a step.
-    - A ``FlowEncoder`` begins anew at each checkpoint, so that a resumed run equals one not stopped.
+    - A ``FlowEncoder`` begins anew at each checkpoint of the schedule, so that a resumed run equals one that
+      was not stopped. A checkpoint between these holds the state of its solver.
     - Logs have ``tokens_per_second``: tokens that the model reads (those that have a label, in a batch with
       ``decoder_input_ids`` or without an ``attention_mask``) over the time in training, without evaluation.
     - Resuming a run that has reached its last step trains no further step.
@@ -125,7 +127,7 @@ class FloaterTrainer(Trainer):
             clear_staging(str(self.args.output_dir))
         self.accelerator.wait_for_everyone()
         self._tokens, self._since, self._seconds = 0, None, 0.0
-        self._refresh_flows()
+        self.forget_steps()
         return super().train(*args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -161,7 +163,7 @@ class FloaterTrainer(Trainer):
         """Return the batches of one update and the number of their label tokens on all processes."""
         if self._since is None:
             self._since = time.perf_counter()
-        for flow in self._flows():
+        for flow in self.flows():
             flow.begin_step()
         batches, labels = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._tokens = sum(map(self.tokens_of, batches), self._tokens)
@@ -217,12 +219,12 @@ class FloaterTrainer(Trainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         run = Path(super()._get_output_dir(trial))
+        self.forget_steps()
         self._write_checkpoint(run / f"checkpoint-{self.state.global_step}", model, trial)
         if self.args.should_save:
             remove(interrupted_checkpoints(run))
             self._remove_old(run, self.args.save_total_limit)
         self.accelerator.wait_for_everyone()
-        self._refresh_flows()
 
     def _write_checkpoint(self, checkpoint: Path, model: nn.Module, trial: Any) -> None:
         """Write the checkpoint of this step in a directory of any name."""
@@ -234,6 +236,8 @@ class FloaterTrainer(Trainer):
                 clear_staging(run)
                 written.mkdir(parents=True)
             self.accelerator.wait_for_everyone()
+            with _torch_saving():  # first, as saving a model may refresh its flows
+                torch.save(self.step_state(), written / self._step_state_name)
             self._saving_to = written.parent
             try:
                 super()._save_checkpoint(model, trial)
@@ -266,6 +270,9 @@ class FloaterTrainer(Trainer):
             check_optimizer(Path(checkpoint), self.optimizer)
             check_scheduler(Path(checkpoint), self.lr_scheduler)
         super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and (file := Path(checkpoint, self._step_state_name)).is_file():
+            saved = torch.load(file, map_location=self.args.device, weights_only=True)
+            self.load_step_state(file, saved if isinstance(saved, dict) else {})
 
     def _finalize_training(self, trial: Any, *args: Any) -> Any:
         # The Trainer would remove the checkpoints other than the best here, but not each as a whole.
@@ -282,11 +289,31 @@ class FloaterTrainer(Trainer):
         missing = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
 
-    def _flows(self) -> list[FlowEncoder]:
+    def flows(self) -> list[FlowEncoder]:
+        """Return the flows of the model."""
         return [part for part in cast(nn.Module, self.model).modules() if isinstance(part, FlowEncoder)]
 
-    def _refresh_flows(self) -> None:
-        for flow in self._flows():
+    @property
+    def _step_state_name(self) -> str:
+        return f"step_state_{self.args.process_index}.pth"
+
+    def step_state(self) -> dict[str, Any]:
+        """Return what the last step leaves for the next one, in this process: tensors, numbers and texts."""
+        return {"solvers": [asdict(flow.solver_state) for flow in self.flows()]}
+
+    def load_step_state(self, file: Path, saved: dict[str, Any]) -> None:
+        """Take over what `step_state` returned in the process that wrote a checkpoint.
+
+        Raises:
+            DataError: what the file holds does not fit the model.
+        """
+        flows = self.flows()
+        for flow, state in zip(flows, solver_states(file, saved.get("solvers"), len(flows)), strict=True):
+            flow.solver_state = state
+
+    def forget_steps(self) -> None:
+        """Make the next step that of a model just loaded."""
+        for flow in self.flows():
             flow.refresh()
 
     def _point_to_best(self, run: Path) -> None:

@@ -59,6 +59,25 @@ class Memory:
         self.documents: Tensor | None = None
         self._segment: tuple[Tensor | None, Tensor | None] = (None, None)
 
+    def state(self) -> dict[str, Any]:
+        """Return what it holds, for `load_state`."""
+        return {"hidden": self.hidden, "mask": self.mask, "documents": self.documents}
+
+    def load_state(self, state: Any) -> None:
+        """Hold what another memory of this size held.
+
+        Args:
+            state: what its `state` returned.
+
+        Raises:
+            ValueError: if it is anything else.
+        """
+        hidden = state.get("hidden") if isinstance(state, dict) else None
+        if not isinstance(hidden, list) or not all(isinstance(x, Tensor) and x.dim() == 3 for x in hidden):
+            raise ValueError("the state of a memory has hidden vectors (batch, m, dim) of each block")
+        self.forget()
+        self.hidden, self.mask, self.documents = hidden, state.get("mask"), state.get("documents")
+
     @property
     def length(self) -> int:
         """The number of tokens that it holds."""

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from transformers import TrainerCallback
 
 from floater.cli import main
+from floater.interruption import Interrupted
 from floater.settings import load
 from floater.tasks import task
 from floater.tasks.language_modeling import LanguageModelingSettings
@@ -163,6 +166,32 @@ def test_a_resumed_run_with_a_memory_ends_as_a_whole_one(run: Path, tmp_path: Pa
         shutil.rmtree(other / name)
     train(replace(load(LanguageModelingSettings, other / "config.yaml"), run=str(other)))
     resumed, weights = (load_file(path / "model" / "model.safetensors") for path in (other, run))
+    assert all(torch.equal(resumed[name], value) for name, value in weights.items())
+
+
+class Stop(TrainerCallback):
+    """Ask a training to stop after a step."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 6:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_run_with_a_memory_that_is_stopped_ends_as_a_whole_one(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = replace(load(LanguageModelingSettings, run / "config.yaml"), run=str(tmp_path / "stopped"))
+    start = LanguageModelTrainer.train
+
+    def stopped(self: LanguageModelTrainer, *args: Any, **kwargs: Any) -> Any:
+        self.add_callback(Stop())
+        return start(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageModelTrainer, "train", stopped)
+        with pytest.raises(Interrupted, match="interrupted-6"):
+            train(asked)
+    resumed, weights = (load_file(path / "model" / "model.safetensors") for path in (train(asked), run))
     assert all(torch.equal(resumed[name], value) for name, value in weights.items())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 _USES = 1000
@@ -56,12 +55,12 @@ class StepChoice:
     """A step of a fixed-step method that was found to meet a tolerance.
 
     Args:
-        problem: What it depends on other than the weights.
+        problem: What it depends on other than the weights, as `SolverState.problem` is.
         step: The step.
         remaining_uses: How many solves may still use it before its error is measured again.
     """
 
-    problem: Hashable
+    problem: str
     step: float
     remaining_uses: int
 
@@ -74,7 +73,7 @@ class SolverState:
     arguments alone, and selects a mesh first, which takes as long as two solves, forward and backward.
 
     Args:
-        problem: What the plan depends on other than the weights: dtypes, tolerances, the beginning.
+        problem: What the plan depends on other than the weights, as a text that is the same in each process.
         plan: The plan of the last solve by collocation; None before the first.
         step: The step that "auto" chose for a field with kinks; None before the first such solve.
 
@@ -87,11 +86,11 @@ class SolverState:
         3.0
     """
 
-    problem: Hashable = None
+    problem: str = ""
     plan: Plan | None = None
     step: StepChoice | None = None
 
-    def use(self, problem: Hashable, end: float) -> Plan | None:
+    def use(self, problem: str, end: float) -> Plan | None:
         """Return the plan if it is for this problem, reaches as far as `end` and may still be used.
 
         Example:
@@ -105,10 +104,10 @@ class SolverState:
         plan.remaining_uses -= 1
         return plan
 
-    def keep(self, problem: Hashable, plan: Plan) -> None:
+    def keep(self, problem: str, plan: Plan) -> None:
         """Replace the plan."""
         self.problem, self.plan = problem, plan
 
     def reset(self) -> None:
         """Forget the plan: the next solve is that of a new state."""
-        self.problem = self.plan = self.step = None
+        self.problem, self.plan, self.step = "", None, None

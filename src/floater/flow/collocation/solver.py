@@ -98,7 +98,7 @@ def solve_dense(
     failure: FlowError
     with full_precision(start.device):
         form = formulate(field, start, begin, rtol)
-        problem = (type(field), type(form), form.dtype, begin, rtol, atol)
+        problem = f"{type(field)} {type(form)} {form.dtype} {begin} {rtol} {atol}"
         plan = state.use(problem, end)
         if plan is None:
             check_finite(start)

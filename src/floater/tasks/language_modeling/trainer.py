@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -32,7 +33,8 @@ from floater.transformer.outputs import IGNORED
 class LanguageModelTrainer(RunTrainer):
     """A `RunTrainer` that masks anew in each epoch, or predicts next tokens, with or without a memory.
 
-    The memory begins anew at each epoch and each checkpoint, so that a resumed run ends as a whole one.
+    The memory begins anew at each epoch and each checkpoint of the schedule, so that a resumed run ends as a
+    whole one. A checkpoint between these holds it.
 
     Args:
         settings: of a run that predicts tokens; its `objective` is "causal" or "masked".
@@ -74,6 +76,23 @@ class LanguageModelTrainer(RunTrainer):
         with head_at(whole, places):
             return super().compute_loss(model, inputs, *args, **kwargs)
 
+    def step_state(self) -> dict[str, Any]:
+        """See `FloaterTrainer`; with the memory."""
+        held = {} if self.memory is None else {"memory": self.memory.state()}
+        return super().step_state() | held
+
+    def load_step_state(self, file: Path, saved: dict[str, Any]) -> None:
+        """See `FloaterTrainer`; with the memory."""
+        super().load_step_state(file, saved)
+        if self.memory is not None:
+            self.memory.load_state(saved.get("memory"))
+
+    def forget_steps(self) -> None:
+        """See `FloaterTrainer`; the memory is emptied, too."""
+        super().forget_steps()
+        if self.memory is not None:
+            self.memory.forget()
+
     def _streams(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         return stream_batch(examples, pad=int(self.tokenizer.pad_token_id))
 
@@ -88,7 +107,7 @@ class LanguageModelTrainer(RunTrainer):
 
 
 class Forget(TrainerCallback):
-    """Begin a memory anew at each epoch and each checkpoint."""
+    """Begin a memory anew at each epoch."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -96,11 +115,6 @@ class Forget(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The streams start again."""
-        self.memory.forget()
-
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """A run that goes on from here has nothing to remember."""
-        self.memory.forget()
+        """The streams start again, unless the training is resumed within the epoch."""
+        if state.epoch is None or state.epoch == int(state.epoch):
+            self.memory.forget()
