@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from floater import FloaterConfig, Positions, build, catalogue
-from floater.encodings import Frame
+from floater.encodings import StackSpec
 from floater.encodings.measure import count
 from floater.transformer.stacks import Encoder
 
@@ -38,7 +38,7 @@ FREE = (
     *("rnn", "rnn_transformer", "rr_transformer", "spe_sine", "spe_conv"),
     *("complex", "complex_attention", "universal", "pnat"),
 )
-INPUT = ("embed", "block", "inputs", "projection", "qkv")
+INPUT = ("embed", "block", "inputs", "projection_bias", "qkv")
 PEERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     # our options; theirs of the layers; theirs of the wrapper
     "none": ({}, {}, {"use_abs_pos_emb": False}),
@@ -54,13 +54,15 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 def bar(name: str, length: int) -> float | None:
     """The least ratio of tokens a second that a row should have."""
     row = build(name, dim=64, heads=8, layers=2, max_length=16)
-    if name in (*FREE, "none", "floater") or row.overrides("logits", "weights", "values", "adopt"):
+    if name in (*FREE, "none", "floater") or row.overrides(
+        "logits", "weights", "value_bias", "on_projections"
+    ):
         return None
     if not row.overrides("bias", "mask"):
         return 0.9
     if name in CONTENT:
         return None
-    if not any(count(name, Frame(dim=64, heads=8, layers=2, max_length=16)).values()):
+    if not any(count(name, StackSpec(dim=64, heads=8, layers=2, max_length=16)).values()):
         return 0.85
     return 0.5 if length > 512 else 0.7
 
@@ -199,7 +201,9 @@ def measured(name: str, length: int, arguments: argparse.Namespace) -> dict[str,
         return compared(
             theirs(name, length, arguments), ours(name, length, arguments, **changes), arguments.turns
         )
-    size = sum(count(name, Frame(arguments.width, arguments.width // 64, arguments.layers, length)).values())
+    size = sum(
+        count(name, StackSpec(arguments.width, arguments.width // 64, arguments.layers, length)).values()
+    )
     if size > arguments.most_parameters:
         return {"skipped": f"{size:,} parameters"}
     return compared(ours("none", length, arguments), ours(name, length, arguments), arguments.turns)

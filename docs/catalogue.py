@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from floater import PositionModel, Positions, catalogue
-from floater.encodings import Frame, options
+from floater.encodings import StackSpec, options
 from floater.encodings.card import CONTRACT
 from floater.encodings.measure import attend
 from floater.listing import LETTERS, arguments, summary, table
 
 HERE = Path(__file__).parent
-COUNTED = Frame(dim=512, heads=8, layers=6, max_length=512)
-DRAWN = Frame(dim=64, heads=8, layers=2, max_length=32)
+COUNTED = StackSpec(dim=512, heads=8, layers=6, max_length=512)
+DRAWN = StackSpec(dim=64, heads=8, layers=2, max_length=32)
 SIZES = f"at dim {COUNTED.dim}, {COUNTED.heads} heads, {COUNTED.layers} layers, t_max {COUNTED.max_length}"
 AXES = {
     "vectors": ("component", "position", "value"),
@@ -131,7 +131,7 @@ def panels(name: str) -> tuple[str, list[Tensor]]:
     model = row(DRAWN, **({"segment": 8} if name == "axial" else {})).eval()
     positions = example(model)
     state, x = model.prepare(positions), torch.zeros(1, positions.query.shape[1], DRAWN.dim)
-    if model.overrides("qkv", "bias", "logits", "weights", "values") or (
+    if model.overrides("qkv", "bias", "logits", "weights", "value_bias") or (
         model.overrides("mask") and not model.overrides("embed")
     ):
         heads, kind = attend(model, state, 0, x + torch.randn(DRAWN.dim)).logits[0], "logits"
@@ -142,10 +142,10 @@ def panels(name: str) -> tuple[str, list[Tensor]]:
         return kind, list(
             heads[:1] if torch.allclose(heads, heads[:1].expand_as(heads), atol=1e-5) else heads
         )
-    if model.overrides("adopt") and not model.overrides("bias"):
-        model.adopt({"query": lambda y: y}, state, 0)
-    if model.overrides("projection"):
-        vectors = model.projection("query", state, 0)
+    if model.overrides("on_projections") and not model.overrides("bias"):
+        model.on_projections({"query": lambda y: y}, state, 0)
+    if model.overrides("projection_bias"):
+        vectors = model.projection_bias("query", state, 0)
     elif row.card.point == "relative":
         word = x.clone()
         word[0, x.shape[1] // 2] = 1.0

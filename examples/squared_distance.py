@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from floater.encodings import Card, Frame, PositionModel, register
+from floater.encodings import Card, PositionModel, StackSpec, register
 from floater.positions import Positions
 
 
@@ -20,10 +20,10 @@ class SquaredDistance(PositionModel):
     """Add -(r_h (s - t))^2 to the logits of head h, with one learned rate r_h for all blocks.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
 
     Example:
-        >>> model = SquaredDistance(Frame(dim=8, heads=1, layers=1, max_length=16))
+        >>> model = SquaredDistance(StackSpec(dim=8, heads=1, layers=1, max_length=16))
         >>> _ = nn.init.constant_(model.rate, 1.0)
         >>> model.bias(None, None, model.prepare(Positions.arange(3)), 0)[0, 0, 0].tolist()
         [-0.0, -1.0, -4.0]
@@ -37,13 +37,13 @@ class SquaredDistance(PositionModel):
         parameters="h",
     )
 
-    def __init__(self, frame: Frame) -> None:
-        super().__init__(frame)
-        self.rate = nn.Parameter(torch.empty(frame.heads))
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec)
+        self.rate = nn.Parameter(torch.empty(spec.heads))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.constant_(self.rate, 1 / self.frame.max_length)
+        nn.init.constant_(self.rate, 1 / self.spec.max_length)
 
     def prepare(self, positions: Positions) -> Tensor:
         # (batch or 1, 1, T, S): computed once per forward pass and shared by all blocks

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from floater import PositionError, catalogue
-from floater.encodings import Frame, options
+from floater.encodings import StackSpec, options
 from floater.listing import arguments, entry, summary, table
 
 DOCS = Path(__file__).parents[1] / "docs"
-FRAME = Frame(dim=16, heads=2, layers=2, max_length=8)
+FRAME = StackSpec(dim=16, heads=2, layers=2, max_length=8)
 
 
 def test_the_page_is_what_the_code_says():
@@ -43,6 +43,6 @@ def test_rows_of_the_table_fit_their_header():
 
 def test_what_cannot_be_listed_is_named():
     with pytest.raises(PositionError, match="cape: dim is 7; "):
-        table(["none", "cape"], Frame(dim=7, heads=1, layers=1, max_length=8))
+        table(["none", "cape"], StackSpec(dim=7, heads=1, layers=1, max_length=8))
     with pytest.raises(PositionError, match="did you mean 'tener'"):
         entry("tenor", FRAME)

@@ -11,32 +11,32 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from floater.encodings import Frame, PositionError, catalogue, options
+from floater.encodings import PositionError, StackSpec, catalogue, options
 from floater.encodings.card import CONTRACT
 from floater.encodings.measure import count, measure
 
 LETTERS = "d is dim, h heads, l layers, t_max the training length"
 
 
-def cells(name: str, frame: Frame) -> dict[str, Any]:
+def cells(name: str, spec: StackSpec) -> dict[str, Any]:
     """A row of the table by the names of its columns; injection to unbound are measured.
 
     Args:
         name: of a position model.
-        frame: the sizes at which to count parameters.
+        spec: the sizes at which to count parameters.
 
     Raises:
         PositionError: if the name is unknown, or the model refuses the sizes.
 
     Example:
-        >>> row = cells("learned", Frame(dim=512, heads=8, layers=6, max_length=512))
+        >>> row = cells("learned", StackSpec(dim=512, heads=8, layers=6, max_length=512))
         >>> row["paper"], row["unbound"], row["parameters"], row["formula"]
         ('Devlin et al. 2019', False, 262144, 't_max * d')
     """
     given = options(name)  # refuses an unknown name
     model, found = catalogue()[name], measure(name)
     try:
-        parameters = sum(count(name, frame).values())
+        parameters = sum(count(name, spec).values())
     except PositionError as error:
         raise PositionError(f"{name}: {error}") from error
     card = model.card
@@ -61,24 +61,24 @@ def cells(name: str, frame: Frame) -> dict[str, Any]:
     }
 
 
-def table(names: Sequence[str], frame: Frame, form: str = "text") -> str:
+def table(names: Sequence[str], spec: StackSpec, form: str = "text") -> str:
     """The table of some position models.
 
     Args:
         names: of position models.
-        frame: the sizes at which to count parameters.
+        spec: the sizes at which to count parameters.
         form: "text", "markdown", "csv" or "json".
 
     Raises:
         PositionError: if a name is unknown, or a model refuses the sizes.
 
     Example:
-        >>> print(table(["none"], Frame(dim=512, heads=8, layers=6, max_length=512), "markdown"))
+        >>> print(table(["none"], StackSpec(dim=512, heads=8, layers=6, max_length=512), "markdown"))
         | name | paper | published | point | injection | learnable | recurring | unbound | kernel | cache |...
         |---|---|---|---|---|---|---|---|---|---|---|---|---:|
         | none | [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) | 2017-06 | none | - | no | no |...
     """
-    rows = [cells(name, frame) for name in names]
+    rows = [cells(name, spec) for name in names]
     if form == "json":
         return json.dumps(rows, indent=1, ensure_ascii=False)
     if form == "csv":
@@ -113,26 +113,26 @@ def table(names: Sequence[str], frame: Frame, form: str = "text") -> str:
     )
 
 
-def entry(name: str, frame: Frame, width: int = 110) -> str:
+def entry(name: str, spec: StackSpec, width: int = 110) -> str:
     """All that the catalogue knows of one position model.
 
     Args:
         name: of the model.
-        frame: the sizes at which to count parameters.
+        spec: the sizes at which to count parameters.
         width: columns of the text.
 
     Raises:
         PositionError: if the name is unknown, or the model refuses the sizes.
 
     Example:
-        >>> print(entry("none", Frame(dim=512, heads=8, layers=6, max_length=512)).splitlines()[0])
+        >>> print(entry("none", StackSpec(dim=512, heads=8, layers=6, max_length=512)).splitlines()[0])
         none: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
     """
-    row, model = cells(name, frame), catalogue()[name]
+    row, model = cells(name, spec), catalogue()[name]
     card, needs, told = model.card, getattr(model, "needs", None), dict(arguments(name))
-    starts = sum(size for key, size in count(name, frame).items() if key.endswith("start"))
-    number = f"{row['parameters']:,} at dim {frame.dim}, {frame.heads} heads, {frame.layers} layers, "
-    number += f"training length {frame.max_length}"
+    starts = sum(size for key, size in count(name, spec).items() if key.endswith("start"))
+    number = f"{row['parameters']:,} at dim {spec.dim}, {spec.heads} heads, {spec.layers} layers, "
+    number += f"training length {spec.max_length}"
     if starts:
         number += f"; {starts:,} of them in start vectors, {row['parameters'] - starts:,} in the rest"
     known = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from floater import PositionError, Positions, build, catalogue
-from floater.encodings import Frame, PositionModel, options, register
+from floater.encodings import PositionModel, StackSpec, options, register
 from floater.encodings.model import chosen_blocks
 
 SIZES = {"dim": 8, "heads": 2, "layers": 3, "max_length": 16}
@@ -14,12 +14,12 @@ HOOKS = (
     "embed",
     "block",
     "inputs",
-    "projection",
+    "projection_bias",
     "qkv",
     "bias",
     "logits",
     "mask",
-    "values",
+    "value_bias",
 )
 
 
@@ -32,7 +32,7 @@ def test_every_model_can_be_built_from_its_own_defaults_and_names_its_source(nam
     model = build(name, **SIZES, **options(name))
     assert type(model) is catalogue()[name]
     assert model.card.paper
-    assert set(model.sites) <= {"self", "decoder", "memory"}
+    assert set(model.sites) <= {"self", "decoder", "cross"}
 
 
 @pytest.mark.parametrize("name", catalogue())
@@ -41,7 +41,7 @@ def test_no_option_has_the_name_of_a_size(name):
 
 
 @pytest.mark.parametrize("name", catalogue())
-@pytest.mark.parametrize("site", ["self", "decoder", "memory"])
+@pytest.mark.parametrize("site", ["self", "decoder", "cross"])
 def test_outside_its_sites_a_model_is_the_identity(name, site):
     model = build(name, **SIZES, site=site)
     if site not in catalogue()[name].sites:
@@ -50,18 +50,18 @@ def test_outside_its_sites_a_model_is_the_identity(name, site):
 
 
 def test_the_interface_defaults_to_the_identity():
-    model = PositionModel(Frame(**SIZES))
+    model = PositionModel(StackSpec(**SIZES))
     state = model.prepare(Positions.arange(3))
     x, q, k, v = torch.randn(4, 2, 3, 8).unbind()
     assert model.embed(x, state) is x
     assert model.block(x, state, 0) is x
     assert model.inputs(x, state, 0) == (x, x, x)
     assert model.qkv(q, k, v, state, 0) == (q, k, v)
-    assert model.projection("query", state, 0) is None
+    assert model.projection_bias("query", state, 0) is None
     assert model.bias(q, k, state, 0) is None
     assert model.logits(q, q, k, state, 0) is q
     assert model.mask(state, 0) is None
-    assert model.values(q, state, 0) is None
+    assert model.value_bias(q, state, 0) is None
     assert model.scale(16) == 0.25
     assert not model.overrides(*HOOKS, "scale", "prepare")
 
@@ -73,7 +73,7 @@ def test_the_interface_defaults_to_the_identity():
         ("sinusoidal", {"embed", "block"}),
         ("learned", {"embed", "block"}),
         ("rnn", {"embed", "block"}),
-        ("floater", {"embed", "block", "projection"}),
+        ("floater", {"embed", "block", "projection_bias"}),
     ],
 )
 def test_a_model_overrides_what_its_paper_changes(name, hooks):
@@ -138,12 +138,12 @@ def test_the_others_do_not(name, given):
         ({"heads": 3}, "dim 8 is not a multiple of heads 3"),
         ({"layers": 0}, "layers is 0; it must be at least 1"),
         ({"max_length": 0}, "max_length is 0"),
-        ({"site": "encoder"}, "site is 'encoder'; it must be one of 'self', 'decoder', 'memory'"),
+        ({"site": "encoder"}, "site is 'encoder'; it must be one of 'self', 'decoder', 'cross'"),
     ],
 )
-def test_frames_that_cannot_be(change, message):
+def test_stacks_that_cannot_be(change, message):
     with pytest.raises(PositionError, match=message):
-        Frame(**(SIZES | change))
+        StackSpec(**(SIZES | change))
 
 
 def test_the_catalogue_takes_nothing_of_which_it_cannot_tell():
@@ -163,8 +163,8 @@ def test_blocks_are_sorted_and_distinct():
 @pytest.mark.parametrize("name", catalogue())
 @pytest.mark.parametrize("sizes", [(8, 2, 3, 16), (16, 4, 2, 12), (24, 3, 1, 40)])
 def test_the_number_of_parameters_is_the_formula_of_the_catalogue(name, sizes):
-    frame = dict(zip(("dim", "heads", "layers", "max_length"), sizes, strict=True))
-    model = build(name, **frame)
+    spec = dict(zip(("dim", "heads", "layers", "max_length"), sizes, strict=True))
+    model = build(name, **spec)
     letters = dict(zip(("d", "h", "l", "t_max"), sizes, strict=True)) | options(name)
     count = eval(type(model).card.parameters, {"__builtins__": {}}, letters)
     assert sum(parameter.numel() for parameter in model.parameters()) == count

@@ -103,5 +103,5 @@ def test_a_list_of_a_configuration_is_a_composition(tmp_path):
 
 
 def test_a_bound_of_a_part_bounds_the_whole():
-    assert composed("compose", models=["alibi", "learned"]).bound == 16
-    assert composed("compose", models=["alibi", "rotary"]).bound is None
+    assert composed("compose", models=["alibi", "learned"]).max_positions == 16
+    assert composed("compose", models=["alibi", "rotary"]).max_positions is None

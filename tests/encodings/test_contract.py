@@ -239,7 +239,7 @@ def test_the_order_of_tokens_matters(name, given, lifted):
 @torch.no_grad()
 def test_bounded_models_end_with_an_error_and_others_go_on(name, given, lifted):
     encoder, long = stack(name, given), torch.ones(1, 4 * LENGTH, dtype=torch.long)
-    bound = encoder.position.bound
+    bound = encoder.position.max_positions
     if bound is None:
         out = encoder(embeddings(*long.shape), where(name, long))
         assert bool(out.isfinite().all())
@@ -280,8 +280,8 @@ def test_autocast_rounds_no_angle_at_position_8000(name, given, lifted):
     model = build(name, dim=16, heads=2, layers=2, max_length=512, vocabulary=11, **given).eval()
     stir(model)
     at = torch.tensor([[0, 1, 5, 3999, 4000, 7990, 8000]])
-    if model.bound is not None:
-        at = at.clamp(max=model.bound - 1)
+    if model.max_positions is not None:
+        at = at.clamp(max=model.max_positions - 1)
     if hasattr(model, "needs"):
         positions = where(name, MASK[:1])
     else:

@@ -9,8 +9,8 @@ from floater.flow import sinusoid
 SIZES = {"dim": 8, "heads": 2, "layers": 3, "max_length": 64}
 USES = {
     "self": ("query", "key", "value"),
-    "decoder": ("query", "key", "value", "cross"),
-    "memory": ("key", "value"),
+    "decoder": ("query", "key", "value", "cross_query"),
+    "cross": ("key", "value"),
 }
 
 
@@ -35,9 +35,9 @@ def test_each_site_has_one_field_and_a_start_for_each_use(site, uses):
     assert flow.start.shape == (6, len(uses), 512)
 
 
-def test_added_vectors_have_one_start_a_block_and_none_at_the_memory():
+def test_added_vectors_have_one_start_a_block_and_none_for_cross_attention():
     assert model(injection="add").flows[0].names == ("p",)
-    assert not list(model(injection="add", site="memory").parameters())
+    assert not list(model(injection="add", site="cross").parameters())
 
 
 @pytest.mark.parametrize(("share", "count"), [("blocks", 1), ("none", 3)])
@@ -54,7 +54,7 @@ def test_sharing_counts_the_fields(share, count):
 def test_unshared_fields_are_trained_by_their_own_blocks_only():
     built = model(share="none")
     state = built.prepare(Positions.arange(5))
-    built.projection("query", state, 1).square().sum().backward()
+    built.projection_bias("query", state, 1).square().sum().backward()
     assert [flow.field.outer.weight.grad is not None for flow in built.flows] == [False, True, False]
 
 
@@ -68,13 +68,13 @@ def test_only_the_chosen_blocks_are_touched(blocks, share, injection):
     x = torch.randn(2, 5, 8)
     if injection == "qkv":
         torch.testing.assert_close(built.embed(x, state), x + sinusoid(torch.arange(5), 8))
-        touched = [built.projection("query", state, n) is not None for n in range(3)]
+        touched = [built.projection_bias("query", state, n) is not None for n in range(3)]
         assert not any(not torch.equal(built.block(x, state, n), x) for n in range(3))
     else:
         enter = built.embed(x, state)
         touched = [not torch.equal(enter, x)] + [not torch.equal(built.block(x, state, n), x) for n in (1, 2)]
         assert torch.equal(built.block(x, state, 0), x)  # once, at the input
-        assert all(built.projection(use, state, n) is None for use in USES["self"] for n in range(3))
+        assert all(built.projection_bias(use, state, n) is None for use in USES["self"] for n in range(3))
     assert [n for n in range(3) if touched[n]] == chosen
 
 
@@ -82,7 +82,7 @@ def test_only_the_chosen_blocks_are_touched(blocks, share, injection):
 def test_every_projection_has_vectors_of_its_own(site, uses):
     built = build("floater", **SIZES, site=site)
     state = built.prepare(Positions.arange(5))
-    vectors = [built.projection(use, state, layer) for layer in range(3) for use in uses]
+    vectors = [built.projection_bias(use, state, layer) for layer in range(3) for use in uses]
     starts = torch.cat([flow.start.flatten(0, 1) for flow in built.flows])
     assert torch.equal(torch.stack([p[0, 0] for p in vectors]), starts)
     assert len(starts.unique(dim=0)) == 3 * len(uses)

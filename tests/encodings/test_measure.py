@@ -3,7 +3,7 @@
 import pytest
 
 from floater import catalogue
-from floater.encodings import Frame, options
+from floater.encodings import StackSpec, options
 from floater.encodings.measure import count, measure
 
 CELLS = ("injection", "learnable", "recurring", "unbound")
@@ -36,7 +36,7 @@ def test_measured_cells_are_those_of_the_survey_but_for_the_differences_that_the
     assert card.point == card.survey.point
     other = {cell for cell in CELLS if getattr(found, cell) != getattr(card.survey, cell)}
     for sizes in SIZES:
-        frame = dict(zip(("dim", "heads", "layers", "max_length"), sizes, strict=True))
-        if sum(count(name, Frame(**frame)).values()) != survey_count(card.survey, name, sizes):
+        spec = dict(zip(("dim", "heads", "layers", "max_length"), sizes, strict=True))
+        if sum(count(name, StackSpec(**spec)).values()) != survey_count(card.survey, name, sizes):
             other.add("parameters")
     assert set(card.survey.differs) == other

@@ -243,9 +243,9 @@ class Written:
             mask = tensors.pop(0)
         if tensors:
             given["position_bias"] = tensors.pop(0)
-        site = "memory" if self.cross else self.site
+        site = "cross" if self.cross else self.site
         three = Three(
-            self.biases(self.site, block, "cross" if self.cross else "query"),
+            self.biases(self.site, block, "cross_query" if self.cross else "query"),
             self.biases(site, block, "key"),
             self.biases(site, block, "value"),
         )

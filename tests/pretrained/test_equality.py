@@ -74,7 +74,7 @@ def test_only_the_chosen_blocks_and_projections_change(name: str, projections: t
             with torch.no_grad():
                 for block in encoder.blocks:
                     for i, part in enumerate(encoder.names):
-                        chosen = block == 1 and ("query" if part == "cross" else part) in projections
+                        chosen = block == 1 and ("query" if part == "cross_query" else part) in projections
                         encoder.start[encoder.blocks.index(block), i] = float(chosen)
                         rows += chosen
     assert rows >= len(projections)

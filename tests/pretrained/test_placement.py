@@ -20,7 +20,7 @@ def places(name: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
     if name == "whisper":
         return {
             "encoder": torch.arange(6)[None],
-            "memory": torch.arange(6)[None],
+            "cross": torch.arange(6)[None],
             "decoder": torch.arange(5)[None],
         }
     rows = []
@@ -33,7 +33,7 @@ def places(name: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
     padded = torch.tensor(rows)
     if name not in zoo.SEQ2SEQ:
         return {"tokens": padded}
-    return {"encoder": padded, "memory": padded, "decoder": torch.arange(5)[None]}
+    return {"encoder": padded, "cross": padded, "decoder": torch.arange(5)[None]}
 
 
 def written_out(name: str, flows: Any, given: dict[str, Tensor]) -> tuple[Tensor, int]:

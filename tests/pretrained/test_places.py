@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 import floater
 from floater.pretrained import PlugError
-from floater.pretrained.places import memory, tokens
+from floater.pretrained.places import source, tokens
 
 from . import zoo
 
@@ -63,7 +63,7 @@ def test_a_square_mask_that_shows_what_comes_after_is_refused() -> None:
 def test_without_a_mask_the_cache_counts() -> None:
     assert tokens({}, 3).tolist() == [[0, 1, 2]]
     assert tokens({"past_key_values": filled(4)}, 2).tolist() == [[4, 5]]
-    assert memory({"encoder_attention_mask": torch.tensor([[0, 1, 1]])}, 3).tolist() == [[0, 0, 1]]
+    assert source({"encoder_attention_mask": torch.tensor([[0, 1, 1]])}, 3).tolist() == [[0, 0, 1]]
 
 
 @pytest.mark.parametrize(

@@ -94,5 +94,5 @@ def test_every_structural_row_runs_on_real_trees():
             x = torch.randn(len(batch), length, 32)
             q, k = torch.randn(2, len(batch), 2, length, 16)
             out = [model.embed(x, state), model.bias(q, k, state, 0)]
-            out.append(model.values((q @ k.mT).softmax(-1), state, 0))
+            out.append(model.value_bias((q @ k.mT).softmax(-1), state, 0))
             assert all(bool(y.isfinite().all()) for y in out if y is not None), name

@@ -9,7 +9,7 @@ from torch import nn
 from transformer_cases import config
 
 from floater import Positions
-from floater.encodings import Frame, PositionModel
+from floater.encodings import PositionModel, StackSpec
 from floater.transformer.attention import Attention, project
 
 DIM, HEADS, LENGTH, BATCH = 8, 2, 5, 3
@@ -19,7 +19,7 @@ class Hooked(PositionModel):
     """A parameter of its own, so that gradients through each hook can be compared; the state is delta."""
 
     def __init__(self):
-        super().__init__(Frame(dim=DIM, heads=HEADS, layers=2, max_length=16))
+        super().__init__(StackSpec(dim=DIM, heads=HEADS, layers=2, max_length=16))
         self.w = nn.Parameter(torch.randn(HEADS, DIM))
 
     def prepare(self, positions):
@@ -36,7 +36,7 @@ class Inputs(Hooked):
 class Projected(Hooked):
     """A bias for each projection, growing along the sequence (as in FLOATER)."""
 
-    def projection(self, name, state, layer):
+    def projection_bias(self, name, state, layer):
         if name == "value" and layer == 1:
             return None
         return (layer + 1) * self.w[len(name) % HEADS] * state[:, :, :1]
@@ -45,8 +45,8 @@ class Projected(Hooked):
 class ProjectedEach(Projected):
     """The same, other in each sample."""
 
-    def projection(self, name, state, layer):
-        bias = super().projection(name, state, layer)
+    def projection_bias(self, name, state, layer):
+        bias = super().projection_bias(name, state, layer)
         return None if bias is None else bias * torch.arange(BATCH)[:, None, None]
 
 
@@ -95,7 +95,7 @@ class Logits(Hooked):
 class Values(Hooked):
     """A vector per distance (as in Shaw et al.)."""
 
-    def values(self, weights, state, layer):
+    def value_bias(self, weights, state, layer):
         vectors = state[..., None] * self.w.flatten()[: DIM // HEADS]
         return torch.einsum("bhts,xtsd->bhtd", weights, vectors.expand(1, -1, -1, -1))
 
@@ -123,7 +123,9 @@ MODELS = (
 
 def make(cls, layer, causal=False, implementation="sdpa"):
     torch.manual_seed(1)
-    position = cls() if issubclass(cls, Hooked) else cls(Frame(dim=DIM, heads=HEADS, layers=2, max_length=16))
+    position = (
+        cls() if issubclass(cls, Hooked) else cls(StackSpec(dim=DIM, heads=HEADS, layers=2, max_length=16))
+    )
     settings = config(hidden_size=DIM, num_attention_heads=HEADS, attn_implementation=implementation)
     return position.double(), Attention(settings, layer, causal=causal).double()
 
@@ -146,7 +148,7 @@ def reference(attention, position, x, state, key_valid, causal):
     q, k, v = (
         (getattr(attention, name)(y) + (0 if bias is None else bias)).view(BATCH, LENGTH, HEADS, head_dim)
         for name, y in projections
-        for bias in (position.projection(name, state, layer),)
+        for bias in (position.projection_bias(name, state, layer),)
     )
     q, k, v = (y.transpose(1, 2) for y in position.qkv(q, k, v, state, layer))
     dots = [(q[..., t, :] * k[..., s, :]).sum(-1) for t in range(LENGTH) for s in range(LENGTH)]
@@ -163,7 +165,7 @@ def reference(attention, position, x, state, key_valid, causal):
         rows.append(weights)
     weights = torch.stack(rows).view(shape)
     out = weights @ v
-    if (more := position.values(weights, state, layer)) is not None:
+    if (more := position.value_bias(weights, state, layer)) is not None:
         out = out + more
     return attention.output(out.transpose(1, 2).reshape(BATCH, LENGTH, DIM))
 
@@ -189,7 +191,7 @@ def test_every_hook_acts_where_it_should(cls, implementation, causal, key_valid)
         out, weights = attention(x, position, state, key_valid, None)
         expected = reference(attention, position, x, state, key_valid, causal)
         torch.testing.assert_close(out, expected)
-        plain = implementation == "eager" or position.overrides("logits", "values")
+        plain = implementation == "eager" or position.overrides("logits", "value_bias")
         assert (weights is not None) == plain
         inputs = [x, *position.parameters(), *attention.parameters()]
         pull = torch.randn(out.shape, dtype=torch.double)

@@ -125,7 +125,7 @@ def test_filtered_queries_and_keys_go_through_the_kernel(name, gated):
 @pytest.mark.parametrize("name", sorted(catalogue()))
 def test_models_that_change_the_attention_matrix_are_refused(name):
     model = build(name, dim=16, heads=2, layers=2, max_length=16, vocabulary=99)
-    needs_matrix = model.overrides("bias", "logits", "weights", "mask", "values")
+    needs_matrix = model.overrides("bias", "logits", "weights", "mask", "value_bias")
     if needs_matrix:
         with pytest.raises(PositionError, match=f"attention is 'linear', but '{name}' changes the attention"):
             FloaterModel(config(name, **LINEAR))

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from transformer_cases import POSITIONS, config, made, registered, tokens
 
 from floater import Positions
-from floater.encodings import Frame, PositionModel
+from floater.encodings import PositionModel, StackSpec
 from floater.encodings.absolute.floater import Floater
 from floater.flow import sinusoid
 from floater.transformer import (
@@ -35,7 +35,7 @@ class Shift(PositionModel):
     def prepare(self, positions):
         return self.vectors
 
-    def projection(self, name, state, layer):
+    def projection_bias(self, name, state, layer):
         return state[name][None]
 
 
@@ -43,8 +43,8 @@ def test_biases_on_projections_are_positions_at_the_input_equation_12():
     torch.manual_seed(0)
     length, dim = 6, 16
     attention = Attention(config("none"), 0).double()
-    frame = Frame(dim=dim, heads=2, layers=1, max_length=16)
-    shift, plain = Shift(frame), PositionModel(frame)
+    spec = StackSpec(dim=dim, heads=2, layers=1, max_length=16)
+    shift, plain = Shift(spec), PositionModel(spec)
     x, p = torch.randn(3, length, dim).double(), torch.randn(length, dim).double()
     wave = sinusoid(torch.arange(length).double(), dim)
     shift.vectors = {
@@ -66,7 +66,7 @@ def test_a_zero_flow_leaves_the_outputs_bit_for_bit(cls, autocast, implementatio
         flow = cls(config("floater", position_options=options, attn_implementation=implementation)).eval()
         loaded = flow.load_state_dict(plain.state_dict(), strict=False)
         assert not loaded.unexpected_keys
-        assert all(".position." in name or ".memory." in name for name in loaded.missing_keys)
+        assert all(".position." in name or ".cross_position." in name for name in loaded.missing_keys)
         inputs = {"input_ids": tokens(2, 9), "attention_mask": torch.tensor([[1] * 9, [1] * 5 + [0] * 4])}
         if cls is FloaterForConditionalGeneration:
             inputs["decoder_input_ids"] = tokens(2, 6, seed=1)
@@ -74,7 +74,7 @@ def test_a_zero_flow_leaves_the_outputs_bit_for_bit(cls, autocast, implementatio
             assert torch.equal(flow(**inputs).logits, plain(**inputs).logits)
 
 
-USES = ("self query", "self key", "self value", "cross query", "memory key", "memory value")
+USES = ("self query", "self key", "self value", "cross query", "source key", "source value")
 
 
 def heads(x):
@@ -110,8 +110,8 @@ def test_each_bias_of_the_decoder_enters_where_equations_12_and_13_say(use):
     torch.manual_seed(0)
     decoder = Decoder(config("floater", decoder_layers=1)).double().eval()
     decoder.position.flows[0].start.data.zero_()
-    decoder.memory.flows[0].start.data.zero_()
-    for model in (decoder.position, decoder.memory):
+    decoder.cross_position.flows[0].start.data.zero_()
+    for model in (decoder.position, decoder.cross_position):
         torch.nn.init.zeros_(model.flows[0].field.outer.weight)
     target, source = 4, 6  # different lengths: a bias at the wrong positions would not even fit
     starts = {
@@ -120,9 +120,9 @@ def test_each_bias_of_the_decoder_enters_where_equations_12_and_13_say(use):
             (USES[0], decoder.position, USES[0], "query"),
             (USES[1], decoder.position, USES[1], "query"),
             (USES[2], decoder.position, USES[2], "query"),
-            (USES[3], decoder.position, USES[3], "cross"),
-            (USES[4], decoder.memory, USES[4], "query"),
-            (USES[5], decoder.memory, USES[5], "query"),
+            (USES[3], decoder.position, USES[3], "cross_query"),
+            (USES[4], decoder.cross_position, USES[4], "query"),
+            (USES[5], decoder.cross_position, USES[5], "query"),
         )
     }
     chosen = USES if use == "all at once" else (use,)
@@ -133,7 +133,7 @@ def test_each_bias_of_the_decoder_enters_where_equations_12_and_13_say(use):
     for model in {starts[name][0] for name in chosen}:  # and let them change along the positions
         torch.nn.init.normal_(model.field.outer.weight, std=0.3)
     bias = {
-        name: flow(torch.arange(source if "memory" in name else target)[None]).at(0, flow.names[index])
+        name: flow(torch.arange(source if "source" in name else target)[None]).at(0, flow.names[index])
         for name, (flow, index) in starts.items()
     }
     x, memory = torch.randn(2, target, 16).double(), torch.randn(2, source, 16).double()
@@ -145,7 +145,7 @@ def test_each_bias_of_the_decoder_enters_where_equations_12_and_13_say(use):
 class Marks(PositionModel):
     """Writes down where and at which positions it was called; changes what enters by known amounts."""
 
-    sites = ("self", "decoder", "memory")
+    sites = ("self", "decoder", "cross")
 
     def prepare(self, positions):
         return positions.query
@@ -156,10 +156,10 @@ class Marks(PositionModel):
     def block(self, x, state, layer):
         return x * (layer + 2)
 
-    def projection(self, name, state, layer):
-        if name != "cross" and self.frame.site != "memory":
+    def projection_bias(self, name, state, layer):
+        if name != "cross_query" and self.spec.site != "cross":
             return None
-        return {"cross": 1, "key": 2, "value": -1}[name] * state[..., None].expand(-1, -1, 16)
+        return {"cross_query": 1, "key": 2, "value": -1}[name] * state[..., None].expand(-1, -1, 16)
 
 
 def test_embed_acts_at_the_input_and_block_at_each_block_residual_included():
@@ -168,7 +168,7 @@ def test_embed_acts_at_the_input_and_block_at_each_block_residual_included():
         encoder = Encoder(config("marks")).double().eval()
     x = torch.randn(2, 5, 16).double()
     found = encoder(x, Positions.arange(5))
-    y, plain = x + 1, PositionModel(encoder.position.frame)
+    y, plain = x + 1, PositionModel(encoder.position.spec)
     for layer, block in enumerate(encoder.blocks):
         y = block(y * (layer + 2), plain, None, None)
     torch.testing.assert_close(found, y)
@@ -182,9 +182,9 @@ def test_the_hooks_of_cross_attention_see_target_and_source_positions():
     x, source = torch.randn(2, 3, 16).double(), torch.randn(2, 4, 16).double()
     mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
     target, memory = Positions.arange(3, offset=2), Positions.from_mask(mask)
-    states = decoder.position.prepare(target), decoder.memory.prepare(memory)
+    states = decoder.position.prepare(target), decoder.cross_position.prepare(memory)
     found, _ = cross(
-        x, source, decoder.position, states[0], decoder.memory, states[1], memory.key_valid, None
+        x, source, decoder.position, states[0], decoder.cross_position, states[1], memory.key_valid, None
     )
     i = torch.tensor([[2], [3], [4]])
     j = torch.tensor([[[0], [0], [1], [2]], [[0], [1], [2], [3]]])
@@ -220,7 +220,7 @@ def test_the_norm_stands_after_the_sum_or_before_the_sublayer(norm_first):
     torch.testing.assert_close(encoder(x, Positions.arange(4)), y)
 
 
-def test_the_memory_flow_belongs_to_injection_qkv_only():
+def test_the_flow_of_cross_attention_belongs_to_injection_qkv_only():
     model = FloaterForConditionalGeneration(config("floater, added"))
-    assert isinstance(model.decoder.memory, Floater)
-    assert not list(model.decoder.memory.parameters())
+    assert isinstance(model.decoder.cross_position, Floater)
+    assert not list(model.decoder.cross_position.parameters())

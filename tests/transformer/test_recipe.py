@@ -196,6 +196,6 @@ def test_a_map_without_a_bias_still_takes_the_positions():
     kept = {}
     attention.register_forward_pre_hook(lambda _, given: kept.update(x=given[0], state=given[2]))
     model(ids)
-    bias = position.projection("query", kept["state"], 0)
+    bias = position.projection_bias("query", kept["state"], 0)
     found = attention.project("query", attention.query, kept["x"], position, kept["state"], 0).flatten(-2)
     torch.testing.assert_close(found, kept["x"] @ attention.query.weight.T + bias, rtol=1e-5, atol=1e-5)

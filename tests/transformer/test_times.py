@@ -111,8 +111,8 @@ def test_times_change_what_reads_them_and_nothing_else(name):
 
 def test_tables_hold_the_horizon():
     for name in ("learned", "axial", "synthesizer", "tupe_a"):
-        assert position_model(config(name, times=times("subset")), 2, "self").bound == 96
-    assert position_model(config("learned"), 2, "self").bound == 32
+        assert position_model(config(name, times=times("subset")), 2, "self").max_positions == 96
+    assert position_model(config("learned"), 2, "self").max_positions == 32
 
 
 @pytest.mark.parametrize("case", ["floater", "floater, added", "sinusoidal", "shortformer"])

@@ -135,20 +135,18 @@ def glue(arguments: argparse.Namespace) -> None:
 
 
 def models(arguments: argparse.Namespace) -> None:
-    from floater.encodings import Frame, catalogue
+    from floater.encodings import StackSpec, catalogue
     from floater.listing import entry, table
 
-    frame = Frame(dim=arguments.dim, heads=arguments.heads, layers=arguments.layers, max_length=512)
+    spec = StackSpec(dim=arguments.dim, heads=arguments.heads, layers=arguments.layers, max_length=512)
     names = [arguments.name] if arguments.name else list(catalogue())
     if arguments.name and arguments.format == "text":
-        shown = entry(arguments.name, frame, width())
+        shown = entry(arguments.name, spec, width())
     else:
-        shown = table(names, frame, arguments.format)
+        shown = table(names, spec, arguments.format)
     if arguments.format == "text" and not arguments.name:
-        print(
-            f"Parameters at width {frame.dim}, {frame.heads} heads, {frame.layers} blocks and training length"
-        )
-        print(f"{frame.max_length}; `floater models NAME` describes one encoding.\n")
+        print(f"Parameters at width {spec.dim}, {spec.heads} heads, {spec.layers} blocks and training length")
+        print(f"{spec.max_length}; `floater models NAME` describes one encoding.\n")
     print(shown)
 
 

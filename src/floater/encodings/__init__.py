@@ -6,9 +6,9 @@ from importlib import import_module
 from floater.encodings import plugins
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import (
-    Frame,
     PositionError,
     PositionModel,
+    StackSpec,
     build,
     catalogue,
     options,
@@ -17,9 +17,9 @@ from floater.encodings.model import (
 
 __all__ = [
     "Card",
-    "Frame",
     "PositionError",
     "PositionModel",
+    "StackSpec",
     "SurveyRow",
     "build",
     "catalogue",

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Injection
-from floater.encodings.model import Frame, PositionError, PositionModel, Projection, catalogue
+from floater.encodings.model import PositionError, PositionModel, Projection, StackSpec, catalogue
 from floater.positions import Positions
 from floater.structures import trees
 
 APE = ("embed", "block", "inputs")
-MAM = ("projection", "qkv", "scale", "bias", "logits", "weights", "mask", "values")
-_FRAME = Frame(dim=16, heads=2, layers=3, max_length=48)
+MAM = ("projection_bias", "qkv", "scale", "bias", "logits", "weights", "mask", "value_bias")
+_FRAME = StackSpec(dim=16, heads=2, layers=3, max_length=48)
 _LENGTH = _FRAME.max_length  # three times as far is past T5's last bucket, which starts at 128
 
 
@@ -97,9 +97,9 @@ def attend(model: PositionModel, state: Any, layer: int, x: Tensor) -> Attended:
         layer: index of the block.
         x: (batch, T, dim), the block's input.
     """
-    frame = model.frame
+    spec = model.spec
     generator = torch.Generator().manual_seed(0)
-    maps = torch.randn(2, frame.dim, frame.dim, generator=generator, dtype=torch.float64) * frame.dim**-0.5
+    maps = torch.randn(2, spec.dim, spec.dim, generator=generator, dtype=torch.float64) * spec.dim**-0.5
     h = model.block(x, state, layer)
     projected = []
     names: tuple[Projection, ...] = ("query", "key", "value")
@@ -107,11 +107,11 @@ def attend(model: PositionModel, state: Any, layer: int, x: Tensor) -> Attended:
     def through(name: Projection) -> Callable[[Tensor], Tensor]:
         return lambda y: y @ maps[int(name == "value")].to(y.dtype)
 
-    model.adopt({name: through(name) for name in names}, state, layer)
+    model.on_projections({name: through(name) for name in names}, state, layer)
     for name, y in zip(names, model.inputs(h, state, layer), strict=True):
-        added = model.projection(name, state, layer)
+        added = model.projection_bias(name, state, layer)
         y = through(name)(y)
-        projected.append((y if added is None else y + added).view(*y.shape[:-1], frame.heads, -1))
+        projected.append((y if added is None else y + added).view(*y.shape[:-1], spec.heads, -1))
     query, key, value = projected
     q, k, v = (y.transpose(1, 2) for y in model.qkv(query, key, value, state, layer))
     logits = q @ k.transpose(-1, -2) * model.scale(q.shape[-1])
@@ -121,7 +121,7 @@ def attend(model: PositionModel, state: Any, layer: int, x: Tensor) -> Attended:
     if allowed is not None:
         logits = logits.masked_fill(~allowed, -torch.inf)
     weights = model.weights(logits, state, layer)
-    more = model.values(weights, state, layer)
+    more = model.value_bias(weights, state, layer)
     return Attended(h, q, k, v, logits, weights @ v if more is None else weights @ v + more)
 
 
@@ -129,7 +129,7 @@ def respond(model: PositionModel, positions: Positions, x: Tensor) -> list[Atten
     """Return the tensors of every block's attention when embeddings x (batch, T, dim) enter each block."""
     state = model.prepare(positions)
     x = model.embed(x, state)
-    return [attend(model, state, layer, x) for layer in range(model.frame.layers)]
+    return [attend(model, state, layer, x) for layer in range(model.spec.layers)]
 
 
 @torch.no_grad()
@@ -186,20 +186,20 @@ def kernel(model: PositionModel) -> str:
         >>> [kernel(catalogue()[name](_FRAME)) for name in ("rotary", "alibi", "shaw")]
         ['SDPA', 'SDPA, bias', 'own']
     """
-    if model.overrides("logits", "weights", "values"):
+    if model.overrides("logits", "weights", "value_bias"):
         return "own"
     return "SDPA, bias" if model.overrides("bias", "mask") else "SDPA"
 
 
 def _recurring(model: PositionModel, x: Tensor) -> bool:
-    state, identity = model.prepare(places(model, x.shape[1])), PositionModel(model.frame)
+    state, identity = model.prepare(places(model, x.shape[1])), PositionModel(model.spec)
 
     def acts(layer: int) -> bool:
         changed = attend(model, state, layer, x), attend(identity, None, layer, x)
         return not all(torch.equal(a, b) for a, b in zip(*changed, strict=True))
 
     first = acts(0) or not torch.equal(model.embed(x, state), x)
-    return first and all(acts(layer) for layer in range(1, model.frame.layers))
+    return first and all(acts(layer) for layer in range(1, model.spec.layers))
 
 
 def _unbound(model: PositionModel, x: Tensor) -> bool:
@@ -224,16 +224,16 @@ def _relative(model: PositionModel, x: Tensor) -> bool:
     return all(torch.allclose(a.logits, b.logits, atol=1e-5) for a, b in zip(here, there, strict=True))
 
 
-def count(name: str, frame: Frame) -> dict[str, int]:
+def count(name: str, spec: StackSpec) -> dict[str, int]:
     """Return the size of each parameter of a position model, without allocating it.
 
     Raises:
         PositionError: if the model refuses the sizes.
 
     Example:
-        >>> sum(count("learned", Frame(dim=512, heads=8, layers=6, max_length=512)).values())
+        >>> sum(count("learned", StackSpec(dim=512, heads=8, layers=6, max_length=512)).values())
         262144
     """
     with torch.device("meta"):
-        model = catalogue()[name](frame)
+        model = catalogue()[name](spec)
     return {key: parameter.numel() for key, parameter in model.named_parameters()}

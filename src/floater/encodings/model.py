@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from floater.encodings.card import Card
 from floater.positions import Positions
 
-Site = Literal["self", "decoder", "memory"]
-Projection = Literal["query", "key", "value", "cross"]
+Site = Literal["self", "decoder", "cross"]
+Projection = Literal["query", "key", "value", "cross_query"]
 
 
 class PositionError(ValueError):
@@ -23,7 +23,7 @@ class PositionError(ValueError):
 
 
 @dataclass(frozen=True)
-class Frame:
+class StackSpec:
     """The stack of blocks that a position model serves.
 
     Args:
@@ -33,7 +33,7 @@ class Frame:
         max_length: training length in tokens: the table size of bounded models, the span over which a flow
             starts with vectors of order one.
         site: "self" for an encoder or a language model, "decoder" for self-attention followed by
-            cross-attention, "memory" for the keys and values that cross-attention reads from the source.
+            cross-attention, "cross" for the keys and values that cross-attention reads from the source.
         vocabulary: number of token ids, for models with parameters for each; None if that is not known.
         causal: whether queries of self-attention see their own and earlier keys only.
         horizon: end T of the times that encodings which read times meet, in tokens (random times in
@@ -45,7 +45,7 @@ class Frame:
         PositionError: if a size is not positive, heads do not divide dim, or there is no such site.
 
     Example:
-        >>> Frame(dim=512, heads=8, layers=6, max_length=256).site
+        >>> StackSpec(dim=512, heads=8, layers=6, max_length=256).site
         'self'
     """
 
@@ -90,12 +90,12 @@ class PositionModel(nn.Module):
     Logits and weights are (batch, heads, T, S). `state` is what `prepare` returned; `layer` counts blocks
     from 0.
 
-    Class attributes: `card` is the entry in the catalogue; `sites` are those of `Frame.site` where it acts;
-    `length_aware` says that its decoder must know how long the text shall become, `autoregressive` that a
-    decoder may write one token after another.
+    Class attributes: `card` is the entry in the catalogue; `sites` are those of `StackSpec.site` where it
+    acts; `length_aware` says that its decoder must know the final length of the text, `autoregressive` that
+    a decoder may write one token after another.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
 
     Example:
         >>> class Distance(PositionModel):
@@ -103,8 +103,8 @@ class PositionModel(nn.Module):
         ...         return -positions.delta[:, None].abs().float()
         ...     def bias(self, q, k, state, layer):
         ...         return state
-        >>> model = Distance(Frame(dim=8, heads=2, layers=1, max_length=16))
-        >>> model.overrides("bias"), model.overrides("logits", "values")
+        >>> model = Distance(StackSpec(dim=8, heads=2, layers=1, max_length=16))
+        >>> model.overrides("bias"), model.overrides("logits", "value_bias")
         (True, False)
     """
 
@@ -113,12 +113,12 @@ class PositionModel(nn.Module):
     length_aware: ClassVar[bool] = False
     autoregressive: ClassVar[bool] = True
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, spec: StackSpec) -> None:
         super().__init__()
-        self.frame = frame
+        self.spec = spec
 
     @property
-    def bound(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Return how many positions the model has; None if it serves any length."""
         return None
 
@@ -129,7 +129,7 @@ class PositionModel(nn.Module):
         return card is None or "cache" not in card.exceptions
 
     @property
-    def remembers(self) -> bool:
+    def supports_segment_memory(self) -> bool:
         """Return whether its blocks can read their inputs of earlier segments, at other positions."""
         return self.card.point in ("relative", "none") and self.caches
 
@@ -182,19 +182,22 @@ class PositionModel(nn.Module):
         """Return whether the residual connection leads around the self-attention of a block."""
         return True
 
-    def adopt(self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: Any, layer: int) -> None:
+    def on_projections(
+        self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: Any, layer: int
+    ) -> None:
         """Look at a block's own projections of self-attention, by their names, before they act."""
 
     def inputs(self, x: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return what the query, key and value projections of self-attention read."""
         return x, x, x
 
-    def projection(self, name: Projection, state: Any, layer: int) -> Tensor | None:
-        """Return vectors (batch or 1, T, dim) that a projection adds to its own bias, in the same product.
+    def projection_bias(self, name: Projection, state: Any, layer: int) -> Tensor | None:
+        """Return vectors (batch or 1, T, dim) that are added to the bias of a projection, in one product.
 
         Args:
-            name: "query", "key" or "value" of self-attention; "cross" for the queries of cross-attention
-                (site "decoder"). At the site "memory" "key" and "value" are those of cross-attention.
+            name: "query", "key" or "value" of self-attention; "cross_query" for the queries of
+                cross-attention (site "decoder"). At the site "cross" "key" and "value" are those of
+                cross-attention.
             state: what `prepare` returned.
             layer: index of the block, from 0.
         """
@@ -239,8 +242,11 @@ class PositionModel(nn.Module):
         """Return which keys a query may attend to: bool, broadcastable to (batch, heads, T, S)."""
         return None
 
-    def values(self, weights: Tensor, state: Any, layer: int) -> Tensor | None:
-        """Return what is added to weights @ v: (batch, heads, T, head_dim)."""
+    def value_bias(self, weights: Tensor, state: Any, layer: int) -> Tensor | None:
+        """Return the weighted sum of biases that each pair of query and key adds to the value.
+
+        It is added to weights @ v: (batch, heads, T, head_dim).
+        """
         return None
 
     def overrides(self, *hooks: str) -> bool:
@@ -347,15 +353,15 @@ def build(
         heads: attention heads.
         layers: blocks.
         max_length: training length in tokens.
-        site: see `Frame`.
-        vocabulary: see `Frame`.
-        causal: see `Frame`.
-        horizon: see `Frame`; a table that is read at times gets so many entries.
-        initializer_range: see `Frame`.
+        site: see `StackSpec`.
+        vocabulary: see `StackSpec`.
+        causal: see `StackSpec`.
+        horizon: see `StackSpec`; a table that is read at times gets so many entries.
+        initializer_range: see `StackSpec`.
         given: options of the model, by name.
 
     Returns:
-        The model; where it does nothing at a site (a table of positions at "memory", say), the identity.
+        The model; where it does nothing at a site (a table of positions at "cross", say), the identity.
 
     Raises:
         PositionError: if the name, an option or a value is not valid; it names the nearest valid one.
@@ -365,11 +371,16 @@ def build(
         True
     """
     check_options(name, given)
-    frame = Frame(dim, heads, layers, max_length, site, vocabulary, causal, horizon, initializer_range)
-    model = _CATALOGUE[name](frame, **given)
-    if horizon is not None and model.reads_times and model.bound is not None and model.bound < horizon:
-        model = _CATALOGUE[name](replace(frame, max_length=horizon), **given)
-    return model if site in model.sites else PositionModel(frame)
+    spec = StackSpec(dim, heads, layers, max_length, site, vocabulary, causal, horizon, initializer_range)
+    model = _CATALOGUE[name](spec, **given)
+    if (
+        horizon is not None
+        and model.reads_times
+        and model.max_positions is not None
+        and model.max_positions < horizon
+    ):
+        model = _CATALOGUE[name](replace(spec, max_length=horizon), **given)
+    return model if site in model.sites else PositionModel(spec)
 
 
 def chosen_blocks(blocks: str | list[int] | tuple[int, ...], layers: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ class Precise(PositionModel):
     A frequency that bfloat16 rounds in the third digit has another phase from the hundredth token on.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
 
     Example:
         >>> from floater import build

@@ -50,12 +50,12 @@ class Body:
         path: name of the body in the model.
         family: how it is plugged.
         site: of its tokens, and
-        memory: of the tokens that its cross-attention reads.
+        cross: of the tokens that its cross-attention reads.
     """
 
-    def __init__(self, root: nn.Module, path: str, family: Family, site: str, memory: str) -> None:
+    def __init__(self, root: nn.Module, path: str, family: Family, site: str, cross: str) -> None:
         self.root, self.path, self.family = root, path, family
-        self.site, self.memory = site, memory
+        self.site, self.cross = site, cross
         self.injections: list[Injection] = []
         self._own = _Own()
         module = root.get_submodule(path)
@@ -92,7 +92,7 @@ class Body:
         source = given.get("encoder_hidden_states")
         read = getattr(given.get("past_key_values"), "is_updated", None)  # of blocks whose keys are kept
         if self.reads and source is not None and not (read and any(read.values())):
-            self.solve(self.memory, places.memory(given, source.shape[1]))
+            self.solve(self.cross, places.source(given, source.shape[1]))
         if module.training:
             for name, part in module.named_modules():
                 known = part.__dict__.get("_gradient_checkpointing_func")
@@ -144,7 +144,7 @@ class Body:
     @property
     def reads(self) -> bool:
         """Return whether keys or values of another body get vectors."""
-        return any(row.site == self.memory for row in self.rows(""))
+        return any(row.site == self.cross for row in self.rows(""))
 
 
 class Injection:

@@ -28,7 +28,7 @@ class Row(NamedTuple):
         site: the tokens whose projections it serves.
         field: name of the field that drives it.
         block: index of the block.
-        name: "query", "key", "value", or "cross" for the queries of cross-attention.
+        name: "query", "key", "value", or "cross_query" for the queries of cross-attention.
     """
 
     site: str

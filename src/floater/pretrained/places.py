@@ -56,7 +56,7 @@ def tokens(
     return _from_mask(mask, length, past, "attention_mask")
 
 
-def memory(given: Mapping[str, Any], length: int) -> Tensor:
+def source(given: Mapping[str, Any], length: int) -> Tensor:
     """Positions of the tokens that cross-attention reads: their index among the unpadded ones.
 
     Args:
@@ -70,7 +70,7 @@ def memory(given: Mapping[str, Any], length: int) -> Tensor:
         PlugError: if the mask does not say which of them are padding.
 
     Example:
-        >>> memory({}, 3)
+        >>> source({}, 3)
         tensor([[0, 1, 2]])
     """
     mask = given.get("encoder_attention_mask")

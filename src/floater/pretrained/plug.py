@@ -146,8 +146,8 @@ def plug(
     made: list[tuple[nn.Module, Injection]] = []
     rows: dict[Row, int] = {}
     for of_body, site in zip(found, sites, strict=True):
-        memory = "memory" if len(found) < 3 else f"{site}_memory"
-        body = Body(model, of_body.path, of_body.family, site, memory)
+        cross = "cross" if len(found) < 3 else f"{site}_cross"
+        body = Body(model, of_body.path, of_body.family, site, cross)
         for projection in of_body.projections:
             uses = []
             for block in projection.blocks:
@@ -156,8 +156,8 @@ def plug(
                     if part not in names or block not in chosen:
                         use.append(None)
                         continue
-                    where = memory if projection.cross and part != "query" else site
-                    name = "cross" if projection.cross and part == "query" else part
+                    where = cross if projection.cross and part != "query" else site
+                    name = "cross_query" if projection.cross and part == "query" else part
                     shared = str(width) if known["share"] == "blocks" else f"{width}_{site}_{block}"
                     row = Row(where, shared, block, name)
                     rows[row] = width

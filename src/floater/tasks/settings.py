@@ -147,10 +147,10 @@ class Model:
         self.position_model()
         if self.encoder_decoder:
             self.position_model("decoder")
-            self.position_model("memory")
+            self.position_model("cross")
 
     def position_model(self, site: Site = "self") -> PositionModel:
-        """The position model of a stack of blocks (see `Frame.site`), with parameters of its own.
+        """The position model of a stack of blocks (see `StackSpec.site`), with parameters of its own.
 
         Raises:
             ValueError: if the name, an option or a value is not valid.
@@ -184,7 +184,7 @@ class Model:
         Raises:
             PositionError: if it is longer.
         """
-        bound = self.position_model().bound
+        bound = self.position_model().max_positions
         if bound is not None and length > bound:
             raise PositionError(
                 f"'{self.position}' has {bound} positions, but {longest}; raise model.max_length"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import Cache, EncoderDecoderCache
 
-from floater.encodings import Frame, PositionModel
+from floater.encodings import PositionModel, StackSpec
 from floater.encodings.model import Projection
 from floater.transformer.biased import biased_attention, gradient_in_pieces
 from floater.transformer.config import FloaterConfig
@@ -81,7 +81,7 @@ def added_product(rows: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None =
     return product(own, flat, weight).view(shape)
 
 
-_FRAME = Frame(dim=1, heads=1, layers=1, max_length=1)
+_FRAME = StackSpec(dim=1, heads=1, layers=1, max_length=1)
 _IDENTITY = PositionModel(_FRAME)
 
 
@@ -96,8 +96,8 @@ _UNSCALED = _Unscaled(_FRAME)
 class Attention(nn.Module):
     """Scaled dot-product attention (Vaswani et al. 2017, section 3.2).
 
-    The hooks that the position model overrides decide the kernel: with `logits`, `weights` or `values` the
-    plain path, else PyTorch's `scaled_dot_product_attention`, without a mask where none is needed.
+    The hooks that the position model overrides decide the kernel: with `logits`, `weights` or `value_bias`
+    the plain path, else PyTorch's `scaled_dot_product_attention`, without a mask where none is needed.
 
     Args:
         config: sizes and dropout.
@@ -133,7 +133,7 @@ class Attention(nn.Module):
         self, name: Projection, linear: nn.Linear, x: Tensor, position: PositionModel, state: Any, layer: int
     ) -> Tensor:
         """(batch, T, dim) -> (batch, T, heads, head_dim), with the positions' bias."""
-        y = project(linear, x, position.projection(name, state, layer))
+        y = project(linear, x, position.projection_bias(name, state, layer))
         return y.view(*x.shape[:-1], self.heads, y.shape[-1] // self.heads)
 
     def forward(
@@ -166,8 +166,8 @@ class Attention(nn.Module):
         read, at = x, state
         if earlier is not None:
             read, at = torch.cat([earlier.hidden.to(x.dtype), x], 1), earlier.state
-        if position.overrides("adopt"):
-            position.adopt({"query": self.query, "key": self.key, "value": self.value}, state, layer)
+        if position.overrides("on_projections"):
+            position.on_projections({"query": self.query, "key": self.key, "value": self.value}, state, layer)
         xq, xk, xv = position.inputs(read, at, layer)
         q = self.project("query", self.query, xq, position, at, layer)
         k = self.project("key", self.key, xk, position, at, layer)
@@ -223,7 +223,8 @@ class Attention(nn.Module):
         scale = position.scale(q.shape[-1])
         dropout = self.config.attention_dropout if self.training else 0.0
         plain = (
-            position.overrides("logits", "weights", "values") or self.config._attn_implementation == "eager"
+            position.overrides("logits", "weights", "value_bias")
+            or self.config._attn_implementation == "eager"
         )
         # the kernel's own causal path needs no mask; it counts slots from the first, so it serves no cache
         kernel_causal = self.causal and not plain and mask is None and bias is None and length == slots
@@ -301,7 +302,7 @@ class Attention(nn.Module):
         weights = position.weights(logits, state, layer)
         dropped = F.dropout(weights, dropout)
         out = dropped @ v
-        more = position.values(dropped, state, layer)
+        more = position.value_bias(dropped, state, layer)
         if more is not None:
             out = out + more
         return self.output(out.transpose(1, 2).flatten(-2)), weights
@@ -325,8 +326,8 @@ class CrossAttention(Attention):
         source: Tensor,
         position: PositionModel,
         state: Any,
-        memory: PositionModel,
-        memory_state: Any,
+        source_position: PositionModel,
+        source_state: Any,
         key_valid: Tensor | None,
         cache: Cache | None,
         layer: int | None = None,
@@ -339,8 +340,8 @@ class CrossAttention(Attention):
             source: (batch, S, dim), the encoder's output.
             position: the decoder's position model, and
             state: its state at the target positions.
-            memory: the position model of the keys and values, and
-            memory_state: its state at the source positions.
+            source_position: the position model of the keys and values, and
+            source_state: its state at the source positions.
             key_valid: (batch, S) bool, False where the source is padding.
             cache: an `EncoderDecoderCache`.
             layer: index of the block where one serves as several; None means its own.
@@ -350,14 +351,16 @@ class CrossAttention(Attention):
             (batch, T, dim), and the weights (batch, heads, T, S) on the plain path.
         """
         layer = self.layer if layer is None else layer
-        q = self.project("cross", self.query, x, position, state, layer).transpose(1, 2)
+        q = self.project("cross_query", self.query, x, position, state, layer).transpose(1, 2)
         known = isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(layer, False)
         if isinstance(cache, EncoderDecoderCache) and known:
             held: Any = cache.cross_attention_cache.layers[layer]
             k, v = held.keys, held.values
         else:
-            k = self.project("key", self.key, source, memory, memory_state, layer).transpose(1, 2)
-            v = self.project("value", self.value, source, memory, memory_state, layer).transpose(1, 2)
+            k = self.project("key", self.key, source, source_position, source_state, layer).transpose(1, 2)
+            v = self.project("value", self.value, source, source_position, source_state, layer).transpose(
+                1, 2
+            )
             if isinstance(cache, EncoderDecoderCache):
                 k, v = cache.cross_attention_cache.update(k, v, layer)
                 cache.is_updated[layer] = True

@@ -85,7 +85,7 @@ class FloaterConfig(PreTrainedConfig):
         position: name of a position model (`floater.catalogue()`); or a list of names and of mappings of
             `name` and options, short for "compose" with the option `models`.
         position_options: its options; none with a list.
-        training_length: training length in tokens; see `Frame.max_length`.
+        training_length: training length in tokens; see `StackSpec.max_length`.
         times: random times of training, as in {"mode": "stretch", "max_scale": 4.0}; see
             `floater.transformer.times.Times`. None trains at the positions.
         reading: how a trained model reads unless it is asked otherwise, as in {"group": [32, 4]}; see

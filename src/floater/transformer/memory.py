@@ -151,7 +151,7 @@ def check_memory(position: PositionModel, causal: bool) -> None:
     """
     if not causal:
         raise PositionError("a memory needs a causal stack, that of a language model")
-    if not position.remembers:
+    if not position.supports_segment_memory:
         raise PositionError(
             f"{type(position).__name__} puts places into what blocks read, so segments of a text cannot be "
             "remembered; a relative model, such as 'transformer_xl', or 'shortformer' can"

@@ -42,7 +42,7 @@ from floater.transformer.outputs import (
     TokenClassifier,
     with_auxiliary,
 )
-from floater.transformer.placement import at_ids, fitted, place
+from floater.transformer.placement import at_ids, build_positions, merge_positions
 from floater.transformer.reading import Reading
 from floater.transformer.recipe import HeadTransform, pooler
 from floater.transformer.recording import recording, wanted
@@ -124,9 +124,9 @@ class FloaterModel(FloaterPreTrainedModel):
                 raise ValueError("a memory goes with neither a cache nor given positions")
             attention_mask, document_ids = memory.before(x, attention_mask, document_ids)
             earlier = memory.length
-        placed = place(attention_mask, x.shape[1], earlier, x.device, document_ids)
+        placed = build_positions(attention_mask, x.shape[1], earlier, x.device, document_ids)
         if positions is not None:
-            placed = fitted(positions, placed, attention_mask, len(x))
+            placed = merge_positions(positions, placed, attention_mask, len(x))
         if position_ids is not None:
             placed = at_ids(position_ids, placed, len(x))
         if input_ids is not None:

@@ -19,7 +19,7 @@ from floater.positions import Positions
 from floater.transformer.base import refuse
 from floater.transformer.config import FloaterConfig
 from floater.transformer.outputs import IGNORED, Seq2SeqLM, total, with_auxiliary
-from floater.transformer.placement import place
+from floater.transformer.placement import build_positions
 from floater.transformer.seq2seq import (
     FloaterForConditionalGeneration,
     source_positions,
@@ -148,7 +148,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
             auxiliary = auxiliary + pointer.loss(x, lengths, picks)
         x = x.gather(1, picks[..., None].expand_as(x))
         costs: list[Tensor] = []
-        hidden = self.decoder(x, place(valid, x.shape[1], 0, x.device), source, placed, None, costs)
+        hidden = self.decoder(x, build_positions(valid, x.shape[1], 0, x.device), source, placed, None, costs)
         auxiliary = total(
             auxiliary, self.ponder_loss(costs), getattr(encoder_outputs, "auxiliary_loss", None)
         )

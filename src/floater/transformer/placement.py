@@ -11,7 +11,7 @@ from torch import Tensor
 from floater.positions import Positions
 
 
-def place(
+def build_positions(
     mask: Tensor | None,
     length: int,
     earlier: int,
@@ -34,7 +34,7 @@ def place(
         ValueError: if the mask or the ids do not cover the cached and the new tokens.
 
     Example:
-        >>> place(torch.tensor([[0, 1, 1, 1]]), 1, 3, torch.device("cpu")).query.tolist()
+        >>> build_positions(torch.tensor([[0, 1, 1, 1]]), 1, 3, torch.device("cpu")).query.tolist()
         [[2]]
     """
     for name, given in (("attention mask is", mask), ("document ids are", documents)):
@@ -63,7 +63,7 @@ def at_ids(ids: Tensor, placed: Positions, batch: int) -> Positions:
 
     Args:
         ids: (batch or 1, T) whole numbers from 0.
-        placed: what `place` makes of the mask and the cache.
+        placed: what `build_positions` makes of the mask and the cache.
         batch: number of samples.
 
     Returns:
@@ -73,7 +73,8 @@ def at_ids(ids: Tensor, placed: Positions, batch: int) -> Positions:
         ValueError: if they are of other tokens or negative, or beside cached tokens not what the mask says.
 
     Example:
-        >>> at_ids(torch.tensor([[0, 1, 0]]), place(None, 3, 0, torch.device("cpu")), 2).key.tolist()
+        >>> placed = build_positions(None, 3, 0, torch.device("cpu"))
+        >>> at_ids(torch.tensor([[0, 1, 0]]), placed, 2).key.tolist()
         [[0, 1, 0]]
     """
     queries, keys = placed.query.shape[1], placed.key.shape[1]
@@ -98,12 +99,12 @@ def at_ids(ids: Tensor, placed: Positions, batch: int) -> Positions:
     return placed
 
 
-def fitted(given: Positions, placed: Positions, mask: Tensor | None, batch: int) -> Positions:
-    """Return positions that a model was given, instead of those that `place` makes of the attention mask.
+def merge_positions(given: Positions, placed: Positions, mask: Tensor | None, batch: int) -> Positions:
+    """Return given positions instead of those that `build_positions` makes of the attention mask.
 
     Args:
         given: the positions.
-        placed: what `place` makes of the mask and the cache.
+        placed: what `build_positions` makes of the mask and the cache.
         mask: the attention mask, or None.
         batch: number of samples.
 
@@ -114,7 +115,7 @@ def fitted(given: Positions, placed: Positions, mask: Tensor | None, batch: int)
         ValueError: if they are of other tokens than there are, or name other padding than the mask does.
 
     Example:
-        >>> fitted(Positions.arange(3), place(None, 1, 2, torch.device("cpu")), None, 1)
+        >>> merge_positions(Positions.arange(3), build_positions(None, 1, 2, torch.device("cpu")), None, 1)
         Traceback (most recent call last):
         ValueError: the positions are of 3 queries and 3 keys; there are 1 new and 2 cached tokens
     """

@@ -20,7 +20,7 @@ from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
 from floater.transformer.length_predictor import LengthPredictor
 from floater.transformer.outputs import IGNORED, Hidden, Seq2SeqLM, total, with_auxiliary
-from floater.transformer.placement import fitted, place
+from floater.transformer.placement import build_positions, merge_positions
 from floater.transformer.reading import Reading, hold
 from floater.transformer.recording import recording, wanted
 from floater.transformer.stacks import Decoder, Encoder
@@ -289,7 +289,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         if self.uses_cache(use_cache, labels) and cache is None:
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         y = embed(self.recipe, self.embedding, decoder_input_ids, decoder_inputs_embeds)
-        placed = place(decoder_attention_mask, y.shape[1], cached(cache), y.device)
+        placed = build_positions(decoder_attention_mask, y.shape[1], cached(cache), y.device)
         read = inputs_embeds if input_ids is None else input_ids
         read = read if encoder_outputs is None else encoder_outputs[0]
         if read is None:
@@ -359,8 +359,8 @@ def written(ids: Tensor | None, labels: Tensor | None, pad: int | None) -> Tenso
 
 def source_positions(mask: Tensor | None, x: Tensor, positions: Positions | None) -> Positions:
     """Return the positions of the source tokens whose embeddings or encodings are x."""
-    placed = place(mask, x.shape[1], 0, x.device)
-    return placed if positions is None else fitted(positions, placed, mask, len(x))
+    placed = build_positions(mask, x.shape[1], 0, x.device)
+    return placed if positions is None else merge_positions(positions, placed, mask, len(x))
 
 
 AutoModelForSeq2SeqLM.register(FloaterConfig, FloaterForConditionalGeneration)

@@ -29,8 +29,8 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
     Args:
         config: its `position`, `position_options`, sizes and `training_length`.
         layers: blocks of the stack.
-        site: see `floater.encodings.Frame`.
-        causal: see `floater.encodings.Frame`.
+        site: see `floater.encodings.StackSpec`.
+        causal: see `floater.encodings.StackSpec`.
 
     Raises:
         PositionError: if the name, an option or a value is not valid, or the model would not read the random
@@ -57,7 +57,7 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
         check_times(times, model, config.position)
     if site == "self":
         check_reading(Reading.of(config.reading), model, config)
-    if config.attention == "linear" and model.overrides("bias", "logits", "weights", "mask", "values"):
+    if config.attention == "linear" and model.overrides("bias", "logits", "weights", "mask", "value_bias"):
         raise PositionError(
             f"attention is 'linear', but '{config.position}' changes the attention matrix, which linear "
             "attention does not compute; models of embeddings, queries and keys, such as 'spe_sine', do not"
@@ -281,7 +281,7 @@ class Decoder(Stack):
         causal: a token may attend to itself and earlier ones only.
     """
 
-    memory: PositionModel
+    cross_position: PositionModel
 
     def __init__(self, config: FloaterConfig, *, causal: bool = True) -> None:
         layers = config.decoder_layers
@@ -289,7 +289,7 @@ class Decoder(Stack):
             config,
             {
                 "position": position_model(config, layers, "decoder", causal=causal),
-                "memory": position_model(config, layers, "memory"),
+                "cross_position": position_model(config, layers, "cross"),
             },
             lambda layer: DecoderBlock(config, layer, causal=causal),
             layers,
@@ -324,7 +324,7 @@ class Decoder(Stack):
         rule = self.rule(reading, check=False)
         positions = positions if rule.group is None else positions.but(group=rule.group)
         state = self.position.prepared(positions)
-        memory_state = self.memory.prepared(source_positions)
+        source_state = self.cross_position.prepared(source_positions)
         visible = positions.visible
 
         def step(x: Tensor, layer: int) -> Tensor:
@@ -333,8 +333,8 @@ class Decoder(Stack):
                 source,
                 self.position,
                 state,
-                self.memory,
-                memory_state,
+                self.cross_position,
+                source_state,
                 visible,
                 source_positions.key_valid,
                 past_key_values=cache,

@@ -88,7 +88,7 @@ def test_the_convolution_is_a_sum_over_neighbouring_tokens(given):
         for n, column in enumerate(row):
             expected = x[b, column] + bias
             for i in range(kernel):
-                neighbour = n + i - (kernel - 1 if model.frame.causal else kernel // 2)
+                neighbour = n + i - (kernel - 1 if model.spec.causal else kernel // 2)
                 if 0 <= neighbour < len(row):
                     expected = expected + weight[:, :, i] @ x[b, row[neighbour]]
             torch.testing.assert_close(found[b, column], expected)

@@ -95,7 +95,7 @@ def test_deberta_v2_of_transformers_gives_the_same(buckets, share, terms):
     table = torch.nn.functional.layer_norm(model.table.weight, (DIM,), model.norm.weight, model.norm.bias)
     _, wanted = theirs(x, torch.ones(2, 1, length, length), output_attentions=True, rel_embeddings=table)
     state = model.prepare(Positions.arange(length))
-    model.adopt({"query": theirs.query_proj, "key": theirs.key_proj}, state, 1)
+    model.on_projections({"query": theirs.query_proj, "key": theirs.key_proj}, state, 1)
     found = q @ k.transpose(-1, -2) * model.scale(WIDTH) + model.bias(q, k, state, 1)
     found = found.softmax(-1)
     # transformers divides by square roots in single precision
@@ -120,7 +120,7 @@ def test_the_absolute_decoder_is_read_by_the_last_blocks_queries_alone():
         torch.testing.assert_close(q, x + added)
         assert k is x
         assert v is x
-    assert build("deberta", **SIZES, absolute=False).bound is None
+    assert build("deberta", **SIZES, absolute=False).max_positions is None
 
 
 @pytest.mark.parametrize(

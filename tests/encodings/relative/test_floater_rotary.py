@@ -15,8 +15,8 @@ def generator(model, layer, head):
     half = WIDTH // 2
     w = 10000.0 ** (-torch.arange(0, WIDTH, 2, dtype=torch.double) / WIDTH)
     if model.uncovered == "cut":
-        w = torch.where(w * model.frame.max_length < 2 * torch.pi, 0, w)
-    w = w + model.rate * model.phase[layer, head] / model.frame.max_length
+        w = torch.where(w * model.spec.max_length < 2 * torch.pi, 0, w)
+    w = w + model.rate * model.phase[layer, head] / model.spec.max_length
     b = torch.zeros(WIDTH, WIDTH, dtype=torch.double)
     for i in range(half):
         first, second = (2 * i, 2 * i + 1) if model.pairs == "interleaved" else (i, i + half)

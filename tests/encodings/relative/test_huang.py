@@ -49,7 +49,7 @@ def test_what_multiplies_starts_near_one(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_distances_end_at_the_table_and_positions_do_not(name):
     model = build(name, **SIZES)
-    assert model.bound == LENGTH
+    assert model.max_positions == LENGTH
     far = Positions(torch.tensor([[1000, 1001]]), torch.tensor([[1000, 1001]]))
     q = torch.ones(1, 2, 2, 4)
     assert torch.equal(logits(model, far, q, q), logits(model, Positions.arange(2), q, q))

@@ -11,7 +11,7 @@ EVERY = pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
 
 def vector(model, table, layer):
     """a of positions t and s (the survey's equation 11, or a pair's own)."""
-    if model.bound is None:
+    if model.max_positions is None:
         return lambda t, s: table[layer, min(max(s - t, -model.clip), model.clip) + model.clip]
     return lambda t, s: table[layer, t, s]
 
@@ -42,12 +42,12 @@ def test_values_are_the_surveys_equation_10(name, options, positions):
         [torch.stack([torch.stack([a(t, s) for s in key[b]]) for t in query[b]]) for b in range(2)]
     )
     wanted = (weights[..., None] * vectors[:, None]).sum(-2)
-    agree(model.values(weights, model.prepare(positions), 1), wanted, weights, model.values_)
+    agree(model.value_bias(weights, model.prepare(positions), 1), wanted, weights, model.values_)
 
 
 def test_values_may_be_left_out():
     model = build("shaw", **SIZES, values=False)
-    assert model.values(torch.zeros(1, HEADS, 3, 3), model.prepare(Positions.arange(3)), 0) is None
+    assert model.value_bias(torch.zeros(1, HEADS, 3, 3), model.prepare(Positions.arange(3)), 0) is None
     assert sum(p.numel() for p in model.parameters()) == 3 * 33 * WIDTH
 
 

@@ -56,8 +56,8 @@ def test_special_tokens_must_be_given():
 
 
 def test_the_model_within_keeps_its_bound():
-    assert build("untied_cls", **SIZES, model="alibi").bound is None
-    assert build("untied_cls", **SIZES, model="chen_absolute").bound == 16
+    assert build("untied_cls", **SIZES, model="alibi").max_positions is None
+    assert build("untied_cls", **SIZES, model="chen_absolute").max_positions == 16
 
 
 @pytest.mark.parametrize(

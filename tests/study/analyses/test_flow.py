@@ -76,7 +76,7 @@ def test_the_trained_range_is_marked_where_more_is_shown() -> None:
 def test_a_plugged_encoder_decoder_has_a_curve_for_each_starting_vector() -> None:
     model = plugged(BartModel(BartConfig(**BART, vocab_size=20)))
     found = curves(model, 4, points=3)
-    sites = {"encoder": "query key value", "decoder": "query key value cross", "memory": "key value"}
+    sites = {"encoder": "query key value", "decoder": "query key value cross_query", "cross": "key value"}
     assert set(found) == {
         f"{site} block {block} {name}"
         for site, names in sites.items()

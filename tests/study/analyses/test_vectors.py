@@ -89,10 +89,10 @@ def test_an_encoder_decoder_names_its_stacks() -> None:
     config = FloaterConfig(**SMALL, decoder_layers=1, vocab_size=9, position="floater")
     places = list(all_vectors(FloaterForConditionalGeneration(config).eval(), 5))
     assert places[:3] == ["encoder block 1 query", "encoder block 1 key", "encoder block 1 value"]
-    assert "decoder block 1 cross" in places
-    assert [place for place in places if place.startswith("memory")] == [
-        "memory block 1 key",
-        "memory block 1 value",
+    assert "decoder block 1 cross_query" in places
+    assert [place for place in places if place.startswith("cross")] == [
+        "cross block 1 key",
+        "cross block 1 value",
     ]
     assert places[-2:] == ["encoder input", "decoder input"]
 

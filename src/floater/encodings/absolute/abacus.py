@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import counted, sweep
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.positions import Positions
 
 
@@ -27,7 +27,7 @@ class Abacus(PositionModel):
     its own: give `learned` such `position_ids` and random times of the mode "shift".
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         digits: token ids of the digits, a token for each.
         size: vectors e, e[0] among them; a number with more places is refused.
         max_offset: largest k, at least 0.
@@ -37,7 +37,7 @@ class Abacus(PositionModel):
             earlier step, or a number is too long.
 
     Example:
-        >>> model = Abacus(Frame(dim=8, heads=2, layers=1, max_length=16), digits=[5, 6, 7]).eval()
+        >>> model = Abacus(StackSpec(dim=8, heads=2, layers=1, max_length=16), digits=[5, 6, 7]).eval()
         >>> at = torch.arange(6)[None]
         >>> model.prepare(Positions(at, at, token=torch.tensor([[5, 7, 1, 6, 6, 5]]))).tolist()
         [[1, 2, 0, 1, 2, 3]]
@@ -58,19 +58,19 @@ class Abacus(PositionModel):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         digits: Sequence[int] = tuple(range(10)),
         size: int = 1024,
         max_offset: int = 99,
     ) -> None:
-        super().__init__(frame)
+        super().__init__(spec)
         if not digits or any(digit < 0 for digit in digits):
             raise PositionError(f"digits is {digits!r}; it must be at least one token id, none negative")
         if not 0 <= max_offset < size - 1:
             raise PositionError(f"max_offset is {max_offset}; it must be from 0 to size - 2, {size - 2}")
         self.digits, self.max_offset = tuple(digits), max_offset
-        self.table = nn.Parameter(torch.empty(size, frame.dim))
+        self.table = nn.Parameter(torch.empty(size, spec.dim))
         self.reset_parameters()
 
     @property
@@ -79,7 +79,7 @@ class Abacus(PositionModel):
         return False
 
     def reset_parameters(self) -> None:
-        self.frame.init_table(self.table)
+        self.spec.init_table(self.table)
 
     def prepare(self, positions: Positions) -> Tensor:
         counted(positions.query, "places of digits", below=positions.below)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from floater.encodings.model import Frame, PositionModel, chosen_blocks
+from floater.encodings.model import PositionModel, StackSpec, chosen_blocks
 
 
 class AddedVectors(PositionModel):
@@ -15,13 +15,13 @@ class AddedVectors(PositionModel):
     Subclasses give the vectors. At the first block they are added to the embeddings, before the dropout.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         blocks: "input" (the first block), "all", or a list of block indices.
     """
 
-    def __init__(self, frame: Frame, blocks: str | list[int]) -> None:
-        super().__init__(frame)
-        self.blocks = chosen_blocks(blocks, frame.layers)
+    def __init__(self, spec: StackSpec, blocks: str | list[int]) -> None:
+        super().__init__(spec)
+        self.blocks = chosen_blocks(blocks, spec.layers)
 
     def vectors(self, state: Any, layer: int) -> Tensor:
         """Return p^(n), (batch or 1, T, dim), for block n = layer + 1."""

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, PositionModel, one_of, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, one_of, register
 from floater.positions import Positions
 
 
@@ -25,7 +25,7 @@ class Axial(PositionModel):
     Bounded: a position past max_length is an error.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         segment: tokens in a segment, the survey's t1; at least 1.
         first: components of the first part, the survey's d1, between 1 and dim - 1; None means half of dim.
         order: "released" or "survey".
@@ -34,7 +34,7 @@ class Axial(PositionModel):
         PositionError: if an option is not valid.
 
     Example:
-        >>> model = Axial(Frame(dim=4, heads=1, layers=1, max_length=6), segment=3)
+        >>> model = Axial(StackSpec(dim=4, heads=1, layers=1, max_length=6), segment=3)
         >>> model.segments.shape, model.places.shape
         (torch.Size([2, 2]), torch.Size([3, 2]))
     """
@@ -58,33 +58,33 @@ class Axial(PositionModel):
     )
 
     def __init__(
-        self, frame: Frame, *, segment: int = 32, first: int | None = None, order: str = "released"
+        self, spec: StackSpec, *, segment: int = 32, first: int | None = None, order: str = "released"
     ) -> None:
-        super().__init__(frame)
+        super().__init__(spec)
         one_of("order", order, ("released", "survey"))
-        first = frame.dim // 2 if first is None else first
-        if segment < 1 or not 0 < first < frame.dim:
+        first = spec.dim // 2 if first is None else first
+        if segment < 1 or not 0 < first < spec.dim:
             raise PositionError(
                 f"segment is {segment} and first is {first}; they must be at least 1, and first below dim "
-                f"{frame.dim}"
+                f"{spec.dim}"
             )
         self.segment, self.order = segment, order
-        of_segment, of_place = (first, frame.dim - first)[:: 1 if order == "released" else -1]
-        self.segments = nn.Parameter(torch.empty(-(-frame.max_length // segment), of_segment))
+        of_segment, of_place = (first, spec.dim - first)[:: 1 if order == "released" else -1]
+        self.segments = nn.Parameter(torch.empty(-(-spec.max_length // segment), of_segment))
         self.places = nn.Parameter(torch.empty(segment, of_place))
         self.reset_parameters()
 
     @property
-    def bound(self) -> int:
+    def max_positions(self) -> int:
         """Return the number of positions."""
-        return self.frame.max_length
+        return self.spec.max_length
 
     def reset_parameters(self) -> None:
         for table in (self.segments, self.places):
-            nn.init.normal_(table, std=self.frame.dim**-0.5)
+            nn.init.normal_(table, std=self.spec.dim**-0.5)
 
     def prepare(self, positions: Positions) -> Tensor:
-        query = counted(positions.query, "axial positions", self.bound, below=positions.below)
+        query = counted(positions.query, "axial positions", self.max_positions, below=positions.below)
         parts = self.segments[query // self.segment], self.places[query % self.segment]
         return torch.cat(parts[:: 1 if self.order == "released" else -1], dim=-1)
 

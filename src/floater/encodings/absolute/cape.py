@@ -9,7 +9,7 @@ from torch import Tensor
 
 from floater.encodings.absolute.tokens import even, whole_sequence
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.flow import sinusoid
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
@@ -30,7 +30,7 @@ class Cape(PositionModel):
     encoder-decoder leave it where it is, and a language model should say normalize=False.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
         max_shift: largest shift of a sequence, in the unit of positions, not negative.
         max_local: largest shift of a token, not negative; up to 0.5 it keeps the order of whole numbers.
         max_scale: largest factor, and one over the smallest; at least 1.
@@ -40,7 +40,7 @@ class Cape(PositionModel):
         PositionError: if dim is odd, an option is not valid, or a part of a sequence shall be normalised.
 
     Example:
-        >>> model = Cape(Frame(dim=2, heads=1, layers=1, max_length=16)).eval()
+        >>> model = Cape(StackSpec(dim=2, heads=1, layers=1, max_length=16)).eval()
         >>> model.prepare(Positions.arange(3)).tolist()
         [[-1.0, 0.0, 1.0]]
     """
@@ -59,22 +59,22 @@ class Cape(PositionModel):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         max_shift: float = 5.0,
         max_local: float = 0.5,
         max_scale: float = 1.03,
         normalize: bool | None = None,
     ) -> None:
-        super().__init__(frame)
-        even(frame)
+        super().__init__(spec)
+        even(spec)
         if max_shift < 0 or max_local < 0 or max_scale < 1:
             raise PositionError(
                 f"max_shift is {max_shift}, max_local {max_local}, max_scale {max_scale}; "
                 "shifts must not be negative, and the scale at least 1"
             )
         self.max_shift, self.max_local, self.max_scale = max_shift, max_local, max_scale
-        self.normalize = frame.site != "decoder" if normalize is None else normalize
+        self.normalize = spec.site != "decoder" if normalize is None else normalize
 
     def prepare(self, positions: Positions) -> Tensor:
         place = positions.query.to(wide_dtype(positions.query.device))
@@ -93,4 +93,4 @@ class Cape(PositionModel):
 
             state = state + drawn(self.max_shift, 1) + drawn(self.max_local, x.shape[1])
             state = state * drawn(math.log(self.max_scale), 1).exp()
-        return x + sinusoid(state, self.frame.dim).to(x.dtype)
+        return x + sinusoid(state, self.spec.dim).to(x.dtype)

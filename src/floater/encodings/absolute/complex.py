@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, one_of, register
+from floater.encodings.model import PositionError, StackSpec, one_of, register
 from floater.encodings.precise import Precise, at_least_float32
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
@@ -30,7 +30,7 @@ class Complex(Precise):
     `complex_attention` reads them as complex ones.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
         periods: whose frequencies they are: "component" (shared by words), "word" (shared by components), or
             "both" (of each word and component). Those of words read `Positions.token`, which models set from
             their input_ids.
@@ -40,7 +40,7 @@ class Complex(Precise):
             `prepare`, if token ids are lacking or past it.
 
     Example:
-        >>> model = Complex(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> model = Complex(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> x = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])
         >>> model.embed(x, model.prepare(Positions.arange(2))).detach()[0, 1]  # cos 1, sin 1
         tensor([0.5403, 0.8415])
@@ -67,18 +67,18 @@ class Complex(Precise):
         ),
     )
 
-    def __init__(self, frame: Frame, *, periods: str = "component") -> None:
-        super().__init__(frame)
-        even(frame)
+    def __init__(self, spec: StackSpec, *, periods: str = "component") -> None:
+        super().__init__(spec)
+        even(spec)
         one_of("periods", periods, ("component", "word", "both"))
         self.periods = periods
-        pairs = frame.dim // 2
+        pairs = spec.dim // 2
         if periods == "component":
             shape: tuple[int, ...] = (pairs,)
-        elif frame.vocabulary is None:
+        elif spec.vocabulary is None:
             raise PositionError(f"periods={periods!r} needs the number of words: build(..., vocabulary=)")
         else:
-            shape = (frame.vocabulary, pairs if periods == "both" else 1)
+            shape = (spec.vocabulary, pairs if periods == "both" else 1)
         self.frequency = nn.Parameter(torch.empty(shape, dtype=at_least_float32()))
         self.reset_parameters()
 
@@ -87,8 +87,8 @@ class Complex(Precise):
         if self.periods == "word":
             self.frequency.copy_(10000 ** -torch.rand_like(self.frequency))
         else:
-            pairs = torch.arange(0, self.frame.dim, 2, device=self.frequency.device)
-            self.frequency.copy_((10000 ** (-pairs / self.frame.dim)).expand_as(self.frequency))
+            pairs = torch.arange(0, self.spec.dim, 2, device=self.frequency.device)
+            self.frequency.copy_((10000 ** (-pairs / self.spec.dim)).expand_as(self.frequency))
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
         frequency: Tensor = self.frequency
@@ -108,7 +108,7 @@ class Complex(Precise):
 
     def embed(self, x: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:
         cos, sin = (part.to(x.dtype) for part in state)
-        real, imaginary = x.reshape(*x.shape[:-1], self.frame.dim // 2, 2).unbind(-1)
+        real, imaginary = x.reshape(*x.shape[:-1], self.spec.dim // 2, 2).unbind(-1)
         turned = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), dim=-1)
         return turned.flatten(-2)
 
@@ -124,14 +124,14 @@ class ComplexAttention(Complex):
     hold all complex ones.
 
     Args:
-        frame: the stack of blocks it serves; head_dim must be even.
+        spec: the stack of blocks it serves; head_dim must be even.
         periods: see `complex`.
 
     Raises:
         PositionError: if head_dim is odd, or as for `complex`.
 
     Example:
-        >>> model = ComplexAttention(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> model = ComplexAttention(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> q, k = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[0.0, 5.0]]]])  # 1 and 5i
         >>> model.logits(q @ k.mT, q, k, None, 0) / model.scale(2)
         tensor([[[[5.]]]])
@@ -145,12 +145,10 @@ class ComplexAttention(Complex):
         parameters="d // 2",
     )
 
-    def __init__(self, frame: Frame, *, periods: str = "component") -> None:
-        super().__init__(frame, periods=periods)
-        if frame.dim // frame.heads % 2:
-            raise PositionError(
-                f"head_dim is {frame.dim // frame.heads}; complex attention needs an even one"
-            )
+    def __init__(self, spec: StackSpec, *, periods: str = "component") -> None:
+        super().__init__(spec, periods=periods)
+        if spec.dim // spec.heads % 2:
+            raise PositionError(f"head_dim is {spec.dim // spec.heads}; complex attention needs an even one")
 
     def logits(
         self, logits: Tensor, q: Tensor, k: Tensor, state: tuple[Tensor, Tensor], layer: int

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, register
+from floater.encodings.model import StackSpec, register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.relative.distances import pairs, whole_numbers
 from floater.positions import Positions
@@ -25,10 +25,10 @@ class DufterAbsolute(PositionBias):
     Bounded: a position past max_length is an error.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
 
     Example:
-        >>> model = DufterAbsolute(Frame(dim=4, heads=2, layers=1, max_length=3))
+        >>> model = DufterAbsolute(StackSpec(dim=4, heads=2, layers=1, max_length=3))
         >>> q = torch.zeros(1, 2, 3, 2)
         >>> model.bias(q, q, model.prepare(Positions.arange(3)), 0).shape
         torch.Size([1, 2, 3, 3])
@@ -43,21 +43,21 @@ class DufterAbsolute(PositionBias):
         exceptions={"real": "a table has nothing between whole positions"},
     )
 
-    def __init__(self, frame: Frame) -> None:
-        super().__init__(frame)
-        self.table = nn.Parameter(torch.empty(frame.layers, frame.heads, frame.max_length, frame.max_length))
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec)
+        self.table = nn.Parameter(torch.empty(spec.layers, spec.heads, spec.max_length, spec.max_length))
         self.reset_parameters()
 
     @property
-    def bound(self) -> int:
+    def max_positions(self) -> int:
         """Return the number of positions."""
-        return self.frame.max_length
+        return self.spec.max_length
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, std=0.02)
 
     def prepare(self, positions: Positions) -> Positions:
-        whole_numbers(positions, "dufter_absolute", self.bound)
+        whole_numbers(positions, "dufter_absolute", self.max_positions)
         return positions
 
     def correlation(self, state: Positions, layer: int) -> Tensor:

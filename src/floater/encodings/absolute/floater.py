@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import (
-    Frame,
     PositionError,
     PositionModel,
     Projection,
+    StackSpec,
     chosen_blocks,
     one_of,
     register,
@@ -36,8 +36,8 @@ from floater.positions import Positions
 
 _STARTS = {
     "self": ("query", "key", "value"),
-    "decoder": ("query", "key", "value", "cross"),
-    "memory": ("key", "value"),
+    "decoder": ("query", "key", "value", "cross_query"),
+    "cross": ("key", "value"),
 }
 
 
@@ -90,7 +90,7 @@ class Floater(PositionModel):
     the chosen blocks, and there is no sinusoid.
 
     Args:
-        frame: the stack of blocks it serves; max_length x delta, or horizon x delta, is the span over which
+        spec: the stack of blocks it serves; max_length x delta, or horizon x delta, is the span over which
             the vectors start of order one.
         injection: "qkv" or "add".
         blocks: "all", "input" (the first block), or a list of block indices.
@@ -114,7 +114,7 @@ class Floater(PositionModel):
         PositionError: if an option is not valid, options contradict each other, or sinusoids meet an odd dim.
 
     Example:
-        >>> model = Floater(Frame(dim=512, heads=8, layers=6, max_length=128))
+        >>> model = Floater(StackSpec(dim=512, heads=8, layers=6, max_length=128))
         >>> state = model.prepare(Positions.arange(3))
         >>> state.vectors[5].at(5, "query").shape
         torch.Size([1, 3, 512])
@@ -141,11 +141,11 @@ class Floater(PositionModel):
             },
         ),
     )
-    sites = ("self", "decoder", "memory")
+    sites = ("self", "decoder", "cross")
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         injection: str = "qkv",
         blocks: str | list[int] = "all",
@@ -162,7 +162,7 @@ class Floater(PositionModel):
         field: str = "mlp",
         uncovered: str = "keep",
     ) -> None:
-        super().__init__(frame)
+        super().__init__(spec)
         one_of("injection", injection, ("qkv", "add"))
         one_of("start", start, ("small", "zero", "sinusoidal"))
         one_of("share", share, ("blocks", "none"))
@@ -174,15 +174,15 @@ class Floater(PositionModel):
             )
         if start == "sinusoidal" and field == "bounded":
             raise PositionError("start='sinusoidal' goes with field='mlp': a bounded one pulls vectors in")
-        if frame.dim % 2 and (injection == "qkv" or start == "sinusoidal"):
-            raise PositionError(f"dim is {frame.dim}; sinusoids need an even one")
+        if spec.dim % 2 and (injection == "qkv" or start == "sinusoidal"):
+            raise PositionError(f"dim is {spec.dim}; sinusoids need an even one")
         self.injection, self.start = injection, start
-        self.blocks = chosen_blocks(blocks, frame.layers)
-        names = ("p",) if injection == "add" else _STARTS[frame.site]
-        if injection == "add" and frame.site == "memory":
+        self.blocks = chosen_blocks(blocks, spec.layers)
+        names = ("p",) if injection == "add" else _STARTS[spec.site]
+        if injection == "add" and spec.site == "cross":
             names = ()
         scale = 1.0 if isinstance(time_scale, str) else time_scale
-        span = frame.horizon or frame.max_length
+        span = spec.horizon or spec.max_length
         self.span = span * delta * scale
         one_of("uncovered", uncovered, UNCOVERED)
         if uncovered != "keep" and injection == "add" and start != "sinusoidal" and field == "mlp":
@@ -195,13 +195,13 @@ class Floater(PositionModel):
         groups = [self.blocks] if share == "blocks" else [(n,) for n in self.blocks]
 
         def flow(group: tuple[int, ...]) -> FlowEncoder:
-            learned = learned_field(field, frame.dim, hidden, activation, clocks)
+            learned = learned_field(field, spec.dim, hidden, activation, clocks)
             whole: nn.Module = learned
             if start == "sinusoidal":
-                whole = SumField(SinusoidField(frame.dim, delta * scale, self.adapt), learned)
+                whole = SumField(SinusoidField(spec.dim, delta * scale, self.adapt), learned)
             return FlowEncoder(
                 whole,
-                frame.dim,
+                spec.dim,
                 blocks=group,
                 names=names,
                 delta=delta,
@@ -211,7 +211,7 @@ class Floater(PositionModel):
                 step=step,
                 gradient=gradient,
                 refresh_every=refresh_every,
-                horizon=frame.horizon,
+                horizon=spec.horizon,
             )
 
         try:
@@ -232,13 +232,13 @@ class Floater(PositionModel):
             if self.start == "zero":
                 flow.start.zero_()
             if self.start == "sinusoidal":
-                flow.start.copy_(sinusoid(torch.zeros((), device=flow.start.device), self.frame.dim))
+                flow.start.copy_(sinusoid(torch.zeros((), device=flow.start.device), self.spec.dim))
 
     def prepare(self, positions: Positions) -> FloaterState:
         query = positions.query
-        has_input = self.frame.site != "memory"
+        has_input = self.spec.site != "cross"
         sines = self.injection == "qkv" and has_input
-        base = sinusoid(query, self.frame.dim, self.adapt) if sines else None
+        base = sinusoid(query, self.spec.dim, self.adapt) if sines else None
         vectors = {}
         for flow in self.flows:
             assert isinstance(flow, FlowEncoder)
@@ -259,7 +259,7 @@ class Floater(PositionModel):
             return x
         return x + state.vectors[layer].at(layer, "p").to(x.dtype)
 
-    def projection(self, name: Projection, state: FloaterState, layer: int) -> Tensor | None:
+    def projection_bias(self, name: Projection, state: FloaterState, layer: int) -> Tensor | None:
         if self.injection == "add" or layer not in self.blocks:
             return None
         return state.vectors[layer].at(layer, name)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, register
+from floater.encodings.model import StackSpec, register
 from floater.positions import Positions
 
 
@@ -18,11 +18,11 @@ class Learned(AddedVectors):
     Bounded: a position past the table is an error, never clipped.
 
     Args:
-        frame: the stack of blocks it serves; max_length is the table size.
+        spec: the stack of blocks it serves; max_length is the table size.
         blocks: "input", "all", or a list of block indices; each has a table of its own.
 
     Example:
-        >>> model = Learned(Frame(dim=8, heads=2, layers=2, max_length=16), blocks="all")
+        >>> model = Learned(StackSpec(dim=8, heads=2, layers=2, max_length=16), blocks="all")
         >>> sum(parameter.numel() for parameter in model.parameters())
         256
     """
@@ -40,19 +40,19 @@ class Learned(AddedVectors):
         exceptions={"real": "a table has nothing between whole positions"},
     )
 
-    def __init__(self, frame: Frame, *, blocks: str | list[int] = "input") -> None:
-        super().__init__(frame, blocks)
-        self.tables = nn.ModuleDict({str(n): nn.Embedding(frame.max_length, frame.dim) for n in self.blocks})
+    def __init__(self, spec: StackSpec, *, blocks: str | list[int] = "input") -> None:
+        super().__init__(spec, blocks)
+        self.tables = nn.ModuleDict({str(n): nn.Embedding(spec.max_length, spec.dim) for n in self.blocks})
         self.reset_parameters()
 
     @property
-    def bound(self) -> int:
+    def max_positions(self) -> int:
         """Return the size of the table."""
-        return self.frame.max_length
+        return self.spec.max_length
 
     def reset_parameters(self) -> None:
         for layer in self.blocks:
-            self.frame.init_table(self.table(layer).weight)
+            self.spec.init_table(self.table(layer).weight)
 
     def table(self, layer: int) -> nn.Embedding:
         """Return the table of a block."""
@@ -61,7 +61,7 @@ class Learned(AddedVectors):
         return table
 
     def prepare(self, positions: Positions) -> Tensor:
-        return counted(positions.query, "learned positions", self.frame.max_length, below=positions.below)
+        return counted(positions.query, "learned positions", self.spec.max_length, below=positions.below)
 
     def vectors(self, state: Tensor, layer: int) -> Tensor:
         vectors: Tensor = self.table(layer)(state)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import PositionError, StackSpec, register
 from floater.encodings.precise import Precise, at_least_float32
 from floater.positions import Positions
 
@@ -23,7 +23,7 @@ class MTAN(Precise):
     there are scaled to lie between 0 and 1, here in units of max_length.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         width: features of the time, a multiple of heads above 1; dim by default.
         content: whether products of queries and keys join the logits.
 
@@ -31,7 +31,7 @@ class MTAN(Precise):
         PositionError: if width is not valid.
 
     Example:
-        >>> model = MTAN(Frame(dim=8, heads=2, layers=1, max_length=16))
+        >>> model = MTAN(StackSpec(dim=8, heads=2, layers=1, max_length=16))
         >>> model.features(torch.tensor([[0.0, 2.5]]), 0).shape
         torch.Size([1, 2, 8])
     """
@@ -44,17 +44,17 @@ class MTAN(Precise):
         parameters="l * (2 * d + 2 * d * (d + 1))",
     )
 
-    def __init__(self, frame: Frame, *, width: int | None = None, content: bool = False) -> None:
-        super().__init__(frame)
-        width = frame.dim if width is None else width
-        if width < 2 or width % frame.heads:
-            raise PositionError(f"width is {width}; it must be a multiple of heads {frame.heads}, at least 2")
+    def __init__(self, spec: StackSpec, *, width: int | None = None, content: bool = False) -> None:
+        super().__init__(spec)
+        width = spec.dim if width is None else width
+        if width < 2 or width % spec.heads:
+            raise PositionError(f"width is {width}; it must be a multiple of heads {spec.heads}, at least 2")
         self.content, dtype = content, at_least_float32()
         self.frequency, self.phase = (
-            nn.Parameter(torch.empty(frame.layers, width, dtype=dtype)) for _ in range(2)
+            nn.Parameter(torch.empty(spec.layers, width, dtype=dtype)) for _ in range(2)
         )
-        self.weight = nn.Parameter(torch.empty(frame.layers, 2, width, width, dtype=dtype))
-        self.feature_bias = nn.Parameter(torch.empty(frame.layers, 2, width, dtype=dtype))
+        self.weight = nn.Parameter(torch.empty(spec.layers, 2, width, width, dtype=dtype))
+        self.feature_bias = nn.Parameter(torch.empty(spec.layers, 2, width, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -70,14 +70,14 @@ class MTAN(Precise):
     def features(self, times: Tensor, layer: int) -> Tensor:
         """Return phi in a block, (batch or 1, T, width) for times (batch or 1, T)."""
         frequency, phase = self.frequency[layer].double(), self.phase[layer].double()
-        angle = times.double()[..., None] / self.frame.max_length * frequency + phase
+        angle = times.double()[..., None] / self.spec.max_length * frequency + phase
         return torch.cat([angle[..., :1], angle[..., 1:].sin()], -1).to(self.frequency.dtype)
 
     def prepare(self, positions: Positions) -> Positions:
         return positions
 
     def bias(self, q: Tensor, k: Tensor, state: Positions, layer: int) -> Tensor:
-        heads = self.frame.heads
+        heads = self.spec.heads
         with torch.autocast(q.device.type, enabled=False):  # half precision has three digits of a time
             parts = [
                 F.linear(self.features(times, layer), weight, bias)

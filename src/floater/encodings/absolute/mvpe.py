@@ -7,7 +7,7 @@ from torch import Tensor
 
 from floater.encodings.absolute.sinusoidal import Sinusoidal
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import PositionError, StackSpec, register
 from floater.flow import sinusoid
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
@@ -21,14 +21,14 @@ class MaximumVariance(Sinusoidal):
     sin(10000^{-j/d} k t). Angles of millions of radians are reduced in float64.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
         k: factor of the position, not 0; the authors recommend more than 1,000.
 
     Raises:
         PositionError: if dim is odd or k is 0.
 
     Example:
-        >>> model = MaximumVariance(Frame(dim=2, heads=1, layers=1, max_length=16), k=1500.0)
+        >>> model = MaximumVariance(StackSpec(dim=2, heads=1, layers=1, max_length=16), k=1500.0)
         >>> model.prepare(Positions.arange(2))[0, 1].tolist() == [
         ...     torch.tensor(1500.0).double().sin().float().item(),
         ...     torch.tensor(1500.0).double().cos().float().item(),
@@ -44,13 +44,13 @@ class MaximumVariance(Sinusoidal):
         survey=SurveyRow("absolute", "APE", learnable=False, recurring=False, unbound=True, parameters="0"),
     )
 
-    def __init__(self, frame: Frame, *, k: float = 1024.0) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, k: float = 1024.0) -> None:
+        super().__init__(spec)
         if not k:
             raise PositionError(f"k is {k}; it must not be 0")
         self.k = k
 
     def prepare(self, positions: Positions) -> Tensor:
         query = positions.query
-        vectors = sinusoid(query.to(wide_dtype(query.device)) * self.k, self.frame.dim)
+        vectors = sinusoid(query.to(wide_dtype(query.device)) * self.k, self.spec.dim)
         return vectors if query.dtype == torch.float64 else vectors.float()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, one_of, register
+from floater.encodings.model import PositionError, StackSpec, one_of, register
 from floater.flow import sinusoid
 from floater.positions import Positions
 
@@ -26,7 +26,7 @@ class Recurrent(AddedVectors):
     saturate within the training length.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         input: "scalar" (z = i) or "vector" (z = the sinusoid of i).
         depth: 1 or 2 layers.
         blocks: "input", "all", or a list of block indices.
@@ -35,7 +35,7 @@ class Recurrent(AddedVectors):
         PositionError: if an option is not valid, or dim is odd with input "vector".
 
     Example:
-        >>> model = Recurrent(Frame(dim=512, heads=8, layers=6, max_length=128))
+        >>> model = Recurrent(StackSpec(dim=512, heads=8, layers=6, max_length=128))
         >>> sum(parameter.numel() for parameter in model.cells.parameters())
         263168
     """
@@ -52,21 +52,21 @@ class Recurrent(AddedVectors):
     start: nn.Parameter
 
     def __init__(
-        self, frame: Frame, *, input: str = "scalar", depth: int = 1, blocks: str | list[int] = "all"
+        self, spec: StackSpec, *, input: str = "scalar", depth: int = 1, blocks: str | list[int] = "all"
     ) -> None:
-        super().__init__(frame, blocks)
+        super().__init__(spec, blocks)
         one_of("input", input, ("scalar", "vector"))
         one_of("depth", depth, (1, 2))
-        if input == "vector" and frame.dim % 2:
-            raise PositionError(f"dim is {frame.dim}; input='vector' needs an even one")
+        if input == "vector" and spec.dim % 2:
+            raise PositionError(f"dim is {spec.dim}; input='vector' needs an even one")
         self.input = input
-        z_dim = 1 if input == "scalar" else frame.dim
-        self.cells = nn.ModuleList(nn.Linear(frame.dim + z_dim, frame.dim) for _ in range(depth))
-        self.start = nn.Parameter(torch.empty(len(self.blocks), frame.dim))
+        z_dim = 1 if input == "scalar" else spec.dim
+        self.cells = nn.ModuleList(nn.Linear(spec.dim + z_dim, spec.dim) for _ in range(depth))
+        self.start = nn.Parameter(torch.empty(len(self.blocks), spec.dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        dim = self.frame.dim
+        dim = self.spec.dim
         nn.init.normal_(self.start, std=0.02)
         with torch.no_grad():
             for cell in self.cells:
@@ -74,13 +74,13 @@ class Recurrent(AddedVectors):
                 nn.init.xavier_normal_(cell.weight)
                 nn.init.zeros_(cell.bias)
                 if self.input == "scalar":
-                    nn.init.normal_(cell.weight[:, dim:], std=1 / self.frame.max_length)
+                    nn.init.normal_(cell.weight[:, dim:], std=1 / self.spec.max_length)
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
         query = counted(positions.query, "recurrent positions", below=positions.below)
         length = int(query.max()) + 1 if query.numel() else 1
         index = torch.arange(length, device=query.device)
-        z = index[:, None] if self.input == "scalar" else sinusoid(index, self.frame.dim)
+        z = index[:, None] if self.input == "scalar" else sinusoid(index, self.spec.dim)
         z = z.to(self.start.dtype)
         p: list[Tensor] = [self.start]
         with torch.autocast(query.device.type, enabled=False):  # rounding would add up over the length

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionModel, register
+from floater.encodings.model import PositionModel, StackSpec, register
 from floater.flow import sinusoid
 from floater.positions import Positions
 
@@ -21,14 +21,14 @@ class Shortformer(PositionModel):
     and those of the current subsequence the positions after them.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
 
     Raises:
         PositionError: if dim is odd.
 
     Example:
         >>> import torch
-        >>> model = Shortformer(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> model = Shortformer(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> x = torch.zeros(1, 1, 2)
         >>> model.inputs(x, model.prepare(Positions.arange(1)), 0)
         (tensor([[[0., 1.]]]), tensor([[[0., 1.]]]), tensor([[[0., 0.]]]))
@@ -42,17 +42,17 @@ class Shortformer(PositionModel):
         survey=SurveyRow("absolute", "APE", learnable=False, recurring=True, unbound=True, parameters="0"),
     )
 
-    def __init__(self, frame: Frame) -> None:
-        super().__init__(frame)
-        even(frame)
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec)
+        even(spec)
 
     @property
-    def remembers(self) -> bool:
+    def supports_segment_memory(self) -> bool:
         """Return True: what blocks read holds no positions, and each pass adds its own."""
         return True
 
     def prepare(self, positions: Positions) -> Tensor:
-        return sinusoid(positions.query, self.frame.dim)
+        return sinusoid(positions.query, self.spec.dim)
 
     def inputs(self, x: Tensor, state: Tensor, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         infused = x + state.to(x.dtype)

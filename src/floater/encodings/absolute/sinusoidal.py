@@ -10,7 +10,7 @@ from torch import Tensor
 from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, one_of, register
+from floater.encodings.model import StackSpec, one_of, register
 from floater.encodings.relative.waves import UNCOVERED, covered
 from floater.flow import sinusoid
 from floater.positions import Positions
@@ -25,7 +25,7 @@ class Sinusoidal(AddedVectors):
     Transformer of 2017.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
         blocks: "input", "all", or a list of block indices.
         uncovered: pairs whose period exceeds max_length tokens, or the horizon of random times: "keep" them,
             "cut" their frequency to zero (FoPE), or "round" all periods to whole tokens (Resonance RoPE); see
@@ -35,7 +35,7 @@ class Sinusoidal(AddedVectors):
         PositionError: if dim is odd, a block does not exist, or `uncovered` is not valid.
 
     Example:
-        >>> model = Sinusoidal(Frame(dim=4, heads=1, layers=1, max_length=16))
+        >>> model = Sinusoidal(StackSpec(dim=4, heads=1, layers=1, max_length=16))
         >>> model.embed(torch.zeros(1, 1, 4), model.prepare(Positions.arange(1)))
         tensor([[[0., 1., 0., 1.]]])
     """
@@ -49,17 +49,19 @@ class Sinusoidal(AddedVectors):
         survey=SurveyRow("absolute", "APE", learnable=False, recurring=False, unbound=True, parameters="0"),
     )
 
-    def __init__(self, frame: Frame, *, blocks: str | list[int] = "input", uncovered: str = "keep") -> None:
-        super().__init__(frame, blocks)
-        even(frame)
+    def __init__(
+        self, spec: StackSpec, *, blocks: str | list[int] = "input", uncovered: str = "keep"
+    ) -> None:
+        super().__init__(spec, blocks)
+        even(spec)
         one_of("uncovered", uncovered, UNCOVERED)
-        self.adapt = partial(covered, span=frame.horizon or frame.max_length, uncovered=uncovered)
+        self.adapt = partial(covered, span=spec.horizon or spec.max_length, uncovered=uncovered)
         self.recurs = blocks != "input"
 
     def prepare(self, positions: Positions) -> Tensor:
-        return sinusoid(positions.query, self.frame.dim, self.adapt)
+        return sinusoid(positions.query, self.spec.dim, self.adapt)
 
     def vectors(self, state: Tensor, layer: int) -> Tensor:
         if not self.recurs:
             return state
-        return state + sinusoid(torch.tensor(layer + 1, device=state.device), self.frame.dim)
+        return state + sinusoid(torch.tensor(layer + 1, device=state.device), self.spec.dim)

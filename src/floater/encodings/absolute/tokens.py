@@ -7,23 +7,23 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from floater.encodings.model import Frame, PositionError
+from floater.encodings.model import PositionError, StackSpec
 from floater.positions import Positions
 
 
-def even(frame: Frame) -> None:
+def even(spec: StackSpec) -> None:
     """Refuse a width that sines and cosines cannot share.
 
     Raises:
         PositionError: if dim is odd.
 
     Example:
-        >>> even(Frame(dim=3, heads=1, layers=1, max_length=16))
+        >>> even(StackSpec(dim=3, heads=1, layers=1, max_length=16))
         Traceback (most recent call last):
         floater.encodings.model.PositionError: dim is 3; sinusoidal positions need an even one
     """
-    if frame.dim % 2:
-        raise PositionError(f"dim is {frame.dim}; sinusoidal positions need an even one")
+    if spec.dim % 2:
+        raise PositionError(f"dim is {spec.dim}; sinusoidal positions need an even one")
 
 
 def counted(places: Tensor, name: str, bound: int | None = None, *, below: int | None = None) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from floater.encodings.absolute.sinusoidal import Sinusoidal
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, register
+from floater.encodings.model import StackSpec, register
 
 
 @register("universal")
@@ -17,13 +17,13 @@ class Universal(Sinusoidal):
     `FloaterConfig.share_layers` and `FloaterConfig.halting`, for this and every other model.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
 
     Raises:
         PositionError: if dim is odd.
 
     Example:
-        >>> Universal(Frame(dim=4, heads=1, layers=3, max_length=16)).blocks
+        >>> Universal(StackSpec(dim=4, heads=1, layers=3, max_length=16)).blocks
         (0, 1, 2)
     """
 
@@ -35,5 +35,5 @@ class Universal(Sinusoidal):
         survey=SurveyRow("absolute", "APE", learnable=False, recurring=True, unbound=True, parameters="0"),
     )
 
-    def __init__(self, frame: Frame) -> None:
-        super().__init__(frame, blocks="all")
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec, blocks="all")

@@ -7,7 +7,7 @@ from typing import Any
 
 from floater.encodings.card import Card
 from floater.encodings.composed.parts import Composite, Part
-from floater.encodings.model import Frame, register
+from floater.encodings.model import StackSpec, register
 
 
 @register("compose")
@@ -19,15 +19,15 @@ class Compose(Composite):
     cross-attention where a token stands.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         models: names of encodings, or mappings of `name` and options.
 
     Raises:
         PositionError: if an encoding or an option does not exist, or the encodings do not go together.
 
     Example:
-        >>> frame = Frame(dim=8, heads=2, layers=1, max_length=16)
-        >>> model = Compose(frame, models=["sinusoidal", {"name": "alibi"}])
+        >>> spec = StackSpec(dim=8, heads=2, layers=1, max_length=16)
+        >>> model = Compose(spec, models=["sinusoidal", {"name": "alibi"}])
         >>> model.overrides("embed"), model.overrides("bias"), model.overrides("logits")
         (True, True, False)
     """
@@ -40,8 +40,10 @@ class Compose(Composite):
         parameters="2 * 32 * 34 + 64 * l * (1 + h)",
     )
 
-    def __init__(self, frame: Frame, *, models: Sequence[Part] = ("floater_relative", "sinusoidal")) -> None:
-        super().__init__(frame, models)
+    def __init__(
+        self, spec: StackSpec, *, models: Sequence[Part] = ("floater_relative", "sinusoidal")
+    ) -> None:
+        super().__init__(spec, models)
 
     @classmethod
     def named_parts(cls, given: Mapping[str, Any]) -> Sequence[Part]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from floater.encodings.card import Card
 from floater.encodings.composed.parts import Composite, Part
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import PositionError, StackSpec, register
 
 
 @register("mix")
@@ -17,7 +17,7 @@ class Mix(Composite):
     Source: Yang et al. 2025, "Rope to Nope and Back Again" (RNoPE). At the input both act.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         model: the encoding of most blocks, a name or a mapping of `name` and options.
         other: the encoding of the others.
         every: blocks `every` - 1, 2 `every` - 1, ... have the other one; at least 2.
@@ -26,7 +26,7 @@ class Mix(Composite):
         PositionError: if an encoding or an option does not exist, or the encodings do not go together.
 
     Example:
-        >>> model = Mix(Frame(dim=8, heads=2, layers=4, max_length=16))
+        >>> model = Mix(StackSpec(dim=8, heads=2, layers=4, max_length=16))
         >>> [model.acting(layer) for layer in range(4)]
         [(0,), (0,), (0,), (1,)]
     """
@@ -39,10 +39,12 @@ class Mix(Composite):
         equation="block n: another encoding if every divides n + 1",
     )
 
-    def __init__(self, frame: Frame, *, model: Part = "rotary", other: Part = "none", every: int = 4) -> None:
+    def __init__(
+        self, spec: StackSpec, *, model: Part = "rotary", other: Part = "none", every: int = 4
+    ) -> None:
         if every < 2:
             raise PositionError(f"every is {every}; it must be at least 2")
-        super().__init__(frame, (model, other))
+        super().__init__(spec, (model, other))
         self.every = every
 
     @classmethod

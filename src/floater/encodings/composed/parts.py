@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, Point
-from floater.encodings.model import Frame, PositionError, PositionModel, Projection, build, catalogue
+from floater.encodings.model import PositionError, PositionModel, Projection, StackSpec, build, catalogue
 from floater.positions import Positions
 
 Part = str | Mapping[str, Any]
@@ -43,7 +43,7 @@ class Composite(PositionModel):
     scales of the dot products must agree.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         parts: the encodings.
 
     Raises:
@@ -51,13 +51,13 @@ class Composite(PositionModel):
             ask for different scales of the dot products.
     """
 
-    sites = ("self", "decoder", "memory")
+    sites = ("self", "decoder", "cross")
 
-    def __init__(self, frame: Frame, parts: Sequence[Part]) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, parts: Sequence[Part]) -> None:
+        super().__init__(spec)
         if not parts:
             raise PositionError("the list of encodings is empty; name at least one")
-        self.parts = nn.ModuleList(_built(part, frame) for part in parts)
+        self.parts = nn.ModuleList(_built(part, spec) for part in parts)
         kinds = [catalogue()[named(part)[0]] for part in parts]
         for kind in kinds:
             if kind.length_aware or not kind.autoregressive:
@@ -66,7 +66,7 @@ class Composite(PositionModel):
                 )
         self.card = _together(type(self).card, [kind.card for kind in kinds])
         self._scaled = [part for part in self.models if part.overrides("scale")]
-        scales = {type(part).__name__: part.scale(frame.dim // frame.heads) for part in self._scaled}
+        scales = {type(part).__name__: part.scale(spec.dim // spec.heads) for part in self._scaled}
         if len(set(scales.values())) > 1:
             raise PositionError(f"the scales of the dot products differ, {scales}; one must serve all parts")
         if sum(part.overrides("inputs") for part in self.models) > 1:
@@ -105,14 +105,16 @@ class Composite(PositionModel):
         return list(self.parts)  # type: ignore[arg-type]
 
     @property
-    def bound(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Return the smallest bound of the parts, None if no part has one."""
-        return min((part.bound for part in self.models if part.bound is not None), default=None)
+        return min(
+            (part.max_positions for part in self.models if part.max_positions is not None), default=None
+        )
 
     @property
-    def remembers(self) -> bool:
+    def supports_segment_memory(self) -> bool:
         """Return whether all parts support a memory of earlier segments."""
-        return all(part.remembers for part in self.models)
+        return all(part.supports_segment_memory for part in self.models)
 
     @property
     def reads_times(self) -> bool:
@@ -153,11 +155,11 @@ class Composite(PositionModel):
     def residual(self, layer: int) -> bool:
         return all(self.models[index].residual(layer) for index in self.acting(layer))
 
-    def adopt(
+    def on_projections(
         self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: list[Any], layer: int
     ) -> None:
         for part, own in self._acting(state, layer):
-            part.adopt(projections, own, layer)
+            part.on_projections(projections, own, layer)
 
     def inputs(self, x: Tensor, state: list[Any], layer: int) -> tuple[Tensor, Tensor, Tensor]:
         for part, own in self._acting(state, layer):
@@ -165,8 +167,8 @@ class Composite(PositionModel):
                 return part.inputs(x, own, layer)
         return x, x, x
 
-    def projection(self, name: Projection, state: list[Any], layer: int) -> Tensor | None:
-        return _sum([part.projection(name, own, layer) for part, own in self._acting(state, layer)])
+    def projection_bias(self, name: Projection, state: list[Any], layer: int) -> Tensor | None:
+        return _sum([part.projection_bias(name, own, layer) for part, own in self._acting(state, layer)])
 
     def qkv(
         self, q: Tensor, k: Tensor, v: Tensor, state: list[Any], layer: int
@@ -197,26 +199,26 @@ class Composite(PositionModel):
                 found = allowed if found is None else found & allowed
         return found
 
-    def values(self, weights: Tensor, state: list[Any], layer: int) -> Tensor | None:
-        return _sum([part.values(weights, own, layer) for part, own in self._acting(state, layer)])
+    def value_bias(self, weights: Tensor, state: list[Any], layer: int) -> Tensor | None:
+        return _sum([part.value_bias(weights, own, layer) for part, own in self._acting(state, layer)])
 
     def scale(self, head_dim: int) -> float:
         return self._scaled[0].scale(head_dim) if self._scaled else super().scale(head_dim)
 
 
-def _built(part: Part, frame: Frame) -> PositionModel:
+def _built(part: Part, spec: StackSpec) -> PositionModel:
     name, options = named(part)
     return build(
         name,
-        dim=frame.dim,
-        heads=frame.heads,
-        layers=frame.layers,
-        max_length=frame.max_length,
-        site=frame.site,
-        vocabulary=frame.vocabulary,
-        causal=frame.causal,
-        horizon=frame.horizon,
-        initializer_range=frame.initializer_range,
+        dim=spec.dim,
+        heads=spec.heads,
+        layers=spec.layers,
+        max_length=spec.max_length,
+        site=spec.site,
+        vocabulary=spec.vocabulary,
+        causal=spec.causal,
+        horizon=spec.horizon,
+        initializer_range=spec.initializer_range,
         **options,
     )
 

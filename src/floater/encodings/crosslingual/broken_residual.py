@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from floater.encodings.absolute.sinusoidal import Sinusoidal
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import PositionError, StackSpec, register
 
 
 @register("broken_residual")
@@ -17,14 +17,14 @@ class BrokenResidual(Sinusoidal):
     language model; in the decoder of an encoder-decoder every residual connection stays.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
         layer: index of the block, from 0; None means the middle one, or the one before the middle.
 
     Raises:
         PositionError: if dim is odd, or there is no such block.
 
     Example:
-        >>> model = BrokenResidual(Frame(dim=4, heads=1, layers=5, max_length=16))
+        >>> model = BrokenResidual(StackSpec(dim=4, heads=1, layers=5, max_length=16))
         >>> [model.residual(layer) for layer in range(5)]
         [True, True, False, True, True]
     """
@@ -36,11 +36,11 @@ class BrokenResidual(Sinusoidal):
         equation="x_t + p_t; SA(x^n) instead of x^n + SA(x^n) in the middle block n, SA its self-attention",
     )
 
-    def __init__(self, frame: Frame, *, layer: int | None = None) -> None:
-        super().__init__(frame)
-        self.broken = (frame.layers - 1) // 2 if layer is None else layer
-        if not 0 <= self.broken < frame.layers and frame.site == "self":
-            raise PositionError(f"layer is {layer}; there are blocks 0 to {frame.layers - 1}")
+    def __init__(self, spec: StackSpec, *, layer: int | None = None) -> None:
+        super().__init__(spec)
+        self.broken = (spec.layers - 1) // 2 if layer is None else layer
+        if not 0 <= self.broken < spec.layers and spec.site == "self":
+            raise PositionError(f"layer is {layer}; there are blocks 0 to {spec.layers - 1}")
 
     def residual(self, layer: int) -> bool:
-        return layer != self.broken or self.frame.site != "self"
+        return layer != self.broken or self.spec.site != "self"

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from floater.encodings.absolute.tokens import counted, sweep, whole_sequence
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.positions import Positions
 
 
@@ -22,7 +22,7 @@ class Convolution(PositionModel):
     sentence there are zeros.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         kernel: width of the convolution in tokens, at least 1; odd unless the stack is causal, where it reads
             earlier tokens only.
 
@@ -31,7 +31,7 @@ class Convolution(PositionModel):
 
     Example:
         >>> import torch
-        >>> model = Convolution(Frame(dim=4, heads=1, layers=1, max_length=16))
+        >>> model = Convolution(StackSpec(dim=4, heads=1, layers=1, max_length=16))
         >>> model.embed(torch.zeros(1, 5, 4), model.prepare(Positions.arange(5))).shape
         torch.Size([1, 5, 4])
     """
@@ -49,11 +49,11 @@ class Convolution(PositionModel):
         },
     )
 
-    def __init__(self, frame: Frame, *, kernel: int = 3) -> None:
-        super().__init__(frame)
-        if kernel < 1 or not (frame.causal or kernel % 2):
+    def __init__(self, spec: StackSpec, *, kernel: int = 3) -> None:
+        super().__init__(spec)
+        if kernel < 1 or not (spec.causal or kernel % 2):
             raise PositionError(f"kernel is {kernel}; it must be at least 1, and odd unless causal")
-        self.convolution = nn.Conv1d(frame.dim, frame.dim, kernel)
+        self.convolution = nn.Conv1d(spec.dim, spec.dim, kernel)
 
     def reset_parameters(self) -> None:
         self.convolution.reset_parameters()
@@ -64,7 +64,7 @@ class Convolution(PositionModel):
 
     def embed(self, x: Tensor, state: Any) -> Tensor:
         (kernel,) = self.convolution.kernel_size
-        before = kernel - 1 if self.frame.causal else kernel // 2
+        before = kernel - 1 if self.spec.causal else kernel // 2
 
         def along(y: Tensor) -> Tensor:
             padded = F.pad(y.transpose(1, 2), (before, kernel - 1 - before))

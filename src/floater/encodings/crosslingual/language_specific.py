@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.positions import Positions
 
 
@@ -23,14 +23,14 @@ class LanguageSpecific(PositionModel):
     Bounded: a position past max_length is an error.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         languages: their number, at least 1.
 
     Raises:
         PositionError: if an option is not valid, or the positions name no language or one there is not.
 
     Example:
-        >>> model = LanguageSpecific(Frame(dim=4, heads=1, layers=1, max_length=8), languages=3)
+        >>> model = LanguageSpecific(StackSpec(dim=4, heads=1, layers=1, max_length=8), languages=3)
         >>> model.table.shape
         torch.Size([3, 8, 4])
     """
@@ -44,25 +44,25 @@ class LanguageSpecific(PositionModel):
         exceptions={"real": "a table has nothing between whole positions"},
     )
 
-    def __init__(self, frame: Frame, *, languages: int = 2) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, languages: int = 2) -> None:
+        super().__init__(spec)
         if languages < 1:
             raise PositionError(f"languages is {languages}; it must be at least 1")
-        tables = 1 if frame.site == "decoder" else languages
-        self.table = nn.Parameter(torch.empty(tables, frame.max_length, frame.dim))
+        tables = 1 if spec.site == "decoder" else languages
+        self.table = nn.Parameter(torch.empty(tables, spec.max_length, spec.dim))
         self.reset_parameters()
 
     @property
-    def bound(self) -> int:
+    def max_positions(self) -> int:
         """Return the number of positions."""
-        return self.frame.max_length
+        return self.spec.max_length
 
     def reset_parameters(self) -> None:
-        self.frame.init_table(self.table)
+        self.spec.init_table(self.table)
 
     def prepare(self, positions: Positions) -> Tensor:
-        query = counted(positions.query, "positions of a language", self.bound, below=positions.below)
-        if self.frame.site == "decoder":
+        query = counted(positions.query, "positions of a language", self.max_positions, below=positions.below)
+        if self.spec.site == "decoder":
             return self.table[0, query]
         language = positions.language
         if language is None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from floater.encodings.absolute.learned import Learned
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.flow import sinusoid
 from floater.positions import Positions
 
@@ -22,13 +22,13 @@ class Shuffled(PositionModel):
     its own.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
 
     Raises:
         PositionError: if dim is odd; in `prepare`, in training, if a row holds more than one document.
 
     Example:
-        >>> model = Shuffled(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> model = Shuffled(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> x = torch.zeros(1, 9, 2)
         >>> once, twice = (model.embed(x, model.prepare(Positions.arange(9))) for _ in range(2))
         >>> torch.equal(once, twice), torch.equal(once.sort(1).values, twice.sort(1).values)
@@ -42,9 +42,9 @@ class Shuffled(PositionModel):
         equation="x_t + p_{s(t)}, s a random permutation in training",
     )
 
-    def __init__(self, frame: Frame) -> None:
-        super().__init__(frame)
-        even(frame)
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec)
+        even(spec)
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor | None]:
         if self.training and positions.document is not None:
@@ -62,7 +62,7 @@ class Shuffled(PositionModel):
             drawn = (padding + torch.rand(x.shape[:2], device=x.device)).argsort(dim=1)
             place = place.expand(x.shape[:2])
             place = torch.empty_like(place).scatter(1, drawn, place.gather(1, tokens))
-        return x + sinusoid(place, self.frame.dim).to(x.dtype)
+        return x + sinusoid(place, self.spec.dim).to(x.dtype)
 
 
 @register("frozen")
@@ -75,10 +75,10 @@ class Frozen(Learned):
     Bounded: a position past the table is an error.
 
     Args:
-        frame: the stack of blocks it serves; max_length is the size of the table.
+        spec: the stack of blocks it serves; max_length is the size of the table.
 
     Example:
-        >>> model = Frozen(Frame(dim=4, heads=1, layers=1, max_length=16))
+        >>> model = Frozen(StackSpec(dim=4, heads=1, layers=1, max_length=16))
         >>> model.fill(torch.ones(16, 4))
         >>> model.embed(torch.zeros(1, 2, 4), model.prepare(Positions.arange(2))).requires_grad
         False
@@ -96,8 +96,8 @@ class Frozen(Learned):
         },
     )
 
-    def __init__(self, frame: Frame) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec)
         self.train()
 
     def train(self, mode: bool = True) -> Frozen:

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, PositionModel, Projection, one_of, register
+from floater.encodings.model import PositionError, PositionModel, Projection, StackSpec, one_of, register
 from floater.flow import sinusoid
 from floater.positions import Positions
 
 
-def both(positions: Positions, frame: Frame) -> tuple[Tensor, Tensor]:
+def both(positions: Positions, spec: StackSpec) -> tuple[Tensor, Tensor]:
     """Return the sinusoids of a token's own and of its second position, (batch or 1, T, dim) each.
 
     Only a source is reordered: in the decoder of an encoder-decoder the second position is the own one.
@@ -22,14 +22,14 @@ def both(positions: Positions, frame: Frame) -> tuple[Tensor, Tensor]:
     Raises:
         PositionError: if there are no second positions.
     """
-    if frame.site == "decoder":
-        own = sinusoid(positions.query, frame.dim)
+    if spec.site == "decoder":
+        own = sinusoid(positions.query, spec.dim)
         return own, own
     if positions.reordered is None:
         raise PositionError("no reordered in the positions; this model needs second positions")
     rows = max(len(positions.query), len(positions.reordered))
     own, second = (place.expand(rows, -1) for place in (positions.query, positions.reordered))
-    return sinusoid(own, frame.dim), sinusoid(second, frame.dim)
+    return sinusoid(own, spec.dim), sinusoid(second, spec.dim)
 
 
 @register("xl")
@@ -42,14 +42,14 @@ class CrossLingual(PositionModel):
     The decoder of an encoder-decoder reads the sinusoids of its own positions.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
         join: "sum", or "learned": tanh(W p + V r), W and V (dim, dim).
 
     Raises:
         PositionError: if dim is odd, an option is not valid, or there are no second positions.
 
     Example:
-        >>> model = CrossLingual(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> model = CrossLingual(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> order = torch.tensor([[0, 1, 2]])
         >>> model.prepare(Positions(order, order, reordered=order.flip(1)))[0, 1]
         tensor([1.6829, 1.0806])
@@ -62,13 +62,13 @@ class CrossLingual(PositionModel):
         equation="x_t + p_t + p_{r(t)}, r the order of the other language",
     )
 
-    def __init__(self, frame: Frame, *, join: str = "sum") -> None:
-        super().__init__(frame)
-        even(frame)
+    def __init__(self, spec: StackSpec, *, join: str = "sum") -> None:
+        super().__init__(spec)
+        even(spec)
         one_of("join", join, ("sum", "learned"))
         self.maps = nn.ParameterList(
-            nn.Parameter(torch.empty(frame.dim, frame.dim))
-            for _ in range(2 * (join == "learned" and frame.site != "decoder"))
+            nn.Parameter(torch.empty(spec.dim, spec.dim))
+            for _ in range(2 * (join == "learned" and spec.site != "decoder"))
         )
         self.reset_parameters()
 
@@ -82,8 +82,8 @@ class CrossLingual(PositionModel):
             nn.init.xavier_uniform_(weight)
 
     def prepare(self, positions: Positions) -> Tensor:
-        pair = both(positions, self.frame)
-        if self.frame.site == "decoder":
+        pair = both(positions, self.spec)
+        if self.spec.site == "decoder":
             return pair[0]
         if not self.maps:
             return pair[0] + pair[1]
@@ -111,18 +111,18 @@ class CrossLingualHeads(PositionModel):
     into what the blocks hand on. In the decoder of an encoder-decoder all heads read the own positions.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
         reordered: how many heads read second positions; None means half of them.
 
     Raises:
         PositionError: if dim is odd, an option is not valid, or there are no second positions.
 
     Example:
-        >>> model = CrossLingualHeads(Frame(dim=4, heads=2, layers=1, max_length=16))
+        >>> model = CrossLingualHeads(StackSpec(dim=4, heads=2, layers=1, max_length=16))
         >>> order = torch.tensor([[0, 1, 2]])
         >>> state = model.prepare(Positions(order, order, reordered=order.flip(1)))
-        >>> model.adopt({"query": lambda x: x}, state, 0)
-        >>> model.projection("query", state, 0)[0, 0].tolist()  # of position 0, then of position 2
+        >>> model.on_projections({"query": lambda x: x}, state, 0)
+        >>> model.projection_bias("query", state, 0)[0, 0].tolist()  # of position 0, then of position 2
         [0.0, 1.0, 0.019998665899038315, 0.9998000264167786]
     """
 
@@ -133,12 +133,12 @@ class CrossLingualHeads(PositionModel):
         equation="(x_t + p_t) W_i in some heads i, (x_t + p_{r(t)}) W_i in others, r the other order",
     )
 
-    def __init__(self, frame: Frame, *, reordered: int | None = None) -> None:
-        super().__init__(frame)
-        even(frame)
-        self.reordered = frame.heads // 2 if reordered is None else reordered
-        if not 0 <= self.reordered <= frame.heads:
-            raise PositionError(f"reordered is {reordered}; it must be from 0 to {frame.heads}")
+    def __init__(self, spec: StackSpec, *, reordered: int | None = None) -> None:
+        super().__init__(spec)
+        even(spec)
+        self.reordered = spec.heads // 2 if reordered is None else reordered
+        if not 0 <= self.reordered <= spec.heads:
+            raise PositionError(f"reordered is {reordered}; it must be from 0 to {spec.heads}")
 
     @property
     def reads_times(self) -> bool:
@@ -146,12 +146,12 @@ class CrossLingualHeads(PositionModel):
         return False
 
     def prepare(self, positions: Positions) -> HeadsState:
-        return HeadsState(*both(positions, self.frame))
+        return HeadsState(*both(positions, self.spec))
 
-    def adopt(
+    def on_projections(
         self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: HeadsState, layer: int
     ) -> None:
-        first = (self.frame.heads - self.reordered) * (self.frame.dim // self.frame.heads)
+        first = (self.spec.heads - self.reordered) * (self.spec.dim // self.spec.heads)
         added = state.added[layer] = {}
         for name, linear in projections.items():
             # of one dtype with the projection; its bias comes with the tokens
@@ -162,5 +162,5 @@ class CrossLingualHeads(PositionModel):
             bias = linear(torch.zeros_like(state.own[:1, :1], dtype=dtype))
             added[name] = torch.cat([own[..., :first], second[..., first:]], -1) - bias
 
-    def projection(self, name: Projection, state: HeadsState, layer: int) -> Tensor | None:
+    def projection_bias(self, name: Projection, state: HeadsState, layer: int) -> Tensor | None:
         return state.added.get(layer, {}).get(name)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, PositionModel, one_of, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, one_of, register
 from floater.flow import sinusoid
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
@@ -23,7 +23,7 @@ class LengthAware(PositionModel):
     `LengthPredictor` says.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
         plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder
             (the default there), instead of refusing. The decoder of an encoder-decoder refuses all the same.
 
@@ -34,10 +34,10 @@ class LengthAware(PositionModel):
     length_aware = True
     window = 0
 
-    def __init__(self, frame: Frame, plain: bool) -> None:
-        super().__init__(frame)
-        even(frame)
-        self.plain = plain and frame.site != "decoder"
+    def __init__(self, spec: StackSpec, plain: bool) -> None:
+        super().__init__(spec)
+        even(spec)
+        self.plain = plain and spec.site != "decoder"
 
     def vectors(self, place: Tensor, length: Tensor) -> Tensor:
         """Return p(t, l): (batch or 1, T, dim) for places (batch or 1, T) and lengths (batch or 1, 1)."""
@@ -55,7 +55,7 @@ class LengthAware(PositionModel):
     def embed(self, x: Tensor, state: tuple[Tensor, Tensor | None]) -> Tensor:
         place, length = state
         if length is None:
-            return x + sinusoid(place, self.frame.dim).to(x.dtype)
+            return x + sinusoid(place, self.spec.dim).to(x.dtype)
         if self.training and self.window:
             noise = torch.randint(-self.window, self.window + 1, (len(x), 1), device=x.device)
             length = (length + noise).clamp(min=1)
@@ -94,7 +94,7 @@ class LengthDifference(LengthAware):
     exponents are the paper's; the released program counts one more and has other frequencies.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
         plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder
             (the default there), instead of refusing. The decoder of an encoder-decoder refuses all the same.
 
@@ -102,7 +102,7 @@ class LengthDifference(LengthAware):
         PositionError: if dim is odd, or a target length is lacking.
 
     Example:
-        >>> model = LengthDifference(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> model = LengthDifference(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> positions = Positions(torch.tensor([[9]]), torch.tensor([[9]]), target_length=torch.tensor([9]))
         >>> model.embed(torch.zeros(1, 1, 2), model.prepare(positions))
         tensor([[[0., 1.]]])
@@ -116,11 +116,11 @@ class LengthDifference(LengthAware):
         survey=_SURVEY,
     )
 
-    def __init__(self, frame: Frame, *, plain: bool = False) -> None:
-        super().__init__(frame, plain)
+    def __init__(self, spec: StackSpec, *, plain: bool = False) -> None:
+        super().__init__(spec, plain)
 
     def vectors(self, place: Tensor, length: Tensor) -> Tensor:
-        return difference(place, length, self.frame.dim)
+        return difference(place, length, self.spec.dim)
 
 
 @register("lrpe")
@@ -131,7 +131,7 @@ class LengthRatio(LengthAware):
     exponents are the paper's; the released program counts from the padding index and has other frequencies.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
         plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder
             (the default there), instead of refusing. The decoder of an encoder-decoder refuses all the same.
 
@@ -139,7 +139,7 @@ class LengthRatio(LengthAware):
         PositionError: if dim is odd, or a target length is lacking.
 
     Example:
-        >>> model = LengthRatio(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> model = LengthRatio(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> model.prepare(Positions.arange(4))
         Traceback (most recent call last):
         floater.encodings.model.PositionError: no target_length in the positions; ...
@@ -153,11 +153,11 @@ class LengthRatio(LengthAware):
         survey=_SURVEY,
     )
 
-    def __init__(self, frame: Frame, *, plain: bool = False) -> None:
-        super().__init__(frame, plain)
+    def __init__(self, spec: StackSpec, *, plain: bool = False) -> None:
+        super().__init__(spec, plain)
 
     def vectors(self, place: Tensor, length: Tensor) -> Tensor:
-        return ratio(place, length, self.frame.dim)
+        return ratio(place, length, self.spec.dim)
 
 
 @register("noisy_length")
@@ -169,7 +169,7 @@ class NoisyLength(LengthAware):
     it is given. Where none is given, an encoder-decoder predicts it (`floater.transformer.LengthPredictor`).
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
         kind: "difference" (ldpe) or "ratio" (lrpe).
         window: the largest error, at least 1.
         plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder
@@ -179,7 +179,7 @@ class NoisyLength(LengthAware):
         PositionError: if dim is odd, an option is not valid, or a target length is lacking.
 
     Example:
-        >>> NoisyLength(Frame(dim=2, heads=1, layers=1, max_length=16), kind="ratio").window
+        >>> NoisyLength(StackSpec(dim=2, heads=1, layers=1, max_length=16), kind="ratio").window
         4
     """
 
@@ -192,13 +192,13 @@ class NoisyLength(LengthAware):
     )
 
     def __init__(
-        self, frame: Frame, *, kind: str = "difference", window: int = 4, plain: bool = False
+        self, spec: StackSpec, *, kind: str = "difference", window: int = 4, plain: bool = False
     ) -> None:
-        super().__init__(frame, plain)
+        super().__init__(spec, plain)
         one_of("kind", kind, ("difference", "ratio"))
         if window < 1:
             raise PositionError(f"window is {window}; it must be at least 1")
         self.kind, self.window = kind, window
 
     def vectors(self, place: Tensor, length: Tensor) -> Tensor:
-        return (difference if self.kind == "difference" else ratio)(place, length, self.frame.dim)
+        return (difference if self.kind == "difference" else ratio)(place, length, self.spec.dim)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from floater.encodings.absolute.tokens import even, sweep, whole_sequence
 from floater.encodings.card import Card
 from floater.encodings.decoder.pointer import PointerNetwork
-from floater.encodings.model import Frame, PositionModel, register
+from floater.encodings.model import PositionModel, StackSpec, register
 from floater.flow import sinusoid
 from floater.positions import Positions
 
@@ -29,7 +29,7 @@ class PositionLearning(PositionModel):
     positions, and the relative attention of its decoder are no part of this.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
         plain: be plain sinusoids, as in the encoder that reads for such a decoder; the default there. The
             decoder has its pointer network all the same.
 
@@ -37,7 +37,7 @@ class PositionLearning(PositionModel):
         PositionError: if dim is odd, decoding has a cache, or documents are packed.
 
     Example:
-        >>> model = PositionLearning(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> model = PositionLearning(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> out = model.embed(torch.zeros(1, 3, 2), model.prepare(Positions.arange(3)))
         >>> out[0, :, 0].sort().values  # sin 0, sin 2 and sin 1
         tensor([0.0000, 0.8415, 0.9093])
@@ -61,11 +61,11 @@ class PositionLearning(PositionModel):
         },
     )
 
-    def __init__(self, frame: Frame, *, plain: bool = False) -> None:
-        super().__init__(frame)
-        even(frame)
-        self.pointer = None if plain and frame.site != "decoder" else PointerNetwork(frame.dim)
-        self.permutes = self.pointer is not None and frame.site != "decoder"
+    def __init__(self, spec: StackSpec, *, plain: bool = False) -> None:
+        super().__init__(spec)
+        even(spec)
+        self.pointer = None if plain and spec.site != "decoder" else PointerNetwork(spec.dim)
+        self.permutes = self.pointer is not None and spec.site != "decoder"
 
     def reset_parameters(self) -> None:
         if self.pointer is not None:
@@ -73,7 +73,7 @@ class PositionLearning(PositionModel):
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor | None]:
         valid = None if self.pointer is None else whole_sequence(positions, "a predicted order")
-        return sinusoid(positions.query, self.frame.dim), valid
+        return sinusoid(positions.query, self.spec.dim), valid
 
     def embed(self, x: Tensor, state: tuple[Tensor, Tensor | None]) -> Tensor:
         vectors, valid = state

@@ -9,7 +9,7 @@ from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.floater import learned_field
 from floater.encodings.card import Card
 from floater.encodings.grid.coordinates import check_axes, coordinates
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import PositionError, StackSpec, register
 from floater.flow import FlowEncoder, FlowVectors, MLPField, init_small_, sinusoid
 from floater.positions import Positions
 
@@ -22,7 +22,7 @@ class GridSinusoidal(AddedVectors):
     `sinusoidal` for that width. A text stands on the diagonal of the grid.
 
     Args:
-        frame: the stack of blocks it serves; dim must be a multiple of 2 axes.
+        spec: the stack of blocks it serves; dim must be a multiple of 2 axes.
         axes: of the grid, 2 for images, 3 for videos.
         blocks: "input", "all", or a list of block indices.
 
@@ -30,7 +30,7 @@ class GridSinusoidal(AddedVectors):
         PositionError: if an option is not valid; in `prepare`, if the coordinates have other axes.
 
     Example:
-        >>> model = GridSinusoidal(Frame(dim=4, heads=1, layers=1, max_length=16))
+        >>> model = GridSinusoidal(StackSpec(dim=4, heads=1, layers=1, max_length=16))
         >>> model.embed(torch.zeros(1, 2, 4), model.prepare(Positions.grid(1, 2)))[0, 1]
         tensor([0.0000, 1.0000, 0.8415, 0.5403])
     """
@@ -43,16 +43,16 @@ class GridSinusoidal(AddedVectors):
         equation="x_t + [sin(c_a w), cos(c_a w)] of every coordinate c_a, in a part of the components",
     )
 
-    def __init__(self, frame: Frame, *, axes: int = 2, blocks: str | list[int] = "input") -> None:
-        super().__init__(frame, blocks)
+    def __init__(self, spec: StackSpec, *, axes: int = 2, blocks: str | list[int] = "input") -> None:
+        super().__init__(spec, blocks)
         check_axes(axes)
-        if frame.dim % (2 * axes):
-            raise PositionError(f"dim is {frame.dim}; sinusoids of {axes} axes need a multiple of {2 * axes}")
+        if spec.dim % (2 * axes):
+            raise PositionError(f"dim is {spec.dim}; sinusoids of {axes} axes need a multiple of {2 * axes}")
         self.axes = axes
 
     def prepare(self, positions: Positions) -> Tensor:
         query, _ = coordinates(positions, self.axes, "sinusoidal_grid")
-        return sinusoid(query, self.frame.dim // self.axes).flatten(-2)
+        return sinusoid(query, self.spec.dim // self.axes).flatten(-2)
 
     def vectors(self, state: Tensor, layer: int) -> Tensor:
         return state
@@ -67,7 +67,7 @@ class GridLearned(AddedVectors):
     of images does. Bounded: a coordinate past the table is an error. A text stands on the diagonal.
 
     Args:
-        frame: the stack of blocks it serves; dim must be a multiple of axes, and every table has max_length
+        spec: the stack of blocks it serves; dim must be a multiple of axes, and every table has max_length
             vectors.
         axes: of the grid, 2 for images, 3 for videos.
         blocks: "input", "all", or a list of block indices, which share the tables.
@@ -77,7 +77,7 @@ class GridLearned(AddedVectors):
             beyond the tables.
 
     Example:
-        >>> model = GridLearned(Frame(dim=4, heads=1, layers=1, max_length=16))
+        >>> model = GridLearned(StackSpec(dim=4, heads=1, layers=1, max_length=16))
         >>> x = model.embed(torch.zeros(1, 1, 4), model.prepare(Positions.times(torch.tensor([[0.5]]))))
         >>> torch.allclose(x[0, 0], (model.table[:, 0] + model.table[:, 1]).flatten() / 2)
         True
@@ -91,38 +91,38 @@ class GridLearned(AddedVectors):
         parameters="t_max * d",
     )
 
-    def __init__(self, frame: Frame, *, axes: int = 2, blocks: str | list[int] = "input") -> None:
-        super().__init__(frame, blocks)
+    def __init__(self, spec: StackSpec, *, axes: int = 2, blocks: str | list[int] = "input") -> None:
+        super().__init__(spec, blocks)
         check_axes(axes)
-        if frame.dim % axes:
-            raise PositionError(f"dim is {frame.dim}; tables of {axes} axes need a multiple of {axes}")
+        if spec.dim % axes:
+            raise PositionError(f"dim is {spec.dim}; tables of {axes} axes need a multiple of {axes}")
         self.axes = axes
-        self.table = nn.Parameter(torch.empty(axes, frame.max_length, frame.dim // axes))
+        self.table = nn.Parameter(torch.empty(axes, spec.max_length, spec.dim // axes))
         self.reset_parameters()
 
     @property
-    def bound(self) -> int:
+    def max_positions(self) -> int:
         """Return the size of a table."""
-        return self.frame.max_length
+        return self.spec.max_length
 
     def reset_parameters(self) -> None:
-        self.frame.init_table(self.table)
+        self.spec.init_table(self.table)
 
     def prepare(self, positions: Positions) -> Tensor:
         query, _ = coordinates(positions, self.axes, "learned_grid")
         if query.numel():
             low, high = (float(place) for place in query.aminmax())
-            if low < 0 or high > self.bound - 1:
+            if low < 0 or high > self.max_positions - 1:
                 far = low if low < 0 else high
                 raise PositionError(
-                    f"'learned_grid' reads coordinates from 0 to {self.bound - 1} (max_length {self.bound}); "
-                    f"got {far:g}"
+                    f"'learned_grid' reads coordinates from 0 to {self.max_positions - 1} "
+                    f"(max_length {self.max_positions}); got {far:g}"
                 )
         return query
 
     def vectors(self, state: Tensor, layer: int) -> Tensor:
-        below = state.floor().clamp(max=max(self.bound - 2, 0)).long()
-        above = (below + 1).clamp(max=self.bound - 1)
+        below = state.floor().clamp(max=max(self.max_positions - 2, 0)).long()
+        above = (below + 1).clamp(max=self.max_positions - 1)
         share = (state - below)[..., None].to(self.table.dtype)
         parts = []
         for axis, table in enumerate(self.table):
@@ -140,7 +140,7 @@ class GridFloater(AddedVectors):
     diagonal. Coordinates must not be negative.
 
     Args:
-        frame: the stack of blocks it serves; max_length x delta is the span over which the vectors start of
+        spec: the stack of blocks it serves; max_length x delta is the span over which the vectors start of
             order one.
         axes: of the grid, 2 for images, 3 for videos.
         blocks: "all", "input", or a list of block indices; each has starts of its own.
@@ -152,7 +152,7 @@ class GridFloater(AddedVectors):
         PositionError: if an option is not valid; in `prepare`, if the coordinates have other axes.
 
     Example:
-        >>> model = GridFloater(Frame(dim=8, heads=2, layers=1, max_length=16))
+        >>> model = GridFloater(StackSpec(dim=8, heads=2, layers=1, max_length=16))
         >>> model.embed(torch.zeros(1, 6, 8), model.prepare(Positions.grid(2, 3))).shape
         torch.Size([1, 6, 8])
     """
@@ -167,7 +167,7 @@ class GridFloater(AddedVectors):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         axes: int = 2,
         blocks: str | list[int] = "all",
@@ -175,14 +175,14 @@ class GridFloater(AddedVectors):
         hidden: int | None = None,
         solver: str = "auto",
     ) -> None:
-        super().__init__(frame, blocks)
+        super().__init__(spec, blocks)
         check_axes(axes)
-        self.span = frame.max_length * delta
+        self.span = spec.max_length * delta
         try:
             self.flows = nn.ModuleList(
                 FlowEncoder(
-                    learned_field("mlp", frame.dim, hidden, "tanh"),
-                    frame.dim,
+                    learned_field("mlp", spec.dim, hidden, "tanh"),
+                    spec.dim,
                     blocks=self.blocks,
                     names=("p",),
                     delta=delta,
@@ -208,5 +208,5 @@ class GridFloater(AddedVectors):
 
     def vectors(self, state: list[FlowVectors] | None, layer: int) -> Tensor:
         if state is None:
-            return torch.zeros(1, 1, self.frame.dim, device=next(self.parameters()).device)
+            return torch.zeros(1, 1, self.spec.dim, device=next(self.parameters()).device)
         return torch.stack([flow.at(layer, "p") for flow in state]).sum(0)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from floater.encodings.card import Card
 from floater.encodings.grid.coordinates import check_axes, coordinates
-from floater.encodings.model import Frame, register
+from floater.encodings.model import StackSpec, register
 from floater.encodings.relative.alibi import slopes
 from floater.encodings.relative.bias import PositionBias
 from floater.positions import Positions
@@ -21,14 +21,14 @@ class GridALiBi(PositionBias):
     times that of the text.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         axes: of the grid, 2 for images, 3 for videos.
 
     Raises:
         PositionError: if axes is below 1; in `prepare`, if the coordinates have other axes.
 
     Example:
-        >>> model = GridALiBi(Frame(dim=8, heads=1, layers=1, max_length=16))
+        >>> model = GridALiBi(StackSpec(dim=8, heads=1, layers=1, max_length=16))
         >>> (model.prepare(Positions.grid(2, 2)) * 256)[0, 0, 0]
         tensor([-0.0000, -1.0000, -1.0000, -1.4142])
     """
@@ -41,10 +41,10 @@ class GridALiBi(PositionBias):
         equation="q_t k_s / sqrt(d_h) - m |c_s - c_t|, m = 2^{-8 i / h}, c the coordinates",
     )
 
-    def __init__(self, frame: Frame, *, axes: int = 2) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, axes: int = 2) -> None:
+        super().__init__(spec)
         check_axes(axes)
-        self.axes, self.slopes = axes, slopes(frame.heads)
+        self.axes, self.slopes = axes, slopes(spec.heads)
 
     @property
     def reads_distances(self) -> bool:

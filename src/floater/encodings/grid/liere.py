@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.grid.coordinates import check_axes, coordinates
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import PositionError, StackSpec, register
 from floater.encodings.precise import Precise, at_least_float32
 from floater.positions import Positions
 
@@ -25,7 +25,7 @@ class LieRE(Precise):
     code. A text stands on the diagonal of the grid, one max_length long.
 
     Args:
-        frame: the stack of blocks it serves; max_length is the length of an axis of the training grid.
+        spec: the stack of blocks it serves; max_length is the length of an axis of the training grid.
         axes: of the grid, 2 for images, 3 for videos.
         generator: components that a block of a generator rotates, a divisor of head_dim above 1; by default
             all of a head.
@@ -34,7 +34,7 @@ class LieRE(Precise):
         PositionError: if an option is not valid; in `prepare`, if the coordinates have other axes.
 
     Example:
-        >>> model = LieRE(Frame(dim=4, heads=2, layers=1, max_length=16))
+        >>> model = LieRE(StackSpec(dim=4, heads=2, layers=1, max_length=16))
         >>> _ = nn.init.constant_(model.entries, 16.0)  # a radian for a step along an axis
         >>> x = torch.tensor([1.0, 0.0]).expand(1, 4, 2, 2)
         >>> q, _, _ = model.qkv(x, x, x, model.prepare(Positions.grid(2, 2)), 0)
@@ -50,15 +50,15 @@ class LieRE(Precise):
         parameters="l * axes * d * (d // h - 1) // 2",
     )
 
-    def __init__(self, frame: Frame, *, axes: int = 2, generator: int | None = None) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, axes: int = 2, generator: int | None = None) -> None:
+        super().__init__(spec)
         check_axes(axes)
-        width = frame.dim // frame.heads
+        width = spec.dim // spec.heads
         size = width if generator is None else generator
         if size < 2 or width % size:
             raise PositionError(f"generator is {size}; it must be a divisor of head_dim {width} above 1")
         self.axes, self.size = axes, size
-        shape = frame.layers, axes, frame.dim // size, size * (size - 1) // 2
+        shape = spec.layers, axes, spec.dim // size, size * (size - 1) // 2
         self.entries = nn.Parameter(torch.empty(shape, dtype=at_least_float32()))
         self.reset_parameters()
 
@@ -67,7 +67,7 @@ class LieRE(Precise):
 
     def prepare(self, positions: Positions) -> Tensor:
         query, _ = coordinates(positions, self.axes, "liere")
-        return query.double() / self.frame.max_length
+        return query.double() / self.spec.max_length
 
     def rotations(self, state: Tensor, layer: int) -> Tensor:
         """Return the rotations of a block, (batch or 1, T, heads, blocks of a head, size, size)."""
@@ -75,7 +75,7 @@ class LieRE(Precise):
         row, column = torch.triu_indices(self.size, self.size, 1, device=self.entries.device)
         upper = self.entries.new_zeros(*self.entries.shape[1:3], self.size, self.size)
         upper[:, :, row, column] = self.entries[layer]
-        skew = (upper - upper.mT).view(self.axes, self.frame.heads, -1, self.size, self.size)
+        skew = (upper - upper.mT).view(self.axes, self.spec.heads, -1, self.size, self.size)
         place = state.to(dtype)[..., None, None, None, None]
         with torch.autocast(state.device.type, enabled=False):  # a rounded generator is another rotation
             rotations: Tensor = torch.linalg.matrix_exp((place * skew).sum(2))

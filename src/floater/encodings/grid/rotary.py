@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.grid.coordinates import check_axes, coordinates
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.relative.rotary import check_pairs, turn
 from floater.encodings.relative.waves import frequencies
@@ -22,14 +22,14 @@ class GridRotary(PositionModel):
     """Rotates pairs of queries and keys by angles of their coordinates; subclasses give the angles.
 
     Args:
-        frame: the stack of blocks it serves; head_dim must be even.
+        spec: the stack of blocks it serves; head_dim must be even.
         pairs: see `floater.encodings.relative.rotary.Rotary`.
         base: of the frequencies, above 1.
     """
 
-    def __init__(self, frame: Frame, pairs: str, base: float) -> None:
-        super().__init__(frame)
-        self.head_dim = check_pairs(frame, pairs, base)
+    def __init__(self, spec: StackSpec, pairs: str, base: float) -> None:
+        super().__init__(spec)
+        self.head_dim = check_pairs(spec, pairs, base)
         self.pairs, self.base = pairs, base
 
     def angles(self, state: Any, layer: int) -> Tensor:
@@ -50,7 +50,7 @@ class AxialRotary(GridRotary):
     pairs. A text stands on the diagonal of the grid.
 
     Args:
-        frame: the stack of blocks it serves; head_dim must be a multiple of 2 axes.
+        spec: the stack of blocks it serves; head_dim must be a multiple of 2 axes.
         axes: of the grid, 2 for images, 3 for videos.
         pairs: see `Rotary`.
         base: of the frequencies, above 1; 100 in the paper, as grids are shorter than texts.
@@ -59,7 +59,7 @@ class AxialRotary(GridRotary):
         PositionError: if an option is not valid; in `prepare`, if the coordinates have other axes.
 
     Example:
-        >>> model = AxialRotary(Frame(dim=4, heads=1, layers=1, max_length=16))
+        >>> model = AxialRotary(StackSpec(dim=4, heads=1, layers=1, max_length=16))
         >>> x = torch.tensor([1.0, 0.0, 1.0, 0.0]).expand(1, 4, 1, 4)
         >>> q, _, _ = model.qkv(x, x, x, model.prepare(Positions.grid(2, 2)), 0)
         >>> q[0, 1, 0]  # row 0, column 1
@@ -75,9 +75,9 @@ class AxialRotary(GridRotary):
     )
 
     def __init__(
-        self, frame: Frame, *, axes: int = 2, pairs: str = "interleaved", base: float = 100.0
+        self, spec: StackSpec, *, axes: int = 2, pairs: str = "interleaved", base: float = 100.0
     ) -> None:
-        super().__init__(frame, pairs, base)
+        super().__init__(spec, pairs, base)
         check_axes(axes)
         if self.head_dim % (2 * axes):
             raise PositionError(f"head_dim is {self.head_dim}; {axes} axes need a multiple of {2 * axes}")
@@ -101,7 +101,7 @@ class MixedRotary(Precise, GridRotary):
     head. A text stands on the diagonal of the plane.
 
     Args:
-        frame: the stack of blocks it serves; head_dim must be a multiple of 4.
+        spec: the stack of blocks it serves; head_dim must be a multiple of 4.
         pairs: see `Rotary`.
         base: of the initial frequencies, above 1.
 
@@ -109,7 +109,7 @@ class MixedRotary(Precise, GridRotary):
         PositionError: if an option is not valid; in `prepare`, if the coordinates have other axes than 2.
 
     Example:
-        >>> model = MixedRotary(Frame(dim=8, heads=1, layers=3, max_length=16))
+        >>> model = MixedRotary(StackSpec(dim=8, heads=1, layers=3, max_length=16))
         >>> model.frequency.shape, model.frequency.norm(dim=2)[0, 0]
         (torch.Size([3, 1, 2, 4]), tensor([1.0000, 0.3162, 1.0000, 0.3162], grad_fn=<SelectBackward0>))
     """
@@ -123,11 +123,11 @@ class MixedRotary(Precise, GridRotary):
         parameters="l * d",
     )
 
-    def __init__(self, frame: Frame, *, pairs: str = "interleaved", base: float = 10.0) -> None:
-        super().__init__(frame, pairs, base)
+    def __init__(self, spec: StackSpec, *, pairs: str = "interleaved", base: float = 10.0) -> None:
+        super().__init__(spec, pairs, base)
         if self.head_dim % 4:
             raise PositionError(f"head_dim is {self.head_dim}; 'rotary_mixed' needs a multiple of 4")
-        shape = frame.layers, frame.heads, 2, self.head_dim // 2
+        shape = spec.layers, spec.heads, 2, self.head_dim // 2
         self.frequency = nn.Parameter(torch.empty(shape, dtype=at_least_float32()))
         self.reset_parameters()
 
@@ -155,7 +155,7 @@ class MRope(GridRotary):
     fast and slow pairs (Qwen3-VL). On a text, which stands at t on every axis, it is `rotary`.
 
     Args:
-        frame: the stack of blocks it serves; head_dim must be even.
+        spec: the stack of blocks it serves; head_dim must be even.
         sections: pairs of time, height and width; by default a quarter for time and the rest in halves, which
             are Qwen2-VL's 16, 24 and 24 of 64.
         interleaved: whether pairs take turns: i, i + 1, i + 2 read time, height, width as far as the sections
@@ -167,7 +167,7 @@ class MRope(GridRotary):
         PositionError: if an option is not valid; in `prepare`, if the coordinates have other axes than 3.
 
     Example:
-        >>> model = MRope(Frame(dim=128, heads=1, layers=1, max_length=16))
+        >>> model = MRope(StackSpec(dim=128, heads=1, layers=1, max_length=16))
         >>> [model.axis_of_pair.count(axis) for axis in range(3)]
         [16, 24, 24]
     """
@@ -182,14 +182,14 @@ class MRope(GridRotary):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         sections: Sequence[int] | None = None,
         interleaved: bool = False,
         pairs: str = "half",
         base: float = 10000.0,
     ) -> None:
-        super().__init__(frame, pairs, base)
+        super().__init__(spec, pairs, base)
         half = self.head_dim // 2
         if sections is None:
             sections = (half // 4, (half - half // 4 + 1) // 2, (half - half // 4) // 2)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, register
+from floater.encodings.model import StackSpec, register
 from floater.encodings.relative.bias import PositionBias
 from floater.positions import Positions
 
@@ -37,10 +37,10 @@ class ALiBi(PositionBias):
     denormal numbers, slow to work with; `floater.training.flush_denormals` makes them zero.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
 
     Example:
-        >>> model = ALiBi(Frame(dim=8, heads=1, layers=1, max_length=16))
+        >>> model = ALiBi(StackSpec(dim=8, heads=1, layers=1, max_length=16))
         >>> (model.prepare(Positions.arange(2)) * 256).tolist()
         [[[[-0.0, -1.0], [-1.0, -0.0]]]]
     """
@@ -53,9 +53,9 @@ class ALiBi(PositionBias):
         equation="q_t k_s / sqrt(d_h) - m |s - t|, m = 2^{-8 i / h}",
     )
 
-    def __init__(self, frame: Frame) -> None:
-        super().__init__(frame)
-        self.slopes = slopes(frame.heads)
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec)
+        self.slopes = slopes(spec.heads)
 
     def prepare(self, positions: Positions) -> Tensor:
         far = positions.delta.abs()[:, None]

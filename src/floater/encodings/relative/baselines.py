@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.relative.distances import pairs, whole_numbers
 from floater.positions import Positions
@@ -20,7 +20,7 @@ class Gaussian(PositionBias):
     have no say. The weights sum to one over the keys that may be seen. Positions may be real.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         offsets: centres, key - query, dealt out to the heads in turn.
         std: standard deviation, positive.
 
@@ -28,7 +28,7 @@ class Gaussian(PositionBias):
         PositionError: if offsets is empty or std not positive.
 
     Example:
-        >>> model = Gaussian(Frame(dim=8, heads=1, layers=1, max_length=16), offsets=[-1])
+        >>> model = Gaussian(StackSpec(dim=8, heads=1, layers=1, max_length=16), offsets=[-1])
         >>> model.prepare(Positions.arange(2))
         tensor([[[[-0.5000, -2.0000],
                   [-0.0000, -0.5000]]]])
@@ -42,14 +42,14 @@ class Gaussian(PositionBias):
     )
 
     def __init__(
-        self, frame: Frame, *, offsets: tuple[float, ...] | list[float] = (-1, 0, 1), std: float = 1.0
+        self, spec: StackSpec, *, offsets: tuple[float, ...] | list[float] = (-1, 0, 1), std: float = 1.0
     ) -> None:
-        super().__init__(frame)
+        super().__init__(spec)
         if not offsets:
             raise PositionError("offsets is empty; it must hold at least one centre")
         if not std > 0:
             raise PositionError(f"std is {std}; it must be positive")
-        self.offsets = [float(offsets[head % len(offsets)]) for head in range(frame.heads)]
+        self.offsets = [float(offsets[head % len(offsets)]) for head in range(spec.heads)]
         self.std = std
 
     def scale(self, head_dim: int) -> float:
@@ -72,14 +72,14 @@ class Window(PositionModel):
     A query attends to keys at most `size` away, on both sides. Positions may be real.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         size: the farthest distance; None means an eighth of max_length, at least 1.
 
     Raises:
         PositionError: if size is negative.
 
     Example:
-        >>> model = Window(Frame(dim=8, heads=1, layers=1, max_length=16), size=1)
+        >>> model = Window(StackSpec(dim=8, heads=1, layers=1, max_length=16), size=1)
         >>> model.mask(model.prepare(Positions.arange(3)), 0).int()
         tensor([[[[1, 1, 0],
                   [1, 1, 1],
@@ -93,9 +93,9 @@ class Window(PositionModel):
         equation="q_t k_s / sqrt(d_h) - (inf where |s - t| > w)",
     )
 
-    def __init__(self, frame: Frame, *, size: int | None = None) -> None:
-        super().__init__(frame)
-        self.size = max(1, frame.max_length // 8) if size is None else size
+    def __init__(self, spec: StackSpec, *, size: int | None = None) -> None:
+        super().__init__(spec)
+        self.size = max(1, spec.max_length // 8) if size is None else size
         if self.size < 0:
             raise PositionError(f"size is {size}; it must not be negative")
 
@@ -114,14 +114,14 @@ class Synthesizer(PositionBias):
     block. Bounded.
 
     Args:
-        frame: the stack of blocks it serves; max_length positions.
+        spec: the stack of blocks it serves; max_length positions.
         learned: whether the matrices are trained, or stay as they were drawn.
 
     Raises:
         PositionError: in `prepare`, if positions are real or past the table.
 
     Example:
-        >>> Synthesizer(Frame(dim=8, heads=2, layers=3, max_length=16)).table.shape
+        >>> Synthesizer(StackSpec(dim=8, heads=2, layers=3, max_length=16)).table.shape
         torch.Size([3, 2, 16, 16])
     """
 
@@ -134,17 +134,17 @@ class Synthesizer(PositionBias):
         exceptions={"real": "a table has nothing between whole positions"},
     )
 
-    def __init__(self, frame: Frame, *, learned: bool = True) -> None:
-        super().__init__(frame)
-        length = frame.max_length
-        table = torch.empty(frame.layers, frame.heads, length, length)
+    def __init__(self, spec: StackSpec, *, learned: bool = True) -> None:
+        super().__init__(spec)
+        length = spec.max_length
+        table = torch.empty(spec.layers, spec.heads, length, length)
         self.table = nn.Parameter(table, requires_grad=learned)
         self.reset_parameters()
 
     @property
-    def bound(self) -> int:
+    def max_positions(self) -> int:
         """Return the number of positions."""
-        return self.frame.max_length
+        return self.spec.max_length
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table)
@@ -153,7 +153,7 @@ class Synthesizer(PositionBias):
         return 0.0
 
     def prepare(self, positions: Positions) -> Positions:
-        whole_numbers(positions, "synthesizer", self.frame.max_length)
+        whole_numbers(positions, "synthesizer", self.spec.max_length)
         return positions
 
     def correlation(self, state: Positions, layer: int) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from floater.encodings.model import Frame, PositionModel
+from floater.encodings.model import PositionModel, StackSpec
 from floater.encodings.relative.distances import Distances
 from floater.positions import Positions
 
@@ -32,30 +32,30 @@ class DistanceTable(PositionBias):
     Bounded: a distance past the table is an error.
 
     Args:
-        frame: the stack of blocks it serves; distances stay below max_length.
+        spec: the stack of blocks it serves; distances stay below max_length.
         share_heads: one scalar for all heads.
         share_layers: one table for all blocks.
     """
 
     name: str
 
-    def __init__(self, frame: Frame, *, share_heads: bool, share_layers: bool) -> None:
-        super().__init__(frame)
-        layers, heads = 1 if share_layers else frame.layers, 1 if share_heads else frame.heads
-        self.table = nn.Parameter(torch.empty(layers, heads, 2 * frame.max_length - 1))
+    def __init__(self, spec: StackSpec, *, share_heads: bool, share_layers: bool) -> None:
+        super().__init__(spec)
+        layers, heads = 1 if share_layers else spec.layers, 1 if share_heads else spec.heads
+        self.table = nn.Parameter(torch.empty(layers, heads, 2 * spec.max_length - 1))
         self.reset_parameters()
 
     @property
-    def bound(self) -> int:
+    def max_positions(self) -> int:
         """Return the number above all distances."""
-        return self.frame.max_length
+        return self.spec.max_length
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, std=0.02)
 
     def prepare(self, positions: Positions) -> Distances:
-        return Distances.of(positions, self.name, self.frame.max_length)
+        return Distances.of(positions, self.name, self.spec.max_length)
 
     def correlation(self, state: Distances, layer: int) -> Tensor:
         table = self.table[layer if len(self.table) > 1 else 0]
-        return state.plane(state.rows(table, self.frame.max_length - 1, 1))
+        return state.plane(state.rows(table, self.spec.max_length - 1, 1))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from floater.encodings.absolute.abacus import since, tokens_and_documents
 from floater.encodings.absolute.tokens import counted, sweep
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, PositionModel, one_of, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, one_of, register
 from floater.encodings.relative.alibi import slopes
 from floater.encodings.relative.rotary import Rotary
 from floater.positions import Positions
@@ -35,7 +35,7 @@ class BiPE(PositionModel):
     ALiBi (BiPE-RoPE and BiPE-ALiBi, section 3). Positions are not read, only tokens and their order.
 
     Args:
-        frame: the stack of blocks it serves; the table has max_length vectors.
+        spec: the stack of blocks it serves; the table has max_length vectors.
         delimiters: token ids that end a segment, of which they are a part; without any a text is one segment.
         between: "rotary" or "alibi".
         pairs: see `Rotary`.
@@ -46,7 +46,7 @@ class BiPE(PositionModel):
             keys of an earlier step.
 
     Example:
-        >>> model = BiPE(Frame(dim=8, heads=2, layers=1, max_length=16), delimiters=[9])
+        >>> model = BiPE(StackSpec(dim=8, heads=2, layers=1, max_length=16), delimiters=[9])
         >>> at = torch.arange(6)[None]
         >>> place, number = model.levels(Positions(at, at, token=torch.tensor([[5, 7, 9, 6, 9, 5]])))
         >>> place.tolist(), number.tolist()
@@ -68,21 +68,21 @@ class BiPE(PositionModel):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         delimiters: Sequence[int] = (),
         between: str = "rotary",
         pairs: str = "half",
         base: float = 10000.0,
     ) -> None:
-        super().__init__(frame)
+        super().__init__(spec)
         one_of("between", between, ("rotary", "alibi"))
         if any(token < 0 for token in delimiters):
             raise PositionError(f"delimiters is {delimiters!r}; token ids are not negative")
         self.delimiters = tuple(delimiters)
-        self.rotary = Rotary(frame, pairs=pairs, base=base) if between == "rotary" else None
-        self.slopes = [96 * slope for slope in slopes(frame.heads)]
-        self.table = nn.Parameter(torch.empty(frame.max_length, frame.dim))
+        self.rotary = Rotary(spec, pairs=pairs, base=base) if between == "rotary" else None
+        self.slopes = [96 * slope for slope in slopes(spec.heads)]
+        self.table = nn.Parameter(torch.empty(spec.max_length, spec.dim))
         self.reset_parameters()
 
     @property
@@ -91,7 +91,7 @@ class BiPE(PositionModel):
         return False
 
     def reset_parameters(self) -> None:
-        self.frame.init_table(self.table)
+        self.spec.init_table(self.table)
 
     def levels(self, positions: Positions) -> tuple[Tensor, Tensor]:
         """Return the place of each token in its segment and the number of the segment, (batch or 1, T)."""

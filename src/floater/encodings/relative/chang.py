@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.positions import Positions
 
 
@@ -28,7 +28,7 @@ class Chang(PositionModel):
     Column window + d belongs to keys d places after the query, in `key` to queries d places after the key.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         window: the largest distance that is told apart, at least 1.
         keys: add the product of the key with vectors of its own.
 
@@ -36,7 +36,7 @@ class Chang(PositionModel):
         PositionError: if window is below 1, or positions are real.
 
     Example:
-        >>> model = Chang(Frame(dim=4, heads=2, layers=1, max_length=16), window=2)
+        >>> model = Chang(StackSpec(dim=4, heads=2, layers=1, max_length=16), window=2)
         >>> q = torch.randn(1, 2, 3, 2)
         >>> model.bias(q, q, model.prepare(Positions.arange(3)), 0).shape
         torch.Size([1, 2, 3, 3])
@@ -51,14 +51,14 @@ class Chang(PositionModel):
         exceptions={"real": "a table has nothing between whole distances"},
     )
 
-    def __init__(self, frame: Frame, *, window: int = 8, keys: bool = False) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, window: int = 8, keys: bool = False) -> None:
+        super().__init__(spec)
         if window < 1:
             raise PositionError(f"window is {window}; it must be at least 1")
         self.window = window
         columns = 2 * window + 1
-        self.fixed = nn.Parameter(torch.empty(frame.layers, frame.heads, columns))
-        shape = frame.layers, frame.dim // frame.heads, columns
+        self.fixed = nn.Parameter(torch.empty(spec.layers, spec.heads, columns))
+        shape = spec.layers, spec.dim // spec.heads, columns
         self.query = nn.Parameter(torch.empty(shape))
         self.key = nn.Parameter(torch.empty(shape)) if keys else None
         self.reset_parameters()

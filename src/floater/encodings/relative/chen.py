@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import PositionError, StackSpec, register
 from floater.encodings.relative.bias import DistanceTable, PositionBias
 from floater.encodings.relative.distances import Distances, whole_numbers
 from floater.positions import Positions
@@ -62,7 +62,7 @@ class SegmentTable(nn.Module):
         return table[:, query[:, :, None], key[:, None, :]].transpose(0, 1)
 
 
-def segment_table(frame: Frame, share_heads: bool, share_layers: bool, count: int) -> SegmentTable | None:
+def segment_table(spec: StackSpec, share_heads: bool, share_layers: bool, count: int) -> SegmentTable | None:
     """Return the table of a model's options; None without segments.
 
     Raises:
@@ -70,7 +70,7 @@ def segment_table(frame: Frame, share_heads: bool, share_layers: bool, count: in
     """
     if count < 0:
         raise PositionError(f"segments is {count}; it must be at least 0")
-    layers, heads = 1 if share_layers else frame.layers, 1 if share_heads else frame.heads
+    layers, heads = 1 if share_layers else spec.layers, 1 if share_heads else spec.heads
     return SegmentTable(layers, heads, count) if count else None
 
 
@@ -90,7 +90,7 @@ class ChenRelative(DistanceTable):
     max_length.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         share_heads: one table for all heads.
         share_layers: one table for all blocks.
         segments: how many segments an input may have; 0 leaves their term out.
@@ -99,8 +99,8 @@ class ChenRelative(DistanceTable):
         PositionError: in `prepare`, if positions are real or a distance is past the table.
 
     Example:
-        >>> frame = Frame(dim=8, heads=2, layers=3, max_length=16)
-        >>> ChenRelative(frame, share_layers=True).table.shape
+        >>> spec = StackSpec(dim=8, heads=2, layers=3, max_length=16)
+        >>> ChenRelative(spec, share_layers=True).table.shape
         torch.Size([1, 2, 31])
     """
 
@@ -115,10 +115,10 @@ class ChenRelative(DistanceTable):
     name = "chen_relative"
 
     def __init__(
-        self, frame: Frame, *, share_heads: bool = False, share_layers: bool = False, segments: int = 0
+        self, spec: StackSpec, *, share_heads: bool = False, share_layers: bool = False, segments: int = 0
     ) -> None:
-        super().__init__(frame, share_heads=share_heads, share_layers=share_layers)
-        self.segments = segment_table(frame, share_heads, share_layers, segments)
+        super().__init__(spec, share_heads=share_heads, share_layers=share_layers)
+        self.segments = segment_table(spec, share_heads, share_layers, segments)
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -147,7 +147,7 @@ class ChenAbsolute(PositionBias):
     for the pair of segments (`Positions.segment`) that query and key belong to. Bounded.
 
     Args:
-        frame: the stack of blocks it serves; max_length positions.
+        spec: the stack of blocks it serves; max_length positions.
         rank: width of the position vectors; None means head_dim.
         share_heads: one pair of tables for all heads.
         share_layers: one pair of tables for all blocks.
@@ -157,7 +157,7 @@ class ChenAbsolute(PositionBias):
         PositionError: if rank is not positive; in `prepare`, if positions are real or past the table.
 
     Example:
-        >>> ChenAbsolute(Frame(dim=8, heads=2, layers=3, max_length=16), rank=3).query.shape
+        >>> ChenAbsolute(StackSpec(dim=8, heads=2, layers=3, max_length=16), rank=3).query.shape
         torch.Size([3, 2, 16, 3])
     """
 
@@ -172,27 +172,27 @@ class ChenAbsolute(PositionBias):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         rank: int | None = None,
         share_heads: bool = False,
         share_layers: bool = False,
         segments: int = 0,
     ) -> None:
-        super().__init__(frame)
-        rank = frame.dim // frame.heads if rank is None else rank
+        super().__init__(spec)
+        rank = spec.dim // spec.heads if rank is None else rank
         if rank < 1:
             raise PositionError(f"rank is {rank}; it must be at least 1")
-        layers, heads = 1 if share_layers else frame.layers, 1 if share_heads else frame.heads
-        shape = (layers, heads, frame.max_length, rank)
+        layers, heads = 1 if share_layers else spec.layers, 1 if share_heads else spec.heads
+        shape = (layers, heads, spec.max_length, rank)
         self.query, self.key = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
-        self.segments = segment_table(frame, share_heads, share_layers, segments)
+        self.segments = segment_table(spec, share_heads, share_layers, segments)
         self.reset_parameters()
 
     @property
-    def bound(self) -> int:
+    def max_positions(self) -> int:
         """Return the number of positions."""
-        return self.frame.max_length
+        return self.spec.max_length
 
     def reset_parameters(self) -> None:
         for table in (self.query, self.key):
@@ -201,7 +201,7 @@ class ChenAbsolute(PositionBias):
             self.segments.reset_parameters()
 
     def prepare(self, positions: Positions) -> tuple[Positions, tuple[Tensor, Tensor] | None]:
-        whole_numbers(positions, "chen_absolute", self.frame.max_length)
+        whole_numbers(positions, "chen_absolute", self.spec.max_length)
         count = 0 if self.segments is None else self.segments.table.shape[-1]
         return positions, segments_of(positions, count, "chen_absolute")
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.positions import Positions
 
 
@@ -22,14 +22,14 @@ class Cope(PositionModel):
     The paper is causal; here the position of a later key counts the gates from the query to the key.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         positions: rows of e, at least 2; tokens farther away have the last.
 
     Raises:
         PositionError: if an option is not valid.
 
     Example:
-        >>> model = Cope(Frame(dim=4, heads=2, layers=1, max_length=16), positions=3)
+        >>> model = Cope(StackSpec(dim=4, heads=2, layers=1, max_length=16), positions=3)
         >>> q = torch.zeros(1, 2, 4, 2)
         >>> state = model.prepare(Positions.arange(4))
         >>> model.places(q, q, state)[0, 0, 3].tolist()  # gates of 1/2
@@ -44,11 +44,11 @@ class Cope(PositionModel):
         parameters="l * positions * (d // h)",
     )
 
-    def __init__(self, frame: Frame, *, positions: int = 64) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, positions: int = 64) -> None:
+        super().__init__(spec)
         if positions < 2:
             raise PositionError(f"positions is {positions}; it must be at least 2")
-        self.table = nn.Parameter(torch.empty(frame.layers, positions, frame.dim // frame.heads))
+        self.table = nn.Parameter(torch.empty(spec.layers, positions, spec.dim // spec.heads))
         self.reset_parameters()
 
     @property

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionModel, register
+from floater.encodings.model import PositionModel, StackSpec, register
 from floater.positions import Positions
 
 
@@ -21,10 +21,10 @@ class DATransformer(PositionModel):
     starts of the order of 1 / max_length, so that R changes over the training length.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
 
     Example:
-        >>> model = DATransformer(Frame(dim=8, heads=2, layers=3, max_length=16))
+        >>> model = DATransformer(StackSpec(dim=8, heads=2, layers=3, max_length=16))
         >>> model.prepare(Positions.arange(5)).diagonal(dim1=-2, dim2=-1).eq(1).all()
         tensor(True)
     """
@@ -38,13 +38,13 @@ class DATransformer(PositionModel):
         survey=SurveyRow("relative", "MAM", learnable=True, recurring=True, unbound=True, parameters="2*h"),
     )
 
-    def __init__(self, frame: Frame) -> None:
-        super().__init__(frame)
-        self.w, self.v = nn.Parameter(torch.empty(frame.heads)), nn.Parameter(torch.empty(frame.heads))
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec)
+        self.w, self.v = nn.Parameter(torch.empty(spec.heads)), nn.Parameter(torch.empty(spec.heads))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.w, std=1 / self.frame.max_length)
+        nn.init.normal_(self.w, std=1 / self.spec.max_length)
         nn.init.zeros_(self.v)
 
     def prepare(self, positions: Positions) -> Tensor:

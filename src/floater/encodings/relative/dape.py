@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, PositionModel, build, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, build, register
 from floater.encodings.relative.bias import PositionBias
 from floater.positions import Positions
 
@@ -27,7 +27,7 @@ class Dape(PositionModel):
     which the softmax does not see.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         model: the bias, an encoding whose bias depends on positions alone: "kerple", the best one in the
             paper, "fire", "alibi", ...
         options: of that encoding; for "kerple" every block has a kernel of its own unless they say otherwise.
@@ -37,7 +37,7 @@ class Dape(PositionModel):
         PositionError: if `model` is no bias of positions, or an option is not valid.
 
     Example:
-        >>> model = Dape(Frame(dim=8, heads=2, layers=1, max_length=16), model="alibi")
+        >>> model = Dape(StackSpec(dim=8, heads=2, layers=1, max_length=16), model="alibi")
         >>> _ = nn.init.zeros_(model.out)
         >>> q = torch.randn(1, 2, 3, 4)
         >>> state = model.prepare(Positions.arange(3))
@@ -55,36 +55,36 @@ class Dape(PositionModel):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         model: str = "kerple",
         options: Mapping[str, Any] | None = None,
         width: int = 32,
     ) -> None:
-        super().__init__(frame)
+        super().__init__(spec)
         if width < 1:
             raise PositionError(f"width is {width}; it must be at least 1")
         inner = build(
             model,
-            dim=frame.dim,
-            heads=frame.heads,
-            layers=frame.layers,
-            max_length=frame.max_length,
-            causal=frame.causal,
+            dim=spec.dim,
+            heads=spec.heads,
+            layers=spec.layers,
+            max_length=spec.max_length,
+            causal=spec.causal,
             **(_OWN.get(model, {}) | dict(options or {})),
         )
         if not isinstance(inner, PositionBias) or inner.overrides("embed", "block", "qkv", "logits", "mask"):
             raise PositionError(f"model is {model!r}; it must be an encoding that adds a bias of positions")
         self.inner = inner
-        self.weight = nn.Parameter(torch.empty(frame.layers, width, 2 * frame.heads))
-        self.hidden_bias = nn.Parameter(torch.empty(frame.layers, width))
-        self.out = nn.Parameter(torch.empty(frame.layers, frame.heads, width))
+        self.weight = nn.Parameter(torch.empty(spec.layers, width, 2 * spec.heads))
+        self.hidden_bias = nn.Parameter(torch.empty(spec.layers, width))
+        self.out = nn.Parameter(torch.empty(spec.layers, spec.heads, width))
         self.reset_parameters()
 
     @property
-    def bound(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Return how many positions the bias has."""
-        return self.inner.bound
+        return self.inner.max_positions
 
     def reset_parameters(self) -> None:
         self.inner.reset_parameters()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, PositionModel, one_of, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, one_of, register
 from floater.encodings.relative.distances import Distances, whole_numbers
 from floater.positions import Positions
 
@@ -65,7 +65,7 @@ class Deberta(PositionModel):
     reads, biases included (share_att_key): share=True.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         span: k, half the rows of P; None means max_length.
         terms: "both", "content_to_position" or "position_to_content".
         direction: "paper" or "released", of position_to_content.
@@ -80,7 +80,7 @@ class Deberta(PositionModel):
         PositionError: if an option is not valid; in `prepare`, if positions are real or past the table.
 
     Example:
-        >>> model = Deberta(Frame(dim=8, heads=2, layers=3, max_length=16))
+        >>> model = Deberta(StackSpec(dim=8, heads=2, layers=3, max_length=16))
         >>> round(model.scale(3), 4)
         0.3333
     """
@@ -107,7 +107,7 @@ class Deberta(PositionModel):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         span: int | None = None,
         terms: str = "both",
@@ -119,11 +119,11 @@ class Deberta(PositionModel):
         absolute: bool = True,
         bias: bool = False,
     ) -> None:
-        super().__init__(frame)
+        super().__init__(spec)
         one_of("terms", terms, ("both", "content_to_position", "position_to_content"))
         one_of("direction", direction, ("paper", "released"))
         one_of("buckets", buckets, ("clip", "log"))
-        self.span = frame.max_length if span is None else span
+        self.span = spec.max_length if span is None else span
         if self.span < (4 if buckets == "log" else 1):
             raise PositionError(
                 f"span is {self.span}; buckets='{buckets}' needs at least {4 if buckets == 'log' else 1}"
@@ -137,7 +137,7 @@ class Deberta(PositionModel):
         self.direction, self.buckets, self.share = direction, buckets, share
         self.c2p, self.p2c = terms != "position_to_content", terms != "content_to_position"
         self.terms = 2 if terms == "both" else 1
-        dim, layers = frame.dim, frame.layers
+        dim, layers = spec.dim, spec.layers
 
         if share and bias:
             raise PositionError(
@@ -151,7 +151,7 @@ class Deberta(PositionModel):
         self.table = nn.Embedding(2 * self.span, dim)
         self.norm = nn.LayerNorm(dim) if norm else nn.Identity()
         self.key, self.query = projections(self.c2p), projections(self.p2c, bias)
-        self.absolute = nn.Embedding(frame.max_length, dim) if absolute else None
+        self.absolute = nn.Embedding(spec.max_length, dim) if absolute else None
         self.reset_parameters()
 
     @property
@@ -164,16 +164,16 @@ class Deberta(PositionModel):
         return math.ceil(middle * math.pow(ratio, (self.span - middle) / (middle - 1)))
 
     @property
-    def bound(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Return the number of positions of the absolute decoder, if there is one."""
-        return None if self.absolute is None else self.frame.max_length
+        return None if self.absolute is None else self.spec.max_length
 
     def reset_parameters(self) -> None:
         for module in self.modules():
             if isinstance(module, nn.Embedding):
-                self.frame.init_table(module.weight)
+                self.spec.init_table(module.weight)
             elif isinstance(module, nn.Linear):
-                self.frame.init_linear(module.weight)
+                self.spec.init_linear(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
             elif isinstance(module, nn.LayerNorm):
@@ -185,7 +185,7 @@ class Deberta(PositionModel):
     def prepare(self, positions: Positions) -> DebertaState:
         absolute = None
         if self.absolute is not None:
-            whole_numbers(positions, "deberta", self.frame.max_length)
+            whole_numbers(positions, "deberta", self.spec.max_length)
             absolute = self.absolute(positions.query)
         distances = Distances.of(positions, "deberta", reach=self.reach)
         values = distances.values
@@ -194,7 +194,7 @@ class Deberta(PositionModel):
         ahead, back = ((x + self.span).clamp(0, 2 * self.span - 1) for x in (-values, values))
         return DebertaState(distances, ahead, back, absolute, {})
 
-    def adopt(
+    def on_projections(
         self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: DebertaState, layer: int
     ) -> None:
         if self.share:
@@ -202,7 +202,7 @@ class Deberta(PositionModel):
             state.shared[layer] = projections["key"](table), projections["query"](table)
 
     def inputs(self, x: Tensor, state: DebertaState, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        if state.absolute is None or layer != self.frame.layers - 1:
+        if state.absolute is None or layer != self.spec.layers - 1:
             return x, x, x
         return x + state.absolute.to(x.dtype), x, x
 
@@ -222,4 +222,4 @@ class Deberta(PositionModel):
         else:
             linear = (self.key if name == "key" else self.query)[layer]
             rows = linear(self.norm(self.table.weight)[index])
-        return rows.view(len(rows), self.frame.heads, -1).transpose(0, 1)
+        return rows.view(len(rows), self.spec.heads, -1).transpose(0, 1)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionModel, one_of, register
+from floater.encodings.model import PositionModel, StackSpec, one_of, register
 from floater.positions import Positions
 
 
@@ -19,7 +19,7 @@ class DiSAN(PositionModel):
     in the survey; its additive, multi-dimensional attention is not part of it. Positions may be real.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         direction: "both" (the first half of the heads forward, the others backward), "forward", "backward" or
             "diagonal" (all but itself).
 
@@ -27,7 +27,7 @@ class DiSAN(PositionModel):
         PositionError: if direction is not valid.
 
     Example:
-        >>> model = DiSAN(Frame(dim=8, heads=2, layers=1, max_length=16), direction="forward")
+        >>> model = DiSAN(StackSpec(dim=8, heads=2, layers=1, max_length=16), direction="forward")
         >>> model.mask(model.prepare(Positions.arange(2)), 0)
         tensor([[[[False, False],
                   [ True, False]]]])
@@ -49,8 +49,8 @@ class DiSAN(PositionModel):
         ),
     )
 
-    def __init__(self, frame: Frame, *, direction: str = "both") -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, direction: str = "both") -> None:
+        super().__init__(spec)
         one_of("direction", direction, ("both", "forward", "backward", "diagonal"))
         self.direction = direction
 
@@ -58,7 +58,7 @@ class DiSAN(PositionModel):
         delta = positions.delta[:, None]
         if self.direction == "diagonal":
             return delta != 0
-        heads = self.frame.heads
+        heads = self.spec.heads
         forward = {"both": heads - heads // 2, "forward": 1, "backward": 0}[self.direction]
         backward = {"both": heads // 2, "forward": 0, "backward": 1}[self.direction]
         return torch.cat([(delta < 0)] * forward + [(delta > 0)] * backward, 1)

@@ -6,7 +6,7 @@ Dufter, Schmitt, Schuetze 2020; the title goes on: Learnable Temperature, and Co
 from __future__ import annotations
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, register
+from floater.encodings.model import StackSpec, register
 from floater.encodings.relative.bias import DistanceTable
 
 
@@ -18,13 +18,13 @@ class DufterRelative(DistanceTable):
     shared it does not say. Bounded: distances stay below max_length.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
 
     Raises:
         PositionError: in `prepare`, if positions are real or a distance is past the table.
 
     Example:
-        >>> DufterRelative(Frame(dim=8, heads=2, layers=3, max_length=16)).table.shape
+        >>> DufterRelative(StackSpec(dim=8, heads=2, layers=3, max_length=16)).table.shape
         torch.Size([3, 2, 31])
     """
 
@@ -38,5 +38,5 @@ class DufterRelative(DistanceTable):
     )
     name = "dufter_relative"
 
-    def __init__(self, frame: Frame) -> None:
-        super().__init__(frame, share_heads=False, share_layers=False)
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec, share_heads=False, share_layers=False)

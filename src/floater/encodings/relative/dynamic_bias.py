@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import PositionError, StackSpec, register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.relative.distances import Distances
 from floater.positions import Positions
@@ -23,7 +23,7 @@ class DynamicBias(PositionBias):
     softmax does not see it. Positions may be real.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         width: units of a layer; a quarter of the model's width by default.
         depth: hidden layers, at least 1.
         log_distance: whether f reads the logarithm.
@@ -32,7 +32,7 @@ class DynamicBias(PositionBias):
         PositionError: if width or depth is not valid.
 
     Example:
-        >>> model = DynamicBias(Frame(dim=8, heads=2, layers=1, max_length=16))
+        >>> model = DynamicBias(StackSpec(dim=8, heads=2, layers=1, max_length=16))
         >>> model.prepare(Positions.arange(3)).shape
         torch.Size([1, 2, 3, 3])
     """
@@ -47,16 +47,16 @@ class DynamicBias(PositionBias):
     )
 
     def __init__(
-        self, frame: Frame, *, width: int | None = None, depth: int = 2, log_distance: bool = True
+        self, spec: StackSpec, *, width: int | None = None, depth: int = 2, log_distance: bool = True
     ) -> None:
-        super().__init__(frame)
-        width = max(frame.dim // 4, 1) if width is None else width
+        super().__init__(spec)
+        width = max(spec.dim // 4, 1) if width is None else width
         for name, value in (("width", width), ("depth", depth)):
             if value < 1:
                 raise PositionError(f"{name} is {value}; it must be at least 1")
         self.log_distance = log_distance
         self.layers = nn.ModuleList(nn.Linear(width if n else 1, width) for n in range(depth))
-        self.out = nn.Linear(width, frame.heads, bias=False)
+        self.out = nn.Linear(width, spec.heads, bias=False)
 
     def reset_parameters(self) -> None:
         for linear in (*self.layers, self.out):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import PositionError, StackSpec, register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.relative.distances import Distances
 from floater.positions import Positions
@@ -73,7 +73,7 @@ class Fire(PositionBias):
     serves any length and real positions.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         width: hidden units of f.
         threshold: where L starts, positive; the paper trains with 2,048 tokens.
         share_layers: one function for all blocks.
@@ -82,7 +82,7 @@ class Fire(PositionBias):
         PositionError: if an option is not valid.
 
     Example:
-        >>> model = Fire(Frame(dim=8, heads=2, layers=3, max_length=16))
+        >>> model = Fire(StackSpec(dim=8, heads=2, layers=3, max_length=16))
         >>> model.correlation(model.prepare(Positions.arange(5)), 1).shape
         torch.Size([1, 2, 5, 5])
     """
@@ -97,17 +97,17 @@ class Fire(PositionBias):
     )
 
     def __init__(
-        self, frame: Frame, *, width: int = 32, threshold: float = 512.0, share_layers: bool = False
+        self, spec: StackSpec, *, width: int = 32, threshold: float = 512.0, share_layers: bool = False
     ) -> None:
-        super().__init__(frame)
+        super().__init__(spec)
         if width < 1:
             raise PositionError(f"width is {width}; it must be at least 1")
         if not threshold > 0:
             raise PositionError(f"threshold is {threshold}; it must be positive")
         self.threshold = threshold
-        blocks = 1 if share_layers else frame.layers
+        blocks = 1 if share_layers else spec.layers
         self.weight, self.hidden_bias = (nn.Parameter(torch.empty(blocks, width)) for _ in range(2))
-        self.out = nn.Parameter(torch.empty(blocks, frame.heads, width))
+        self.out = nn.Parameter(torch.empty(blocks, spec.heads, width))
         self.c, self.multiplier = (nn.Parameter(torch.empty(blocks)) for _ in range(2))
         self.reset_parameters()
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, one_of, register
+from floater.encodings.model import PositionError, StackSpec, one_of, register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.relative.distances import Distances
 from floater.flow import FlowEncoder, FlowVectors, MLPField, init_small_
@@ -54,7 +54,7 @@ class FloaterRelative(PositionBias):
     real. The bias follows from the distance of query and key alone, so a cache stays right.
 
     Args:
-        frame: the stack of blocks it serves; log(1 + min(max_length, clip)) is the span over which vectors
+        spec: the stack of blocks it serves; log(1 + min(max_length, clip)) is the span over which vectors
             start of order one.
         width: of psi.
         hidden: width of the field; None means `width`.
@@ -71,7 +71,7 @@ class FloaterRelative(PositionBias):
         PositionError: if an option is not valid, or start="zero" comes with a tail, which is not zero.
 
     Example:
-        >>> model = FloaterRelative(Frame(dim=8, heads=2, layers=3, max_length=16), start="zero")
+        >>> model = FloaterRelative(StackSpec(dim=8, heads=2, layers=3, max_length=16), start="zero")
         >>> q = torch.zeros(1, 2, 4, 4)
         >>> bias = model.bias(q, q, model.prepare(Positions.arange(4)), 2)
         >>> bias.shape, bool(bias.any())
@@ -89,7 +89,7 @@ class FloaterRelative(PositionBias):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         width: int = 32,
         hidden: int | None = None,
@@ -99,36 +99,36 @@ class FloaterRelative(PositionBias):
         normalise: bool = False,
         solver: str = "auto",
     ) -> None:
-        super().__init__(frame)
+        super().__init__(spec)
         one_of("start", start, ("small", "zero"))
         for name, size in (("width", width), ("hidden", hidden)):
             if size is not None and size < 1:
                 raise PositionError(f"{name} is {size}; it must be at least 1")
         if isinstance(clip, str):
             one_of("clip", clip, ("auto",))
-            clip = None if normalise else max(1, frame.max_length // 2)
+            clip = None if normalise else max(1, spec.max_length // 2)
         if clip is not None and not clip >= 1:
             raise PositionError(f"clip is {clip}; it must be at least 1, 'auto' or None")
         if tail and start == "zero":
             raise PositionError("start='zero' goes with tail=False: a tail changes the logits from the start")
         self.start, self.normalise = start, normalise
         self.clip = math.inf if clip is None else clip
-        self.span = math.log1p(min(frame.max_length, self.clip))
-        names = ("past",) if frame.causal else ("past", "future")
-        rows = frame.layers * len(names)
+        self.span = math.log1p(min(spec.max_length, self.clip))
+        names = ("past",) if spec.causal else ("past", "future")
+        rows = spec.layers * len(names)
         try:
             self.flow = FlowEncoder(
                 MLPField(width, hidden),
                 width,
-                blocks=range(frame.layers),
+                blocks=range(spec.layers),
                 names=names,
                 delta=1.0,
                 method=solver,
             )
         except ValueError as error:
             raise PositionError(str(error)) from error
-        self.readout = nn.Parameter(torch.empty(rows, width, frame.heads))
-        shape = 2, frame.layers, frame.heads
+        self.readout = nn.Parameter(torch.empty(rows, width, spec.heads))
+        shape = 2, spec.layers, spec.heads
         self.decay = nn.Parameter(torch.empty(shape)) if tail else None  # of r and a, through softplus
         self.reset_parameters()
 
@@ -149,7 +149,7 @@ class FloaterRelative(PositionBias):
         u = self._log(delta)
         if self.normalise:
             last = torch.maximum(positions.query[:, :, None], positions.key[:, None, :]).double()
-            longest = self.frame.max_length
+            longest = self.spec.max_length
             u = u * math.log1p(longest) / torch.log1p(last.clamp(min=longest))
         return self._solved(u, delta)
 
@@ -158,7 +158,7 @@ class FloaterRelative(PositionBias):
         delta = distances.values.double()
         solved = self._solved(self._log(delta), delta)
         vectors = solved.vectors.all()[0, :-1]
-        rows = vectors.view(len(vectors), self.frame.layers, -1, self.frame.heads)
+        rows = vectors.view(len(vectors), self.spec.layers, -1, self.spec.heads)
         biases = self._biases(rows.unbind(2), solved.delta[:, None], self.decay)
         return Placed(biases, distances)
 
@@ -186,4 +186,4 @@ class FloaterRelative(PositionBias):
         directions = [state.vectors.at(layer, name)[0, :-1] for name in self.flow.names]
         decay = None if self.decay is None else self.decay[:, layer]
         biases = self._biases(directions, state.delta, decay)
-        return biases.view(*state.shape, self.frame.heads).movedim(-1, 1)
+        return biases.view(*state.shape, self.spec.heads).movedim(-1, 1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, one_of, register
+from floater.encodings.model import PositionError, StackSpec, one_of, register
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.relative.rotary import check_pairs, turn
 from floater.encodings.relative.waves import UNCOVERED, covered, frequencies
@@ -45,7 +45,7 @@ class FloaterRotary(Precise):
     2025), GRAPE (Zhang et al. 2025), all of rotations exp(t A).
 
     Args:
-        frame: the stack of blocks it serves; head_dim must be even.
+        spec: the stack of blocks it serves; head_dim must be even.
         pairs: see `Rotary`.
         base: of the frequencies before training, above 1.
         basis: "fixed" (Q is the identity) or "learned".
@@ -75,7 +75,7 @@ class FloaterRotary(Precise):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         pairs: str = "interleaved",
         base: float = 10000.0,
@@ -83,14 +83,14 @@ class FloaterRotary(Precise):
         uncovered: str = "keep",
         rate: float = 1.0,
     ) -> None:
-        super().__init__(frame)
-        self.head_dim = check_pairs(frame, pairs, base)
+        super().__init__(spec)
+        self.head_dim = check_pairs(spec, pairs, base)
         one_of("basis", basis, ("fixed", "learned"))
         one_of("uncovered", uncovered, UNCOVERED)
         if not rate > 0:
             raise PositionError(f"rate is {rate}; it must be positive")
         self.pairs, self.base, self.uncovered, self.rate = pairs, base, uncovered, rate
-        of_heads = frame.layers, frame.heads
+        of_heads = spec.layers, spec.heads
         self.phase = nn.Parameter(torch.empty(*of_heads, self.head_dim // 2, dtype=at_least_float32()))
         self.generator = None
         if basis == "learned":
@@ -105,7 +105,7 @@ class FloaterRotary(Precise):
     @property
     def frequencies(self) -> Tensor:
         """Return the frequencies w, (blocks, heads, head_dim / 2) in float64."""
-        span = self.frame.max_length
+        span = self.spec.max_length
         start = covered(frequencies(self.head_dim, self.base, self.phase.device), span, self.uncovered)
         return start + self.phase.double() * (self.rate / span)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.encodings.precise import at_least_float32
 from floater.encodings.relative.rotary import check_pairs, turn
 from floater.encodings.relative.waves import Waves, frequencies
@@ -28,7 +28,7 @@ class FoPE(PositionModel):
     products. As a differs from b, products do not depend on s - t alone.
 
     Args:
-        frame: the stack of blocks it serves; head_dim must be a multiple of 4, and at least one period of
+        spec: the stack of blocks it serves; head_dim must be a multiple of 4, and at least one period of
             rotary positions, 2 pi, must fit into max_length.
         base: of the frequencies, above 1.
         gain: of the coefficients beside the identity, at least 0; the authors take larger ones for larger
@@ -39,7 +39,7 @@ class FoPE(PositionModel):
         PositionError: if head_dim is no multiple of 4, no frequency is left, or an option is not valid.
 
     Example:
-        >>> model = FoPE(Frame(dim=8, heads=2, layers=1, max_length=16), gain=0.0)
+        >>> model = FoPE(StackSpec(dim=8, heads=2, layers=1, max_length=16), gain=0.0)
         >>> x = torch.tensor([1.0, 1.0, 0.0, 0.0]).expand(1, 2, 2, 4)
         >>> q, _, _ = model.qkv(x, x, x, model.prepare(Positions.arange(2)), 0)
         >>> q[0, 1, 0]  # cos 1 and 1, sin 1 and 1
@@ -55,22 +55,22 @@ class FoPE(PositionModel):
     )
 
     def __init__(
-        self, frame: Frame, *, base: float = 10000.0, gain: float = 0.3, learned: bool = False
+        self, spec: StackSpec, *, base: float = 10000.0, gain: float = 0.3, learned: bool = False
     ) -> None:
-        super().__init__(frame)
-        width = check_pairs(frame, "half", base)
+        super().__init__(spec)
+        width = check_pairs(spec, "half", base)
         if width % 4:
             raise PositionError(f"head_dim is {width}; 'fope' needs a multiple of 4")
         if not gain >= 0:
             raise PositionError(f"gain is {gain}; it must be at least 0")
         self.base, self.gain, self.width = base, gain, width
-        waves = int((frequencies(width, base, torch.device("cpu")) * frame.max_length >= 2 * math.pi).sum())
+        waves = int((frequencies(width, base, torch.device("cpu")) * spec.max_length >= 2 * math.pi).sum())
         if not waves:
             raise PositionError(
-                f"max_length is {frame.max_length}; no period of rotary positions fits into it, the shortest "
+                f"max_length is {spec.max_length}; no period of rotary positions fits into it, the shortest "
                 "has 6.28 tokens"
             )
-        shape = frame.layers, frame.heads, waves, min(waves, width // 4)
+        shape = spec.layers, spec.heads, waves, min(waves, width // 4)
         for name in ("sine", "cosine"):
             if learned:
                 setattr(self, name, nn.Parameter(torch.empty(shape)))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionModel, register
+from floater.encodings.model import PositionModel, StackSpec, register
 from floater.positions import Positions
 
 
@@ -34,11 +34,11 @@ class Forgetting(PositionModel):
     x-transformers. In the cache a key carries its gate as one more component.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         start: initial b.
 
     Example:
-        >>> model = Forgetting(Frame(dim=4, heads=2, layers=1, max_length=16), start=0.0)
+        >>> model = Forgetting(StackSpec(dim=4, heads=2, layers=1, max_length=16), start=0.0)
         >>> _ = nn.init.zeros_(model.weight)
         >>> state, x = model.prepare(Positions.arange(3)), torch.zeros(1, 3, 4)
         >>> _, q, k = model.inputs(x, state, 0)
@@ -55,11 +55,11 @@ class Forgetting(PositionModel):
         parameters="l * h * (d + 1)",
     )
 
-    def __init__(self, frame: Frame, *, start: float = 5.0) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, start: float = 5.0) -> None:
+        super().__init__(spec)
         self.start = start
-        self.weight = nn.Parameter(torch.empty(frame.layers, frame.heads, frame.dim))
-        self.gate_bias = nn.Parameter(torch.empty(frame.layers, frame.heads))
+        self.weight = nn.Parameter(torch.empty(spec.layers, spec.heads, spec.dim))
+        self.gate_bias = nn.Parameter(torch.empty(spec.layers, spec.heads))
         self.reset_parameters()
 
     @property
@@ -69,11 +69,11 @@ class Forgetting(PositionModel):
 
     def reset_parameters(self) -> None:
         for block in self.weight:
-            self.frame.init_linear(block)
+            self.spec.init_linear(block)
         nn.init.constant_(self.gate_bias, self.start)
 
     def scale(self, head_dim: int) -> float:
-        return super().scale(self.frame.dim // self.frame.heads)  # whatever queries and keys carry beside
+        return super().scale(self.spec.dim // self.spec.heads)  # whatever queries and keys carry beside
 
     def prepare(self, positions: Positions) -> ForgettingState:
         return ForgettingState(positions.key_valid)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionModel, register
+from floater.encodings.model import PositionModel, StackSpec, register
 from floater.encodings.relative.distances import Distances
 from floater.positions import Positions
 
@@ -30,7 +30,7 @@ class Huang(PositionModel):
     """A table of distances below max_length for every block. Bounded: farther ones are an error.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
 
     Raises:
         PositionError: in `prepare`, if positions are real or a distance is past the table.
@@ -41,19 +41,19 @@ class Huang(PositionModel):
 
     def make(self, *shape: int) -> None:
         """Make the table (layers, *shape)."""
-        self.table = nn.Parameter(torch.empty(self.frame.layers, *shape))
+        self.table = nn.Parameter(torch.empty(self.spec.layers, *shape))
         self.reset_parameters()
 
     @property
-    def bound(self) -> int:
+    def max_positions(self) -> int:
         """Return the number above all distances."""
-        return self.frame.max_length
+        return self.spec.max_length
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, mean=1.0, std=0.02)
 
     def prepare(self, positions: Positions) -> Distances:
-        return Distances.of(positions, self.name, self.frame.max_length)
+        return Distances.of(positions, self.name, self.spec.max_length)
 
 
 @register("huang1")
@@ -64,10 +64,10 @@ class Huang1(Huang):
     the logits would vanish.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
 
     Example:
-        >>> Huang1(Frame(dim=8, heads=2, layers=3, max_length=16)).table.shape
+        >>> Huang1(StackSpec(dim=8, heads=2, layers=3, max_length=16)).table.shape
         torch.Size([3, 2, 16])
     """
 
@@ -82,12 +82,12 @@ class Huang1(Huang):
     )
     name = "huang1"
 
-    def __init__(self, frame: Frame) -> None:
-        super().__init__(frame)
-        self.make(frame.heads, frame.max_length)
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec)
+        self.make(spec.heads, spec.max_length)
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor:
-        far = state.values.abs().clamp(max=self.frame.max_length - 1)
+        far = state.values.abs().clamp(max=self.spec.max_length - 1)
         return logits * state.plane(self.table[layer][:, far])
 
 
@@ -98,10 +98,10 @@ class Huang2(Huang):
     One scalar per distance, head and block, near 1 at the start.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
 
     Example:
-        >>> Huang2(Frame(dim=8, heads=2, layers=3, max_length=16)).table.shape
+        >>> Huang2(StackSpec(dim=8, heads=2, layers=3, max_length=16)).table.shape
         torch.Size([3, 2, 31])
     """
 
@@ -116,12 +116,12 @@ class Huang2(Huang):
     )
     name = "huang2"
 
-    def __init__(self, frame: Frame) -> None:
-        super().__init__(frame)
-        self.make(frame.heads, 2 * frame.max_length - 1)
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec)
+        self.make(spec.heads, 2 * spec.max_length - 1)
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor:
-        return logits * state.plane(state.rows(self.table[layer], self.frame.max_length - 1, 1))
+        return logits * state.plane(state.rows(self.table[layer], self.spec.max_length - 1, 1))
 
 
 def _triple(q: Tensor, k: Tensor, rows: Tensor, index: Tensor) -> Tensor:
@@ -137,10 +137,10 @@ class Huang3(Huang):
     pass, so that memory stays that of the logits.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
 
     Example:
-        >>> Huang3(Frame(dim=8, heads=2, layers=3, max_length=16)).table.shape
+        >>> Huang3(StackSpec(dim=8, heads=2, layers=3, max_length=16)).table.shape
         torch.Size([3, 31, 4])
     """
 
@@ -156,13 +156,13 @@ class Huang3(Huang):
     name = "huang3"
     chunk = 8
 
-    def __init__(self, frame: Frame) -> None:
-        super().__init__(frame)
-        self.make(2 * frame.max_length - 1, frame.dim // frame.heads)
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec)
+        self.make(2 * spec.max_length - 1, spec.dim // spec.heads)
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor:
         # r - 1 on top of the plain product keeps whatever else was added to the logits
-        rows = state.rows(self.table[layer], self.frame.max_length - 1).to(q.dtype) - 1
+        rows = state.rows(self.table[layer], self.spec.max_length - 1).to(q.dtype) - 1
         places = torch.arange(len(state.values), device=q.device)
         index = state.plane(places) if state.index is None else state.index
         parts = [
@@ -180,10 +180,10 @@ class Huang4(Huang):
     block, shared by heads, as in the authors' code for Hugging Face, which takes the distance as t - s.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
 
     Example:
-        >>> Huang4(Frame(dim=8, heads=2, layers=3, max_length=16)).table.shape
+        >>> Huang4(StackSpec(dim=8, heads=2, layers=3, max_length=16)).table.shape
         torch.Size([3, 31, 4])
     """
 
@@ -198,13 +198,13 @@ class Huang4(Huang):
     )
     name = "huang4"
 
-    def __init__(self, frame: Frame) -> None:
-        super().__init__(frame)
-        self.make(2 * frame.max_length - 1, frame.dim // frame.heads)
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec)
+        self.make(2 * spec.max_length - 1, spec.dim // spec.heads)
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, std=self.table.shape[-1] ** -0.5)
 
     def bias(self, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor | None:
-        rows = state.rows(self.table[layer], self.frame.max_length - 1)
+        rows = state.rows(self.table[layer], self.spec.max_length - 1)
         return self.scale(q.shape[-1]) * (state.queries(q, rows) + state.keys(k, rows))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, one_of, register
+from floater.encodings.model import StackSpec, one_of, register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.relative.distances import Distances
 from floater.positions import Positions
@@ -49,7 +49,7 @@ class Kerple(PositionBias):
     real positions.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         kind: "log", the better one in the paper, or "power".
         share_layers: one pair of numbers per head for all blocks; else one for each block.
 
@@ -57,7 +57,7 @@ class Kerple(PositionBias):
         PositionError: if kind is not valid.
 
     Example:
-        >>> model = Kerple(Frame(dim=8, heads=1, layers=3, max_length=16))
+        >>> model = Kerple(StackSpec(dim=8, heads=1, layers=3, max_length=16))
         >>> _ = nn.init.constant_(model.r1, 2.0), nn.init.constant_(model.r2, 1.0)
         >>> model.correlation(model.prepare(Positions.arange(3)), 0)[0, 0, 0].exp()  # 1 / (1 + d)^2
         tensor([1.0000, 0.2500, 0.1111], grad_fn=<ExpBackward0>)
@@ -71,11 +71,11 @@ class Kerple(PositionBias):
         parameters="2 * h",
     )
 
-    def __init__(self, frame: Frame, *, kind: str = "log", share_layers: bool = True) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, kind: str = "log", share_layers: bool = True) -> None:
+        super().__init__(spec)
         one_of("kind", kind, tuple(_INITIAL))
         self.kind = kind
-        shape = 1 if share_layers else frame.layers, frame.heads
+        shape = 1 if share_layers else spec.layers, spec.heads
         self.r1, self.r2 = (nn.Parameter(torch.empty(shape)) for _ in range(2))
         self.reset_parameters()
 

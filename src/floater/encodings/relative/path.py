@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.encodings.precise import at_least_float32
 from floater.positions import Positions
 
@@ -38,7 +38,7 @@ class Path(PositionModel):
     transformed by the tokens between in their order, its own included: q_t H_{t+1} ... H_s k_s.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         rank: of the projection to w.
         kernel: tokens that the convolution reads, at least 1.
 
@@ -46,7 +46,7 @@ class Path(PositionModel):
         PositionError: if an option is not valid.
 
     Example:
-        >>> model = Path(Frame(dim=4, heads=1, layers=1, max_length=16, causal=True))
+        >>> model = Path(StackSpec(dim=4, heads=1, layers=1, max_length=16, causal=True))
         >>> w, beta = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([2.0, 2.0])  # reflections
         >>> model.products(torch.eye(2), torch.eye(2), w, beta)  # query 1 of key 0 is reflected by H_1
         tensor([[1., 0.],
@@ -61,16 +61,16 @@ class Path(PositionModel):
         parameters="l * (2 * rank * d + kernel * d + h * (d + 1))",
     )
 
-    def __init__(self, frame: Frame, *, rank: int = 32, kernel: int = 3) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, rank: int = 32, kernel: int = 3) -> None:
+        super().__init__(spec)
         for name, value in (("rank", rank), ("kernel", kernel)):
             if value < 1:
                 raise PositionError(f"{name} is {value}; it must be at least 1")
-        self.down = nn.Parameter(torch.empty(frame.layers, rank, frame.dim))
-        self.up = nn.Parameter(torch.empty(frame.layers, frame.dim, rank))
-        self.convolution = nn.Parameter(torch.empty(frame.layers, kernel, frame.dim))  # own token first
-        self.gate = nn.Parameter(torch.empty(frame.layers, frame.heads, frame.dim))
-        self.gate_bias = nn.Parameter(torch.empty(frame.layers, frame.heads))
+        self.down = nn.Parameter(torch.empty(spec.layers, rank, spec.dim))
+        self.up = nn.Parameter(torch.empty(spec.layers, spec.dim, rank))
+        self.convolution = nn.Parameter(torch.empty(spec.layers, kernel, spec.dim))  # own token first
+        self.gate = nn.Parameter(torch.empty(spec.layers, spec.heads, spec.dim))
+        self.gate_bias = nn.Parameter(torch.empty(spec.layers, spec.heads))
         self.reset_parameters()
 
     @property
@@ -81,13 +81,13 @@ class Path(PositionModel):
     def reset_parameters(self) -> None:
         for weights in (self.down, self.up, self.gate):
             for block in weights:
-                self.frame.init_linear(block)
+                self.spec.init_linear(block)
         kernel = self.convolution.shape[1]
         nn.init.uniform_(self.convolution, -(kernel**-0.5), kernel**-0.5)  # torch's for convolutions
         nn.init.zeros_(self.gate_bias)
 
     def scale(self, head_dim: int) -> float:
-        return super().scale(self.frame.dim // self.frame.heads)  # whatever queries and keys carry beside
+        return super().scale(self.spec.dim // self.spec.heads)  # whatever queries and keys carry beside
 
     def prepare(self, positions: Positions) -> PathState:
         slots = torch.arange(positions.key.shape[1], device=positions.key.device)[None]
@@ -119,10 +119,10 @@ class Path(PositionModel):
         return F.pad(q, (0, k.shape[-1] + 1)), torch.cat([k, w, beta], -1), v
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: PathState, layer: int) -> Tensor:
-        width = self.frame.dim // self.frame.heads
+        width = self.spec.dim // self.spec.heads
         dtype = at_least_float32(logits.dtype)
         q, (k, raw, beta) = q[..., :width].to(dtype), torch.split(k.to(dtype), [width, width, 1], -1)
-        taps = self.convolution[layer].to(dtype).view(-1, self.frame.heads, 1, width)
+        taps = self.convolution[layer].to(dtype).view(-1, self.spec.heads, 1, width)
         mixed = torch.zeros_like(raw)
         for tap, index in zip(taps, state.taps, strict=True):
             slot = index[:, None, :, None].expand(*raw.shape[:3], 1)
@@ -159,7 +159,7 @@ class Path(PositionModel):
 
         earlier = solve(beta[..., None] * of_key.tril(-1), False)
         found = q @ k.mT - of_query.tril(shift) @ earlier
-        if self.frame.causal:
+        if self.spec.causal:
             return found
         later = beta[..., None] * solve(of_key.triu(), True)
         return found - of_query.triu(shift + 1) @ later

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.encodings.precise import at_least_float32
 from floater.encodings.relative.waves import Waves
 from floater.positions import Positions
@@ -28,14 +28,14 @@ class PoPE(PositionModel):
     wide, the scale stays. Positions may be real.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         base: of the frequencies, above 1.
 
     Raises:
         PositionError: if base is not above 1.
 
     Example:
-        >>> model = PoPE(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> model = PoPE(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> x = torch.zeros(1, 2, 1, 2)
         >>> q, k, _ = model.qkv(x, x, x, model.prepare(Positions.arange(2)), 0)
         >>> (q[0, 1, 0] @ k[0, 0, 0]).item()  # log(2)^2 (cos 1 + cos 0.01)
@@ -50,19 +50,19 @@ class PoPE(PositionModel):
         parameters="l * d",
     )
 
-    def __init__(self, frame: Frame, *, base: float = 10000.0) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, base: float = 10000.0) -> None:
+        super().__init__(spec)
         if not base > 1:
             raise PositionError(f"base is {base}; it must be above 1")
         self.base = base
-        self.delta = nn.Parameter(torch.empty(frame.layers, frame.heads, frame.dim // frame.heads))
+        self.delta = nn.Parameter(torch.empty(spec.layers, spec.heads, spec.dim // spec.heads))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.delta)
 
     def scale(self, head_dim: int) -> float:
-        return super().scale(self.frame.dim // self.frame.heads)
+        return super().scale(self.spec.dim // self.spec.heads)
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
         width = self.delta.shape[-1]

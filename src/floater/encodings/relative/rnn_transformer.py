@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import counted, sweep, whole_sequence
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionModel, register
+from floater.encodings.model import PositionModel, StackSpec, register
 from floater.positions import Positions
 
 
@@ -20,14 +20,14 @@ class RNNTransformer(PositionModel):
     kept for later calls, so decoding with a cache is refused.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
 
     Raises:
         PositionError: if positions are real, or decoding has a cache.
 
     Example:
         >>> import torch
-        >>> model = RNNTransformer(Frame(dim=4, heads=1, layers=1, max_length=16))
+        >>> model = RNNTransformer(StackSpec(dim=4, heads=1, layers=1, max_length=16))
         >>> model.embed(torch.zeros(2, 5, 4), model.prepare(Positions.arange(5))).shape
         torch.Size([2, 5, 4])
     """
@@ -60,9 +60,9 @@ class RNNTransformer(PositionModel):
         },
     )
 
-    def __init__(self, frame: Frame) -> None:
-        super().__init__(frame)
-        self.gru = nn.GRU(frame.dim, frame.dim, batch_first=True)
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec)
+        self.gru = nn.GRU(spec.dim, spec.dim, batch_first=True)
 
     def reset_parameters(self) -> None:
         self.gru.reset_parameters()

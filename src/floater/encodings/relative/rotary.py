@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, PositionModel, one_of, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, one_of, register
 from floater.encodings.precise import at_least_float32
 from floater.encodings.relative.rescaling import rescaled
 from floater.encodings.relative.waves import UNCOVERED, Waves, covered, frequencies
@@ -25,7 +25,7 @@ class Rotary(PositionModel):
     gives the same products. Values are left alone; positions may be real.
 
     Args:
-        frame: the stack of blocks it serves; head_dim must be even.
+        spec: the stack of blocks it serves; head_dim must be even.
         pairs: "interleaved", components 2i and 2i + 1 (the paper); "half", components i and i + head_dim / 2
             (GPT-NeoX and most models since).
         base: of the frequencies, above 1.
@@ -44,7 +44,7 @@ class Rotary(PositionModel):
         PositionError: if the number of components that rotate is odd or an option is not valid.
 
     Example:
-        >>> model = Rotary(Frame(dim=4, heads=2, layers=1, max_length=16))
+        >>> model = Rotary(StackSpec(dim=4, heads=2, layers=1, max_length=16))
         >>> x = torch.tensor([1.0, 0.0]).expand(1, 2, 2, 2)
         >>> q, _, _ = model.qkv(x, x, x, model.prepare(Positions.arange(2)), 0)
         >>> q[0, 1, 0]  # cos 1, sin 1
@@ -62,7 +62,7 @@ class Rotary(PositionModel):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         pairs: str = "interleaved",
         base: float = 10000.0,
@@ -70,15 +70,15 @@ class Rotary(PositionModel):
         scaling: Mapping[str, Any] | None = None,
         uncovered: str = "keep",
     ) -> None:
-        super().__init__(frame)
-        self.turned = check_pairs(frame, pairs, base, partial)
+        super().__init__(spec)
+        self.turned = check_pairs(spec, pairs, base, partial)
         one_of("uncovered", uncovered, UNCOVERED)
-        rescaled(self.turned, base, frame.max_length, scaling)  # refuses what is not valid
+        rescaled(self.turned, base, spec.max_length, scaling)  # refuses what is not valid
         self.pairs, self.base, self.scaling, self.uncovered = pairs, base, scaling, uncovered
 
     def frequencies(self, device: torch.device) -> tuple[Tensor, float]:
         """Return the frequencies of rotating pairs, (N,) in float64, and the factor of sines and cosines."""
-        span = self.frame.max_length
+        span = self.spec.max_length
         scaled, factor = rescaled(self.turned, self.base, span, self.scaling, device)
         if self.uncovered == "cut":
             # training saw the plain periods; scaling comes after it and uncovers no more
@@ -107,14 +107,14 @@ class Rotary(PositionModel):
         return torch.cat([turned, x[..., self.turned :]], -1)
 
 
-def check_pairs(frame: Frame, pairs: str, base: float, partial: float = 1.0) -> int:
+def check_pairs(spec: StackSpec, pairs: str, base: float, partial: float = 1.0) -> int:
     """Return the number of components of a head that rotate, if they form pairs.
 
     Raises:
         PositionError: if that is odd or 0, `pairs` or `partial` is not valid, or `base` is not above 1.
 
     Example:
-        >>> check_pairs(Frame(dim=8, heads=2, layers=1, max_length=16), "half", 10000.0)
+        >>> check_pairs(StackSpec(dim=8, heads=2, layers=1, max_length=16), "half", 10000.0)
         4
     """
     one_of("pairs", pairs, ("interleaved", "half"))
@@ -122,7 +122,7 @@ def check_pairs(frame: Frame, pairs: str, base: float, partial: float = 1.0) -> 
         raise PositionError(f"base is {base}; it must be above 1")
     if not 0 < partial <= 1:
         raise PositionError(f"partial is {partial}; it must be above 0 and at most 1")
-    head_dim = frame.dim // frame.heads
+    head_dim = spec.dim // spec.heads
     turned = int(head_dim * partial)
     if turned % 2 or not turned:
         part = "" if turned == head_dim else f" times partial {partial} is {turned}"

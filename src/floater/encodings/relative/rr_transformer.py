@@ -6,7 +6,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, register
+from floater.encodings.model import StackSpec, register
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.rnn_transformer import RNNTransformer
 from floater.encodings.relative.shaw import Shaw
@@ -20,7 +20,7 @@ class RRTransformer(RNNTransformer):
     Dufter et al. 2022, section 4.1.2 and figure 5, are the specification.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         clip: the farthest distance with a vector of its own, at least 1; see `Shaw`.
         values: whether values get vectors too.
 
@@ -28,8 +28,8 @@ class RRTransformer(RNNTransformer):
         PositionError: if clip is not valid, positions are real, or decoding has a cache.
 
     Example:
-        >>> model = RRTransformer(Frame(dim=4, heads=1, layers=1, max_length=16))
-        >>> model.overrides("embed", "bias", "values"), model.shaw.keys.shape
+        >>> model = RRTransformer(StackSpec(dim=4, heads=1, layers=1, max_length=16))
+        >>> model.overrides("embed", "bias", "value_bias"), model.shaw.keys.shape
         (True, torch.Size([1, 33, 4]))
     """
 
@@ -43,9 +43,9 @@ class RRTransformer(RNNTransformer):
         exceptions=RNNTransformer.card.exceptions,
     )
 
-    def __init__(self, frame: Frame, *, clip: int = 16, values: bool = True) -> None:
-        super().__init__(frame)
-        self.shaw = Shaw(frame, clip=clip, values=values)
+    def __init__(self, spec: StackSpec, *, clip: int = 16, values: bool = True) -> None:
+        super().__init__(spec)
+        self.shaw = Shaw(spec, clip=clip, values=values)
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -60,5 +60,7 @@ class RRTransformer(RNNTransformer):
     def bias(self, q: Tensor, k: Tensor, state: tuple[Tensor | None, Distances], layer: int) -> Tensor | None:
         return self.shaw.bias(q, k, state[1], layer)
 
-    def values(self, weights: Tensor, state: tuple[Tensor | None, Distances], layer: int) -> Tensor | None:
-        return self.shaw.values(weights, state[1], layer)
+    def value_bias(
+        self, weights: Tensor, state: tuple[Tensor | None, Distances], layer: int
+    ) -> Tensor | None:
+        return self.shaw.value_bias(weights, state[1], layer)

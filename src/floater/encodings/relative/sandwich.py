@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import PositionError, StackSpec, register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.relative.waves import frequencies
 from floater.positions import Positions
@@ -26,14 +26,14 @@ class Sandwich(PositionBias):
     appendix E. Positions may be real.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         width: of the sinusoids, whatever the width of the model; even, at least 2.
 
     Raises:
         PositionError: if width is not valid.
 
     Example:
-        >>> model = Sandwich(Frame(dim=8, heads=1, layers=1, max_length=16), width=2)
+        >>> model = Sandwich(StackSpec(dim=8, heads=1, layers=1, max_length=16), width=2)
         >>> model.prepare(Positions.arange(2))  # (cos 1 - 1) / 8
         tensor([[[[ 0.0000, -0.0575],
                   [-0.0575,  0.0000]]]])
@@ -46,8 +46,8 @@ class Sandwich(PositionBias):
         equation="q_t k_s / sqrt(d_h) + h / (8 i) sum_j cos((t - s) / 10000^{2j/width}), heads i = 1 ... h",
     )
 
-    def __init__(self, frame: Frame, *, width: int = 128) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, width: int = 128) -> None:
+        super().__init__(spec)
         if width < 2 or width % 2:
             raise PositionError(f"width is {width}; it must be even and at least 2")
         self.width = width
@@ -63,7 +63,7 @@ class Sandwich(PositionBias):
         products = [
             (part.double()[:, None] * at).cos().sum(-1) for part in values.split(max(_CHUNK // len(at), 1))
         ]
-        heads = torch.arange(1, self.frame.heads + 1, device=at.device) * (8 / self.frame.heads)
+        heads = torch.arange(1, self.spec.heads + 1, device=at.device) * (8 / self.spec.heads)
         bias = ((torch.cat(products) - self.width / 2) / heads[:, None]).float()
         return bias[:, index].transpose(0, 1)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, one_of, register
+from floater.encodings.model import PositionError, StackSpec, one_of, register
 from floater.encodings.relative.rotary import Rotary
 from floater.positions import Positions
 
@@ -36,7 +36,7 @@ class SelfExtend(Rotary):
     less than G moves far products a little.
 
     Args:
-        frame: the stack of blocks it serves; head_dim must be even.
+        spec: the stack of blocks it serves; head_dim must be even.
         form: "floor", "leaky" or "rectified".
         group: G, above 1.
         window: w in tokens; half of max_length by default.
@@ -49,7 +49,7 @@ class SelfExtend(Rotary):
         PositionError: if an option is not valid.
 
     Example:
-        >>> model = SelfExtend(Frame(dim=4, heads=2, layers=1, max_length=16), form="rectified", window=2)
+        >>> model = SelfExtend(StackSpec(dim=4, heads=2, layers=1, max_length=16), form="rectified", window=2)
         >>> x = torch.tensor([1.0, 0.0]).expand(1, 9, 2, 2)
         >>> state = model.prepare(Positions.arange(9))
         >>> q, k, _ = model.qkv(x, x, x, state, 0)
@@ -67,7 +67,7 @@ class SelfExtend(Rotary):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         form: str = "floor",
         group: float = 8,
@@ -77,17 +77,17 @@ class SelfExtend(Rotary):
         partial: float = 1.0,
         scaling: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(frame, pairs=pairs, base=base, partial=partial, scaling=scaling)
+        super().__init__(spec, pairs=pairs, base=base, partial=partial, scaling=scaling)
         one_of("form", form, ("floor", "leaky", "rectified"))
         if not group > 1:
             raise PositionError(f"group is {group}; it must be above 1")
-        self.window = frame.max_length // 2 if window is None else window
+        self.window = spec.max_length // 2 if window is None else window
         if self.window < 1:
             raise PositionError(f"window is {self.window}; it must be at least 1")
         self.form, self.group = form, group
 
     def scale(self, head_dim: int) -> float:
-        return super().scale(self.frame.dim // self.frame.heads)
+        return super().scale(self.spec.dim // self.spec.heads)
 
     def prepare(self, positions: Positions) -> tuple[list[Turns], Tensor]:  # type: ignore[override]
         at, window = positions.query.double(), float(self.window)
@@ -98,7 +98,7 @@ class SelfExtend(Rotary):
         else:
             far, shift = at * 0, window
         # of near pairs; of far keys; of queries with earlier and, unless causal, with later far keys
-        places = [at, far, far + shift] + [far - shift] * (not self.frame.causal)
+        places = [at, far, far + shift] + [far - shift] * (not self.spec.causal)
         turns = [super(SelfExtend, self).prepare(replace(positions, query=place)) for place in places]
         return turns, (positions.key[:, None, :] - positions.query[:, :, None])[:, None]
 
@@ -113,7 +113,7 @@ class SelfExtend(Rotary):
     def logits(
         self, logits: Tensor, q: Tensor, k: Tensor, state: tuple[list[Turns], Tensor], layer: int
     ) -> Tensor:
-        width = self.frame.dim // self.frame.heads
+        width = self.spec.dim // self.spec.heads
         near, far = k[..., :width], k[..., width : 2 * width]
         scale, delta = self.scale(width), state[1]
         found = torch.where(
@@ -121,6 +121,6 @@ class SelfExtend(Rotary):
             q[..., :width] @ near.mT * scale,
             q[..., width : 2 * width] @ far.mT * scale,
         )
-        if self.frame.causal:
+        if self.spec.causal:
             return found
         return torch.where(delta >= self.window, q[..., 2 * width :] @ far.mT * scale, found)

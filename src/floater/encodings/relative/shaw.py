@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.encodings.relative.distances import Distances, pairs, whole_numbers
 from floater.positions import Positions
 
@@ -23,7 +23,7 @@ class ShawTables(PositionModel):
 
     def tables(self, *shape: int, values: bool) -> None:
         """Make the tables (layers, *shape, head_dim)."""
-        shape = (self.frame.layers, *shape, self.frame.dim // self.frame.heads)
+        shape = (self.spec.layers, *shape, self.spec.dim // self.spec.heads)
         self.keys = nn.Parameter(torch.empty(shape))
         self.values_ = nn.Parameter(torch.empty(shape)) if values else None
         self.reset_parameters()
@@ -44,7 +44,7 @@ class Shaw(ShawTables):
     Clips as the paper does: farther distances share a vector, so it serves any length.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         clip: the farthest distance with a vector of its own, at least 1.
         values: whether values get vectors too; the paper finds that keys alone may do.
 
@@ -52,7 +52,7 @@ class Shaw(ShawTables):
         PositionError: if clip is not valid; in `prepare`, if positions are real.
 
     Example:
-        >>> model = Shaw(Frame(dim=8, heads=2, layers=2, max_length=16), clip=2)
+        >>> model = Shaw(StackSpec(dim=8, heads=2, layers=2, max_length=16), clip=2)
         >>> model.keys.shape
         torch.Size([2, 5, 4])
     """
@@ -75,8 +75,8 @@ class Shaw(ShawTables):
         exceptions={"real": "a table has nothing between whole distances"},
     )
 
-    def __init__(self, frame: Frame, *, clip: int = 16, values: bool = True) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, clip: int = 16, values: bool = True) -> None:
+        super().__init__(spec)
         if clip < 1:
             raise PositionError(f"clip is {clip}; it must be at least 1")
         self.clip = clip
@@ -93,7 +93,7 @@ class Shaw(ShawTables):
     def bias(self, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor | None:
         return self.scale(q.shape[-1]) * state.queries(q, state.rows(self.keys[layer], self.clip))
 
-    def values(self, weights: Tensor, state: Distances, layer: int) -> Tensor | None:
+    def value_bias(self, weights: Tensor, state: Distances, layer: int) -> Tensor | None:
         if self.values_ is None:
             return None
         return state.weighted(weights, state.rows(self.values_[layer], self.clip))
@@ -108,14 +108,14 @@ class ShawAbsolute(ShawTables):
     for all heads.
 
     Args:
-        frame: the stack of blocks it serves; max_length positions.
+        spec: the stack of blocks it serves; max_length positions.
         values: whether values get vectors too.
 
     Raises:
         PositionError: in `prepare`, if positions are real or past the table.
 
     Example:
-        >>> ShawAbsolute(Frame(dim=8, heads=2, layers=2, max_length=16)).keys.shape
+        >>> ShawAbsolute(StackSpec(dim=8, heads=2, layers=2, max_length=16)).keys.shape
         torch.Size([2, 16, 16, 4])
     """
 
@@ -137,17 +137,17 @@ class ShawAbsolute(ShawTables):
         exceptions={"real": "a table has nothing between whole positions"},
     )
 
-    def __init__(self, frame: Frame, *, values: bool = True) -> None:
-        super().__init__(frame)
-        self.tables(frame.max_length, frame.max_length, values=values)
+    def __init__(self, spec: StackSpec, *, values: bool = True) -> None:
+        super().__init__(spec)
+        self.tables(spec.max_length, spec.max_length, values=values)
 
     @property
-    def bound(self) -> int:
+    def max_positions(self) -> int:
         """Return the number of positions."""
-        return self.frame.max_length
+        return self.spec.max_length
 
     def prepare(self, positions: Positions) -> Positions:
-        whole_numbers(positions, "shaw_absolute", self.frame.max_length)
+        whole_numbers(positions, "shaw_absolute", self.spec.max_length)
         return positions
 
     def vectors(self, table: Tensor, state: Positions) -> Tensor:
@@ -158,7 +158,7 @@ class ShawAbsolute(ShawTables):
         vectors = self.vectors(self.keys[layer], state).to(q.dtype)
         return self.scale(q.shape[-1]) * torch.einsum("bhtd,btsd->bhts", q, vectors)
 
-    def values(self, weights: Tensor, state: Positions, layer: int) -> Tensor | None:
+    def value_bias(self, weights: Tensor, state: Positions, layer: int) -> Tensor | None:
         if self.values_ is None:
             return None
         vectors = self.vectors(self.values_[layer], state).to(weights.dtype)

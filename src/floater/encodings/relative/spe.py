@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.encodings.precise import Precise, at_least_float32
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
@@ -47,20 +47,20 @@ class StochasticPositions(PositionModel):
     means here: in expectation. Attention is full, or linear with `FloaterConfig.attention` = "linear".
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         realizations: R, the width of filtered queries and keys, at least 1.
         gated: learn how much of each component is content alone.
         seed: of the noise in evaluation, not negative.
     """
 
-    def __init__(self, frame: Frame, realizations: int, gated: bool, seed: int) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, realizations: int, gated: bool, seed: int) -> None:
+        super().__init__(spec)
         if realizations < 1 or seed < 0:
             raise PositionError(
                 f"realizations is {realizations} and seed {seed}; they must be at least 1 and 0"
             )
         self.realizations, self.seed = realizations, seed
-        shape = frame.layers, frame.heads, frame.dim // frame.heads
+        shape = spec.layers, spec.heads, spec.dim // spec.heads
         self.gate = nn.Parameter(torch.empty(shape)) if gated else None
 
     def reset_parameters(self) -> None:
@@ -80,12 +80,12 @@ class StochasticPositions(PositionModel):
         raise NotImplementedError(f"{type(self).__name__} must define processes")
 
     def prepare(self, positions: Positions) -> Codes:
-        head_dim = self.frame.dim // self.frame.heads
+        head_dim = self.spec.dim // self.spec.heads
         unit = (self.realizations * head_dim) ** -0.25  # the rest of 1 / R sqrt(head_dim) is `scale`
         query, key = self.processes(positions)
         gate = None
         if self.gate is not None:
-            gate = self.noise((self.frame.heads, head_dim, self.realizations), self.gate) * unit
+            gate = self.noise((self.spec.heads, head_dim, self.realizations), self.gate) * unit
         return Codes(query * unit, key * unit, gate)
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Codes, layer: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,7 +115,7 @@ class SineSPE(Precise, StochasticPositions):
     Shapes: frequency, offset and gain (heads, head_dim, sines); gate (layers, heads, head_dim).
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         sines: K, waves of each component, at least 1.
         realizations: R, the width of filtered queries and keys, at least 1.
         gated: learn how much of each component is content alone.
@@ -125,7 +125,7 @@ class SineSPE(Precise, StochasticPositions):
         PositionError: if an option is not valid.
 
     Example:
-        >>> model = SineSPE(Frame(dim=4, heads=2, layers=1, max_length=16), realizations=8)
+        >>> model = SineSPE(StackSpec(dim=4, heads=2, layers=1, max_length=16), realizations=8)
         >>> q = torch.randn(1, 3, 2, 2)
         >>> model.qkv(q, q, q, model.prepare(Positions.arange(3)), 0)[0].shape
         torch.Size([1, 3, 2, 8])
@@ -154,12 +154,12 @@ class SineSPE(Precise, StochasticPositions):
     )
 
     def __init__(
-        self, frame: Frame, *, sines: int = 5, realizations: int = 64, gated: bool = True, seed: int = 0
+        self, spec: StackSpec, *, sines: int = 5, realizations: int = 64, gated: bool = True, seed: int = 0
     ) -> None:
-        super().__init__(frame, realizations, gated, seed)
+        super().__init__(spec, realizations, gated, seed)
         if sines < 1:
             raise PositionError(f"sines is {sines}; it must be at least 1")
-        shape = frame.heads, frame.dim // frame.heads, sines
+        shape = spec.heads, spec.dim // spec.heads, sines
         self.frequency, self.offset, self.gain = (
             nn.Parameter(torch.empty(shape, dtype=at_least_float32())) for _ in range(3)
         )
@@ -195,7 +195,7 @@ class ConvSPE(StochasticPositions):
     Shapes: filters (2, heads, head_dim, kernel), for queries and for keys; gate (layers, heads, head_dim).
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         kernel: length of the filters in tokens, at least 1.
         realizations: R, the width of filtered queries and keys, at least 1.
         gated: learn how much of each component is content alone.
@@ -205,7 +205,7 @@ class ConvSPE(StochasticPositions):
         PositionError: if an option is not valid, or positions are real.
 
     Example:
-        >>> model = ConvSPE(Frame(dim=4, heads=2, layers=1, max_length=16), kernel=8, gated=False)
+        >>> model = ConvSPE(StackSpec(dim=4, heads=2, layers=1, max_length=16), kernel=8, gated=False)
         >>> q = torch.randn(1, 3, 2, 2)
         >>> model.qkv(q, q, q, model.prepare(Positions.arange(3)), 0)[1].shape
         torch.Size([1, 3, 2, 64])
@@ -225,13 +225,13 @@ class ConvSPE(StochasticPositions):
     )
 
     def __init__(
-        self, frame: Frame, *, kernel: int = 128, realizations: int = 64, gated: bool = True, seed: int = 0
+        self, spec: StackSpec, *, kernel: int = 128, realizations: int = 64, gated: bool = True, seed: int = 0
     ) -> None:
-        super().__init__(frame, realizations, gated, seed)
+        super().__init__(spec, realizations, gated, seed)
         if kernel < 1:
             raise PositionError(f"kernel is {kernel}; it must be at least 1")
         self.kernel = kernel
-        self.filters = nn.Parameter(torch.empty(2, frame.heads, frame.dim // frame.heads, kernel))
+        self.filters = nn.Parameter(torch.empty(2, spec.heads, spec.dim // spec.heads, kernel))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionModel, register
+from floater.encodings.model import PositionModel, StackSpec, register
 from floater.encodings.precise import at_least_float32
 from floater.positions import Positions
 
@@ -35,11 +35,11 @@ class StickBreaking(PositionModel):
     (Csordas et al. 2022, section 3.2).
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         attend_current: whether a query attends to itself, first of all keys.
 
     Example:
-        >>> model = StickBreaking(Frame(dim=4, heads=1, layers=1, max_length=16, causal=True))
+        >>> model = StickBreaking(StackSpec(dim=4, heads=1, layers=1, max_length=16, causal=True))
         >>> model.weights(torch.zeros(1, 1, 1, 4), model.prepare(Positions.arange(1, offset=3)), 0)
         tensor([[[[0.1250, 0.2500, 0.5000, 0.0000]]]])
     """
@@ -51,8 +51,8 @@ class StickBreaking(PositionModel):
         equation="sum_s beta_{ts} prod_{s<l<t} (1 - beta_{tl}) v_s, beta_{ts} = sigmoid(q_t k_s / sqrt(d_h))",
     )
 
-    def __init__(self, frame: Frame, *, attend_current: bool = False) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, attend_current: bool = False) -> None:
+        super().__init__(spec)
         self.attend_current = attend_current
 
     @property
@@ -64,7 +64,7 @@ class StickBreaking(PositionModel):
         length, slots = positions.query.shape[1], positions.key.shape[1]
         key = torch.arange(slots, device=positions.key.device)
         own = key[slots - length :, None] == key
-        if self.frame.causal:
+        if self.spec.causal:
             return StickOrder(own, None)
         # the distance in tokens: padding between two of them counts for nothing
         count = key[None] if positions.key_valid is None else positions.key_valid.cumsum(1)

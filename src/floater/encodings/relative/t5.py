@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, one_of, register
+from floater.encodings.model import PositionError, StackSpec, one_of, register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.relative.distances import Distances
 from floater.positions import Positions
@@ -62,7 +62,7 @@ class T5(PositionBias):
     Real positions are served, as a bucket holds a range of distances.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         directions: "both", "past" (later keys share the bucket of distance 0), or "auto": "past" in a causal
             stack, where half of the buckets of "both" are never used, else "both".
         buckets: their number; even, at least 4.
@@ -73,7 +73,7 @@ class T5(PositionBias):
         PositionError: if an option is not valid.
 
     Example:
-        >>> model = T5(Frame(dim=8, heads=2, layers=2, max_length=16))
+        >>> model = T5(StackSpec(dim=8, heads=2, layers=2, max_length=16))
         >>> q = torch.zeros(1, 2, 3, 4)
         >>> model.bias(q, q, model.prepare(Positions.arange(3)), 0).shape, model.scale(4)
         (torch.Size([1, 2, 3, 3]), 1.0)
@@ -99,29 +99,29 @@ class T5(PositionBias):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         directions: str = "auto",
         buckets: int = 32,
         max_distance: int = 128,
         scaled: bool = False,
     ) -> None:
-        super().__init__(frame)
+        super().__init__(spec)
         one_of("directions", directions, ("auto", "both", "past"))
         if buckets < 4 or buckets % 2:
             raise PositionError(f"buckets is {buckets}; it must be even and at least 4")
-        self.both = directions == "both" or (directions == "auto" and not frame.causal)
+        self.both = directions == "both" or (directions == "auto" and not spec.causal)
         if max_distance <= buckets // (4 if self.both else 2):
             raise PositionError(
                 f"max_distance is {max_distance}; it must be above the {buckets // (4 if self.both else 2)} "
                 "exact buckets"
             )
         self.max_distance, self.scaled = max_distance, scaled
-        self.table = nn.Embedding(buckets, frame.heads)
+        self.table = nn.Embedding(buckets, spec.heads)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.table.weight, std=self.frame.dim**-0.5)
+        nn.init.normal_(self.table.weight, std=self.spec.dim**-0.5)
 
     def scale(self, head_dim: int) -> float:
         return super().scale(head_dim) if self.scaled else 1.0

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, PositionModel, one_of, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, one_of, register
 from floater.encodings.relative.waves import Waves, frequencies
 from floater.positions import Positions
 
@@ -36,14 +36,14 @@ class Tener(PositionModel):
     u and v belong to a head of a block. Positions may be real.
 
     Args:
-        frame: the stack of blocks it serves; head_dim must be even, and above 2 for "released".
+        spec: the stack of blocks it serves; head_dim must be even, and above 2 for "released".
         form: "paper" or "released".
 
     Raises:
         PositionError: if head_dim does not do, or form is not valid.
 
     Example:
-        >>> model = Tener(Frame(dim=8, heads=2, layers=3, max_length=16))
+        >>> model = Tener(StackSpec(dim=8, heads=2, layers=3, max_length=16))
         >>> model.scale(4), model.u.shape
         (1.0, torch.Size([3, 2, 4]))
     """
@@ -68,17 +68,17 @@ class Tener(PositionModel):
         ),
     )
 
-    def __init__(self, frame: Frame, *, form: str = "paper") -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, form: str = "paper") -> None:
+        super().__init__(spec)
         one_of("form", form, ("paper", "released"))
-        self.head_dim = frame.dim // frame.heads
+        self.head_dim = spec.dim // spec.heads
         least = 2 if form == "paper" else 4
         if self.head_dim % 2 or self.head_dim < least:
             raise PositionError(
                 f"head_dim is {self.head_dim}; form='{form}' needs an even one of at least {least}"
             )
         self.form = form
-        shape = (frame.layers, frame.heads, self.head_dim)
+        shape = (spec.layers, spec.heads, self.head_dim)
         self.u, self.v = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
         self.reset_parameters()
 

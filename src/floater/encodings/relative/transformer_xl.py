@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.waves import Waves, frequencies
 from floater.flow import sinusoid
@@ -36,14 +36,14 @@ class TransformerXL(PositionModel):
     `floater.transformer.memory.Memory`. Positions may be real.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
         untie: whether each block has a u and v of its own.
 
     Raises:
         PositionError: if dim is odd.
 
     Example:
-        >>> model = TransformerXL(Frame(dim=8, heads=2, layers=3, max_length=16))
+        >>> model = TransformerXL(StackSpec(dim=8, heads=2, layers=3, max_length=16))
         >>> q = torch.ones(1, 2, 5, 4)
         >>> model.bias(q, q, model.prepare(Positions.arange(5)), 0).shape
         torch.Size([1, 2, 5, 5])
@@ -69,11 +69,11 @@ class TransformerXL(PositionModel):
         ),
     )
 
-    def __init__(self, frame: Frame, *, untie: bool = False) -> None:
-        super().__init__(frame)
-        even(frame)
-        self.project = nn.ModuleList(nn.Linear(frame.dim, frame.dim, bias=False) for _ in range(frame.layers))
-        shape = (frame.layers if untie else 1, frame.heads, frame.dim // frame.heads)
+    def __init__(self, spec: StackSpec, *, untie: bool = False) -> None:
+        super().__init__(spec)
+        even(spec)
+        self.project = nn.ModuleList(nn.Linear(spec.dim, spec.dim, bias=False) for _ in range(spec.layers))
+        shape = (spec.layers if untie else 1, spec.heads, spec.dim // spec.heads)
         self.u, self.v = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
         self.reset_parameters()
 
@@ -85,7 +85,7 @@ class TransformerXL(PositionModel):
             nn.init.xavier_uniform_(linear.weight)
 
     def prepare(self, positions: Positions) -> XLState:
-        dim, device = self.frame.dim, positions.key.device
+        dim, device = self.spec.dim, positions.key.device
         if positions.query.is_floating_point() or positions.key.is_floating_point():
             if positions.group is not None:
                 raise PositionError("'transformer_xl' groups whole distances, not those of real positions")
@@ -98,7 +98,7 @@ class TransformerXL(PositionModel):
         return XLState(distances, sinusoid(-distances.values.double(), dim).to(self.u.dtype), None)
 
     def bias(self, q: Tensor, k: Tensor, state: XLState, layer: int) -> Tensor | None:
-        heads, dim = self.frame.heads, self.frame.dim
+        heads, dim = self.spec.heads, self.spec.dim
         linear = self.project[layer]
         assert isinstance(linear, nn.Linear)
         which = layer if len(self.u) > 1 else 0

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, PositionModel, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.encodings.precise import at_least_float32
 from floater.encodings.relative.rotary import check_pairs, turn
 from floater.encodings.relative.waves import Waves, frequencies
@@ -43,7 +43,7 @@ class XPos(PositionModel):
     beyond are refused. The paper's blockwise causal attention at test time is not part of it.
 
     Args:
-        frame: the stack of blocks it serves; head_dim must be even.
+        spec: the stack of blocks it serves; head_dim must be even.
         pairs: see `Rotary`.
         base: of the frequencies, above 1.
         scale_base: tokens over which pair i decays by zeta_i; positive.
@@ -53,7 +53,7 @@ class XPos(PositionModel):
             range of the numbers.
 
     Example:
-        >>> model = XPos(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> model = XPos(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> x = torch.ones(1, 1, 1, 2)
         >>> q, k, _ = model.qkv(x, x, x, model.prepare(Positions.arange(1, offset=512)), 0)
         >>> [round(float(y.norm() / x.norm()), 4) for y in (q, k)]  # 0.4 / 1.4 and its inverse
@@ -68,10 +68,10 @@ class XPos(PositionModel):
     )
 
     def __init__(
-        self, frame: Frame, *, pairs: str = "interleaved", base: float = 10000.0, scale_base: float = 512.0
+        self, spec: StackSpec, *, pairs: str = "interleaved", base: float = 10000.0, scale_base: float = 512.0
     ) -> None:
-        super().__init__(frame)
-        self.head_dim = check_pairs(frame, pairs, base)
+        super().__init__(spec)
+        self.head_dim = check_pairs(spec, pairs, base)
         if not scale_base > 0:
             raise PositionError(f"scale_base is {scale_base}; it must be positive")
         self.pairs, self.base, self.scale_base = pairs, base, scale_base

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, register
+from floater.encodings.model import StackSpec, register
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.floater_relative import FloaterRelative, Placed
 from floater.encodings.structural.structured import Structured
@@ -40,7 +40,7 @@ class FloaterTree(FloaterRelative, Structured):
     """`floater_relative` over trees: the distance is the number of edges between two tokens.
 
     Args:
-        frame: the stack of blocks it serves; log(1 + min(max_length, clip)) is the span over which vectors
+        spec: the stack of blocks it serves; log(1 + min(max_length, clip)) is the span over which vectors
             start of order one.
         width: of psi.
         hidden: width of the field; None means `width`.
@@ -53,7 +53,7 @@ class FloaterTree(FloaterRelative, Structured):
         PositionError: if an option is not valid, or the positions have no tree.
 
     Example:
-        >>> model = FloaterTree(Frame(dim=8, heads=2, layers=1, max_length=16))
+        >>> model = FloaterTree(StackSpec(dim=8, heads=2, layers=1, max_length=16))
         >>> q = torch.zeros(1, 2, 3, 4)
         >>> bias = model.bias(q, q, model.prepare(Positions.tree([[1, -1, 1]])), 0)
         >>> bool(bias[0, 0, 0, 1] == bias[0, 0, 1, 2])  # one edge each, to a later token
@@ -77,7 +77,7 @@ class FloaterTree(FloaterRelative, Structured):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         width: int = 32,
         hidden: int | None = None,
@@ -86,7 +86,7 @@ class FloaterTree(FloaterRelative, Structured):
         tail: bool = False,
         solver: str = "auto",
     ) -> None:
-        super().__init__(frame, width=width, hidden=hidden, clip=clip, start=start, tail=tail, solver=solver)
+        super().__init__(spec, width=width, hidden=hidden, clip=clip, start=start, tail=tail, solver=solver)
 
     def prepare(self, positions: Positions) -> Placed:
         length = path_lengths(self.structure(positions))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import PositionError, StackSpec, register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.structural.structured import Structured
 from floater.positions import Positions
@@ -29,7 +29,7 @@ class Graformer(Structured, PositionBias):
     distance; without it they stand at distance 0.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         reach: D_max, the greatest distance with a scalar of its own; None means max_length.
         subwords: greatest distance between tokens of one word with a scalar of its own.
 
@@ -41,7 +41,7 @@ class Graformer(Structured, PositionBias):
         PositionError: if an option is not valid, or the positions have no structure.
 
     Example:
-        >>> model = Graformer(Frame(dim=8, heads=2, layers=1, max_length=16))
+        >>> model = Graformer(StackSpec(dim=8, heads=2, layers=1, max_length=16))
         >>> bias = model.prepare(Positions.graph([[(0, 1), (1, 2)]], sizes=[4]))[0, 0]
         >>> bool(bias[0, 1] == bias[1, 2]), bool(bias[0, 1] == bias[1, 0])  # there and back differ
         (True, False)
@@ -68,13 +68,13 @@ class Graformer(Structured, PositionBias):
     )
     needs = "graph"
 
-    def __init__(self, frame: Frame, *, reach: int | None = None, subwords: int = 0) -> None:
-        super().__init__(frame)
-        self.reach = frame.max_length if reach is None else reach
+    def __init__(self, spec: StackSpec, *, reach: int | None = None, subwords: int = 0) -> None:
+        super().__init__(spec)
+        self.reach = spec.max_length if reach is None else reach
         self.subwords = subwords
         if self.reach < 1 or subwords < 0:
             raise PositionError(f"reach {self.reach} must be at least 1, subwords {subwords} at least 0")
-        self.scalars = nn.Embedding(2 * (self.reach + 1) + 2 * subwords, frame.heads)
+        self.scalars = nn.Embedding(2 * (self.reach + 1) + 2 * subwords, spec.heads)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import PositionError, StackSpec, register
 from floater.encodings.structural.structured import Structured
 from floater.flow import sinusoid
 from floater.positions import Positions
@@ -30,7 +30,7 @@ class GraphBert(Structured):
     root of a node's degree. Subwords stand where their word stands.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
         rounds: refinements of the colours.
         restart: probability of a restart at the target, between 0 and 1.
 
@@ -41,7 +41,7 @@ class GraphBert(Structured):
         PositionError: if dim is odd, an option is not valid, or the positions have no structure.
 
     Example:
-        >>> model = GraphBert(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> model = GraphBert(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> star = Positions.graph([[(0, 1), (0, 2)]], directed=False)
         >>> model.numbers(star)[0].tolist()  # colour, rank, distance
         [[1, 0, 0], [0, 1, 1], [0, 2, 1]]
@@ -60,9 +60,9 @@ class GraphBert(Structured):
     )
     needs = "graph"
 
-    def __init__(self, frame: Frame, *, rounds: int = 2, restart: float = 0.15) -> None:
-        super().__init__(frame)
-        even(frame)
+    def __init__(self, spec: StackSpec, *, rounds: int = 2, restart: float = 0.15) -> None:
+        super().__init__(spec)
+        even(spec)
         if rounds < 0 or not 0 < restart < 1:
             raise PositionError(f"rounds {rounds} must be at least 0, restart {restart} between 0 and 1")
         self.rounds, self.restart = rounds, restart
@@ -83,7 +83,7 @@ class GraphBert(Structured):
         return structure.at(numbers * valid[..., None])
 
     def prepare(self, positions: Positions) -> Tensor:
-        return sinusoid(self.numbers(positions), self.frame.dim).sum(-2)
+        return sinusoid(self.numbers(positions), self.spec.dim).sum(-2)
 
     def embed(self, x: Tensor, state: Tensor) -> Tensor:
         return x + state.to(x.dtype)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import PositionError, StackSpec, register
 from floater.encodings.structural.structured import PairVectors, Paths, Structured, scores
 from floater.positions import Positions
 
@@ -28,7 +28,7 @@ class GraphGRU(Structured):
     to its embedding, is `spr_absolute`.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
         labels: number of edge labels.
 
     Raises:
@@ -36,7 +36,7 @@ class GraphGRU(Structured):
             out of range.
 
     Example:
-        >>> model = GraphGRU(Frame(dim=8, heads=2, layers=1, max_length=16))
+        >>> model = GraphGRU(StackSpec(dim=8, heads=2, layers=1, max_length=16))
         >>> model.prepare(Positions.graph([[(0, 1), (1, 2)]])).vectors.shape
         torch.Size([1, 5, 8])
     """
@@ -67,18 +67,18 @@ class GraphGRU(Structured):
     )
     needs = "graph"
 
-    def __init__(self, frame: Frame, *, labels: int = 1) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, labels: int = 1) -> None:
+        super().__init__(spec)
         if labels < 1:
             raise PositionError(f"labels is {labels}; it must be at least 1")
-        if frame.dim % 2:
-            raise PositionError(f"dim is {frame.dim}; a GRU of two directions needs an even one")
-        dim = frame.dim
+        if spec.dim % 2:
+            raise PositionError(f"dim is {spec.dim}; a GRU of two directions needs an even one")
+        dim = spec.dim
         self.labels = labels
         self.symbol = nn.Embedding(2 * labels + 2, dim)
         self.gru = nn.GRU(dim, dim // 2, batch_first=True, bidirectional=True)
         self.output = nn.Linear(dim, dim)
-        self.relation = nn.Parameter(torch.empty(frame.layers, dim, 2 * dim))
+        self.relation = nn.Parameter(torch.empty(spec.layers, dim, 2 * dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -132,7 +132,7 @@ class GraphGRU(Structured):
         return torch.cat(last)[torch.cat(ended).argsort()]
 
     def bias(self, q: Tensor, k: Tensor, state: PairVectors, layer: int) -> Tensor:
-        tables = state.heads(self.relation[layer], 2 * self.frame.heads).to(q.dtype)
+        tables = state.heads(self.relation[layer], 2 * self.spec.heads).to(q.dtype)
         a, b = tables.chunk(2, dim=1)
         pair = state.pair
         # k_s meets the vectors of the pairs in its column

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import PositionError, StackSpec, register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.structural.structured import Paths, Structured
 from floater.positions import Positions
@@ -35,7 +35,7 @@ class Graphormer(Structured, PositionBias):
     nodes counts. Subwords have the degree and the paths of their word.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         labels: number of edge labels.
         hops: edges of a path that count, the first ones.
         reach: greatest distance with a scalar of its own; None means max_length.
@@ -45,7 +45,7 @@ class Graphormer(Structured, PositionBias):
         PositionError: if an option is not valid, a label is unknown, or the positions have no structure.
 
     Example:
-        >>> model = Graphormer(Frame(dim=8, heads=2, layers=1, max_length=16))
+        >>> model = Graphormer(StackSpec(dim=8, heads=2, layers=1, max_length=16))
         >>> state = model.prepare(Positions.graph([[(0, 1), (1, 2)]], sizes=[4]))
         >>> state.degree.tolist(), state.bias.shape
         ([[1, 2, 1, 0]], torch.Size([1, 2, 4, 4]))
@@ -66,18 +66,18 @@ class Graphormer(Structured, PositionBias):
     needs = "graph"
 
     def __init__(
-        self, frame: Frame, *, labels: int = 1, hops: int = 5, reach: int | None = None, degrees: int = 64
+        self, spec: StackSpec, *, labels: int = 1, hops: int = 5, reach: int | None = None, degrees: int = 64
     ) -> None:
-        super().__init__(frame)
-        self.reach = frame.max_length if reach is None else reach
+        super().__init__(spec)
+        self.reach = spec.max_length if reach is None else reach
         for name, value in (("labels", labels), ("hops", hops), ("reach", self.reach), ("degrees", degrees)):
             if value < 1:
                 raise PositionError(f"{name} is {value}; it must be at least 1")
         self.labels = labels
-        self.degree = nn.Parameter(torch.empty(2, degrees + 1, frame.dim))  # into a node and out of it
-        self.distance = nn.Parameter(torch.empty(self.reach + 2, frame.heads))  # the last one for no path
-        self.label = nn.Parameter(torch.empty(labels, frame.heads))
-        self.hop = nn.Parameter(torch.empty(hops, frame.heads, frame.heads))
+        self.degree = nn.Parameter(torch.empty(2, degrees + 1, spec.dim))  # into a node and out of it
+        self.distance = nn.Parameter(torch.empty(self.reach + 2, spec.heads))  # the last one for no path
+        self.label = nn.Parameter(torch.empty(labels, spec.heads))
+        self.hop = nn.Parameter(torch.empty(hops, spec.heads, spec.heads))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

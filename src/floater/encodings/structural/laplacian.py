@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, one_of, register
+from floater.encodings.model import PositionError, StackSpec, one_of, register
 from floater.encodings.structural.structured import Structured
 from floater.positions import Positions
 from floater.structures import laplacian_vectors
@@ -35,7 +35,7 @@ class Laplacian(Structured):
     softmax without a maximum: not done here.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         vectors: number k of eigenvectors.
         projection: learned projection to dim.
         attention: "neighbours" or "all".
@@ -44,7 +44,7 @@ class Laplacian(Structured):
         PositionError: if an option is not valid, or the positions have no structure.
 
     Example:
-        >>> model = Laplacian(Frame(dim=8, heads=2, layers=1, max_length=16), vectors=2)
+        >>> model = Laplacian(StackSpec(dim=8, heads=2, layers=1, max_length=16), vectors=2)
         >>> state = model.prepare(Positions.graph([[(0, 1), (1, 2)]]))
         >>> state.vectors.shape, model.mask(state, 0)[0, 0].int().tolist()
         (torch.Size([1, 3, 2]), [[0, 1, 0], [1, 0, 1], [0, 1, 0]])
@@ -78,15 +78,15 @@ class Laplacian(Structured):
     needs = "graph"
 
     def __init__(
-        self, frame: Frame, *, vectors: int = 8, projection: bool = True, attention: str = "neighbours"
+        self, spec: StackSpec, *, vectors: int = 8, projection: bool = True, attention: str = "neighbours"
     ) -> None:
-        super().__init__(frame)
+        super().__init__(spec)
         one_of("attention", attention, ("neighbours", "all"))
-        if vectors < 1 or (not projection and vectors > frame.dim):
-            limit = "at least 1" if projection else f"from 1 to dim {frame.dim} without projection"
+        if vectors < 1 or (not projection and vectors > spec.dim):
+            limit = "at least 1" if projection else f"from 1 to dim {spec.dim} without projection"
             raise PositionError(f"vectors is {vectors}; it must be {limit}")
         self.count, self.attention = vectors, attention
-        self.project = nn.Linear(vectors, frame.dim) if projection else None
+        self.project = nn.Linear(vectors, spec.dim) if projection else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -104,7 +104,7 @@ class Laplacian(Structured):
 
     def embed(self, x: Tensor, state: Neighbourhood) -> Tensor:
         if self.project is None:
-            return x + nn.functional.pad(state.vectors, (0, self.frame.dim - self.count)).to(x.dtype)
+            return x + nn.functional.pad(state.vectors, (0, self.spec.dim - self.count)).to(x.dtype)
         added: Tensor = self.project(state.vectors.to(self.project.weight.dtype))
         return x + added.to(x.dtype)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import PositionError, StackSpec, register
 from floater.encodings.structural.structured import Structured
 from floater.positions import Positions
 from floater.structures import walk_returns
@@ -19,14 +19,14 @@ class RandomWalk(Structured):
     Unlike eigenvectors the numbers have no arbitrary sign. Subwords have those of their word.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         steps: of the longest walk, at least 1.
 
     Raises:
         PositionError: if steps is below 1, or the positions have no structure.
 
     Example:
-        >>> model = RandomWalk(Frame(dim=8, heads=2, layers=1, max_length=16), steps=3)
+        >>> model = RandomWalk(StackSpec(dim=8, heads=2, layers=1, max_length=16), steps=3)
         >>> model.prepare(Positions.graph([[(0, 1), (1, 2)]])).tolist()
         [[[0.0, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.5, 0.0]]]
     """
@@ -44,12 +44,12 @@ class RandomWalk(Structured):
     )
     needs = "graph"
 
-    def __init__(self, frame: Frame, *, steps: int = 16) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, steps: int = 16) -> None:
+        super().__init__(spec)
         if steps < 1:
             raise PositionError(f"steps is {steps}; it must be at least 1")
         self.steps = steps
-        self.project = nn.Linear(steps, frame.dim)
+        self.project = nn.Linear(steps, spec.dim)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, chosen_blocks, one_of, register
+from floater.encodings.model import PositionError, StackSpec, chosen_blocks, one_of, register
 from floater.encodings.structural.structured import Structured, mixture, scores
 from floater.flow import sinusoid
 from floater.positions import Positions
@@ -28,7 +28,7 @@ class SPRAbsolute(Structured):
     tanh(U p_index + V p_depth) instead, U and V learned, as the paper is said to do.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even.
+        spec: the stack of blocks it serves; dim must be even.
         sequence: "none", "add" or "fuse".
 
     Shapes:
@@ -38,7 +38,7 @@ class SPRAbsolute(Structured):
         PositionError: if dim is odd, the option is not valid, or the positions have no tree.
 
     Example:
-        >>> model = SPRAbsolute(Frame(dim=2, heads=1, layers=1, max_length=16))
+        >>> model = SPRAbsolute(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> model.prepare(Positions.tree([[1, -1]])).round(decimals=2).tolist()
         [[[0.8399999737739563, 0.5400000214576721], [0.0, 1.0]]]
     """
@@ -56,14 +56,14 @@ class SPRAbsolute(Structured):
     )
     needs = "tree"
 
-    def __init__(self, frame: Frame, *, sequence: str = "none") -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, sequence: str = "none") -> None:
+        super().__init__(spec)
         one_of("sequence", sequence, ("none", "add", "fuse"))
-        even(frame)
+        even(spec)
         self.sequence = sequence
         if sequence == "fuse":
-            self.index = nn.Linear(frame.dim, frame.dim, bias=False)
-            self.depth = nn.Linear(frame.dim, frame.dim, bias=False)
+            self.index = nn.Linear(spec.dim, spec.dim, bias=False)
+            self.depth = nn.Linear(spec.dim, spec.dim, bias=False)
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -72,10 +72,10 @@ class SPRAbsolute(Structured):
 
     def prepare(self, positions: Positions) -> Tensor:
         structure = self.structure(positions)
-        depth = sinusoid(structure.at(structure.depth), self.frame.dim)
+        depth = sinusoid(structure.at(structure.depth), self.spec.dim)
         if self.sequence == "none":
             return depth
-        index = sinusoid(positions.query, self.frame.dim)
+        index = sinusoid(positions.query, self.spec.dim)
         if self.sequence == "add":
             return depth + index
         dtype = self.depth.weight.dtype
@@ -106,7 +106,7 @@ class SPRRelative(Structured):
     positions beyond `reach` share the last vector. Tables start at a scale of head_dim^-1/2.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         reach: greatest relative position that has a vector of its own; None means max_length.
         blocks: "input" (the first block), "all", or a list of block indices, each with tables of its own.
 
@@ -145,13 +145,15 @@ class SPRRelative(Structured):
     keys: nn.Parameter
     vectors: nn.Parameter
 
-    def __init__(self, frame: Frame, *, reach: int | None = None, blocks: str | list[int] = "input") -> None:
-        super().__init__(frame)
-        self.blocks = chosen_blocks(blocks, frame.layers)
-        self.reach = frame.max_length if reach is None else reach
+    def __init__(
+        self, spec: StackSpec, *, reach: int | None = None, blocks: str | list[int] = "input"
+    ) -> None:
+        super().__init__(spec)
+        self.blocks = chosen_blocks(blocks, spec.layers)
+        self.reach = spec.max_length if reach is None else reach
         if self.reach < 1:
             raise PositionError(f"reach is {reach}; it must be at least 1")
-        size = (len(self.blocks), frame.heads, 2 * self.reach + 1, frame.dim // frame.heads)
+        size = (len(self.blocks), spec.heads, 2 * self.reach + 1, spec.dim // spec.heads)
         self.keys = nn.Parameter(torch.empty(size))
         self.vectors = nn.Parameter(torch.empty(size))
         self.reset_parameters()
@@ -173,7 +175,7 @@ class SPRRelative(Structured):
         table = self.keys[None, self.blocks.index(layer), :, state.rows].to(q.dtype)
         return scores(q, table, state.pair) * self.scale(q.shape[-1])
 
-    def values(self, weights: Tensor, state: Relations, layer: int) -> Tensor | None:
+    def value_bias(self, weights: Tensor, state: Relations, layer: int) -> Tensor | None:
         if layer not in self.blocks:
             return None
         return mixture(weights, self.vectors[None, self.blocks.index(layer), :, state.rows], state.pair)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, one_of, register
+from floater.encodings.model import PositionError, StackSpec, one_of, register
 from floater.encodings.structural.structured import PairVectors, Paths, Structured, mixture, scores
 from floater.flow import sinusoid
 from floater.positions import Positions
@@ -31,7 +31,7 @@ class Structural(Structured):
     (head_dim, head_dim), have biases and are shared by the heads; its attention over paths does not pool.
 
     Args:
-        frame: the stack of blocks it serves; dim must be even with "attention".
+        spec: the stack of blocks it serves; dim must be even with "attention".
         labels: number of edge labels.
         encoder: "attention" or "cnn".
         width: inner width d_r of the pooling.
@@ -41,7 +41,7 @@ class Structural(Structured):
         PositionError: if an option is not valid, the positions have no structure, or a label is out of range.
 
     Example:
-        >>> model = Structural(Frame(dim=8, heads=2, layers=1, max_length=16), labels=3)
+        >>> model = Structural(StackSpec(dim=8, heads=2, layers=1, max_length=16), labels=3)
         >>> state = model.prepare(Positions.graph([[(0, 1, 2), (1, 2, 0)]]))
         >>> state.vectors.shape, state.pair.shape  # the empty path, three forward and three backward
         (torch.Size([1, 7, 8]), torch.Size([1, 3, 3]))
@@ -70,14 +70,20 @@ class Structural(Structured):
     needs = "graph"
 
     def __init__(
-        self, frame: Frame, *, labels: int = 1, encoder: str = "attention", width: int = 32, kernel: int = 4
+        self,
+        spec: StackSpec,
+        *,
+        labels: int = 1,
+        encoder: str = "attention",
+        width: int = 32,
+        kernel: int = 4,
     ) -> None:
-        super().__init__(frame)
+        super().__init__(spec)
         one_of("encoder", encoder, ("attention", "cnn"))
         for name, value in {"labels": labels, "width": width, "kernel": kernel}.items():
             if value < 1:
                 raise PositionError(f"{name} is {value}; it must be at least 1")
-        dim = frame.dim
+        dim = spec.dim
         if encoder == "attention" and dim % 2:
             raise PositionError(f"dim is {dim}; the sinusoids of encoder='attention' need an even one")
         self.labels, self.encoder = labels, encoder
@@ -88,8 +94,8 @@ class Structural(Structured):
             self.outer = nn.Linear(width, 1, bias=False)
         else:
             self.convolution = nn.Conv1d(dim, dim, kernel)
-        self.keys = nn.Parameter(torch.empty(frame.layers, dim, dim))
-        self.vectors = nn.Parameter(torch.empty(frame.layers, dim, dim))
+        self.keys = nn.Parameter(torch.empty(spec.layers, dim, dim))
+        self.vectors = nn.Parameter(torch.empty(spec.layers, dim, dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -109,7 +115,7 @@ class Structural(Structured):
     def _attend(self, x: Tensor, paths: Paths) -> Tensor:
         """Map (R, D, dim) to (R, dim)."""
         place = torch.arange(x.shape[1], device=x.device)
-        x = x + sinusoid(place, self.frame.dim).to(x.dtype)
+        x = x + sinusoid(place, self.spec.dim).to(x.dtype)
         mixed = F.scaled_dot_product_attention(
             self.query(x), self.key(x), self.value(x), attn_mask=paths.valid[:, None, :]
         )
@@ -129,8 +135,8 @@ class Structural(Structured):
         return windows.masked_fill(~within, 0.0).amax(-1)
 
     def bias(self, q: Tensor, k: Tensor, state: PairVectors, layer: int) -> Tensor:
-        table = state.heads(self.keys[layer], self.frame.heads).to(q.dtype)
+        table = state.heads(self.keys[layer], self.spec.heads).to(q.dtype)
         return scores(q, table, state.pair) * self.scale(q.shape[-1])
 
-    def values(self, weights: Tensor, state: PairVectors, layer: int) -> Tensor:
-        return mixture(weights, state.heads(self.vectors[layer], self.frame.heads), state.pair)
+    def value_bias(self, weights: Tensor, state: PairVectors, layer: int) -> Tensor:
+        return mixture(weights, state.heads(self.vectors[layer], self.spec.heads), state.pair)

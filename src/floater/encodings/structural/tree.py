@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionError, register
+from floater.encodings.model import PositionError, StackSpec, register
 from floater.encodings.structural.structured import Structured
 from floater.positions import Positions
 from floater.structures import ancestors, left_child_right_sibling
@@ -27,7 +27,7 @@ class Tree(Structured):
     there is one bare copy and no parameter.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         branching: greatest number of children of a node.
         depth: steps that are kept.
         weighted: learned weights.
@@ -42,7 +42,7 @@ class Tree(Structured):
             a node has more than `branching` children.
 
     Example:
-        >>> model = Tree(Frame(dim=4, heads=1, layers=1, max_length=16), depth=2, weighted=False)
+        >>> model = Tree(StackSpec(dim=4, heads=1, layers=1, max_length=16), depth=2, weighted=False)
         >>> model.prepare(Positions.tree([[-1, 0, 0, 2]])).int().tolist()
         [[[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 0, 1]]]
     """
@@ -72,22 +72,22 @@ class Tree(Structured):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         branching: int = 2,
         depth: int = 4,
         weighted: bool = True,
         binary: bool = False,
     ) -> None:
-        super().__init__(frame)
+        super().__init__(spec)
         if branching < 1 or depth < 1:
             raise PositionError(f"branching {branching} and depth {depth} must be at least 1")
         if binary and branching != 2:
             raise PositionError(f"branching is {branching}; a binary tree has 2")
-        copies = frame.dim // (branching * depth)
+        copies = spec.dim // (branching * depth)
         if not copies:
             raise PositionError(
-                f"dim {frame.dim} is too small for {depth} steps of {branching} branches, "
+                f"dim {spec.dim} is too small for {depth} steps of {branching} branches, "
                 f"{depth * branching} components"
             )
         self.branching, self.depth, self.weighted, self.binary = branching, depth, weighted, binary
@@ -128,9 +128,9 @@ class Tree(Structured):
         else:
             p = torch.tanh(self.weight)
             powers = p[:, None] ** torch.arange(self.depth, device=p.device)
-            powers = powers * ((1 - p.square()) * self.frame.dim / 2).sqrt()[:, None]
+            powers = powers * ((1 - p.square()) * self.spec.dim / 2).sqrt()[:, None]
             encoded = (pushed[:, :, None] * powers[:, :, None]).flatten(2)
-        return F.pad(encoded, (0, self.frame.dim - encoded.shape[-1]))
+        return F.pad(encoded, (0, self.spec.dim - encoded.shape[-1]))
 
     def embed(self, x: Tensor, state: Tensor) -> Tensor:
         return x + state.to(x.dtype)

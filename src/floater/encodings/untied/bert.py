@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.learned import Learned
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, PositionModel, Projection, register
+from floater.encodings.model import PositionModel, Projection, StackSpec, register
 from floater.encodings.relative.distances import whole_numbers
 from floater.encodings.relative.t5 import T5
 from floater.positions import Positions
@@ -21,13 +21,13 @@ class BertA(Learned):
     """BERT-A: learned position vectors added to the input (equation 3), `learned` under TUPE's name. Bounded.
 
     Args:
-        frame: the stack of blocks it serves; max_length positions.
+        spec: the stack of blocks it serves; max_length positions.
 
     Raises:
         PositionError: in `prepare`, if positions are real or past the table.
 
     Example:
-        >>> model = BertA(Frame(dim=8, heads=2, layers=3, max_length=16))
+        >>> model = BertA(StackSpec(dim=8, heads=2, layers=3, max_length=16))
         >>> sum(parameter.numel() for parameter in model.parameters())
         128
     """
@@ -46,8 +46,8 @@ class BertA(Learned):
         exceptions={"real": "a table has nothing between whole positions"},
     )
 
-    def __init__(self, frame: Frame) -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec)
 
 
 @register("bert_r")
@@ -57,7 +57,7 @@ class BertR(PositionModel):
     Dot products are scaled as in BERT, the bias is not.
 
     Args:
-        frame: the stack of blocks it serves; max_length positions.
+        spec: the stack of blocks it serves; max_length positions.
         buckets: of distances; see `T5`.
         max_distance: where the last bucket begins.
 
@@ -65,7 +65,7 @@ class BertR(PositionModel):
         PositionError: if an option is not valid; in `prepare`, if positions are real or past the table.
 
     Example:
-        >>> BertR(Frame(dim=8, heads=2, layers=3, max_length=16)).scale(4)
+        >>> BertR(StackSpec(dim=8, heads=2, layers=3, max_length=16)).scale(4)
         0.5
     """
 
@@ -79,15 +79,15 @@ class BertR(PositionModel):
         exceptions={"real": "a table has nothing between whole positions or distances"},
     )
 
-    def __init__(self, frame: Frame, *, buckets: int = 32, max_distance: int = 128) -> None:
-        super().__init__(frame)
-        self.absolute = Learned(frame)
-        self.relative = T5(frame, buckets=buckets, max_distance=max_distance)
+    def __init__(self, spec: StackSpec, *, buckets: int = 32, max_distance: int = 128) -> None:
+        super().__init__(spec)
+        self.absolute = Learned(spec)
+        self.relative = T5(spec, buckets=buckets, max_distance=max_distance)
 
     @property
-    def bound(self) -> int:
+    def max_positions(self) -> int:
         """Return the size of the table."""
-        return self.absolute.bound
+        return self.absolute.max_positions
 
     def reset_parameters(self) -> None:
         self.absolute.reset_parameters()
@@ -111,14 +111,14 @@ class BertAD(PositionModel):
     sqrt(4 head_dim); U_Q and U_K are shared by blocks, as TUPE's are. Values read words alone. Bounded.
 
     Args:
-        frame: the stack of blocks it serves; max_length positions.
+        spec: the stack of blocks it serves; max_length positions.
 
     Raises:
         PositionError: in `prepare`, if positions are real or past the table.
 
     Example:
-        >>> model = BertAD(Frame(dim=8, heads=2, layers=3, max_length=16))
-        >>> model.projection("key", model.prepare(Positions.arange(5)), 0).shape
+        >>> model = BertAD(StackSpec(dim=8, heads=2, layers=3, max_length=16))
+        >>> model.projection_bias("key", model.prepare(Positions.arange(5)), 0).shape
         torch.Size([1, 5, 8])
     """
 
@@ -132,29 +132,29 @@ class BertAD(PositionModel):
         exceptions={"real": "a table has nothing between whole positions"},
     )
 
-    def __init__(self, frame: Frame) -> None:
-        super().__init__(frame)
-        self.table = nn.Embedding(frame.max_length, frame.dim)
-        self.query, self.key = (nn.Linear(frame.dim, frame.dim, bias=False) for _ in range(2))
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec)
+        self.table = nn.Embedding(spec.max_length, spec.dim)
+        self.query, self.key = (nn.Linear(spec.dim, spec.dim, bias=False) for _ in range(2))
         self.reset_parameters()
 
     @property
-    def bound(self) -> int:
+    def max_positions(self) -> int:
         """Return the size of the table."""
-        return self.frame.max_length
+        return self.spec.max_length
 
     def reset_parameters(self) -> None:
-        self.frame.init_table(self.table.weight)
+        self.spec.init_table(self.table.weight)
         for linear in (self.query, self.key):
-            self.frame.init_linear(linear.weight)
+            self.spec.init_linear(linear.weight)
 
     def scale(self, head_dim: int) -> float:
         return super().scale(4 * head_dim)
 
     def prepare(self, positions: Positions) -> dict[Projection, Tensor]:
-        whole_numbers(positions, "bert_ad", self.frame.max_length)
+        whole_numbers(positions, "bert_ad", self.spec.max_length)
         vectors = self.table(positions.query)
         return {"query": self.query(vectors), "key": self.key(vectors)}
 
-    def projection(self, name: Projection, state: dict[Projection, Tensor], layer: int) -> Tensor | None:
+    def projection_bias(self, name: Projection, state: dict[Projection, Tensor], layer: int) -> Tensor | None:
         return state.get(name)

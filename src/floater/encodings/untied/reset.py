@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import Frame, PositionError, build, one_of, register
+from floater.encodings.model import PositionError, StackSpec, build, one_of, register
 from floater.encodings.relative.bias import PositionBias
 from floater.positions import Positions
 
@@ -81,7 +81,7 @@ class UntiedCls(PositionBias):
     learned and the same in all blocks.
 
     Args:
-        frame: the stack of blocks it serves.
+        spec: the stack of blocks it serves.
         model: name of a model that adds a content-free bias and does nothing else, such as "t5", "alibi",
             "dufter_relative" or "chen_absolute".
         options: its options.
@@ -91,7 +91,7 @@ class UntiedCls(PositionBias):
         PositionError: if the model is not of that kind, or an option is not valid.
 
     Example:
-        >>> model = UntiedCls(Frame(dim=8, heads=1, layers=1, max_length=16), model="alibi")
+        >>> model = UntiedCls(StackSpec(dim=8, heads=1, layers=1, max_length=16), model="alibi")
         >>> _ = torch.nn.init.ones_(model.theta)
         >>> q = torch.zeros(1, 1, 3, 8)
         >>> model.bias(q, q, model.prepare(Positions.arange(3)), 0)[0, 0, 0].tolist()
@@ -108,36 +108,46 @@ class UntiedCls(PositionBias):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         model: str = "t5",
         options: dict[str, Any] | None = None,
         cls: str = "first",
     ) -> None:
-        super().__init__(frame)
+        super().__init__(spec)
         one_of("cls", cls, CLS[:2])
         inner = build(
             model,
-            dim=frame.dim,
-            heads=frame.heads,
-            layers=frame.layers,
-            max_length=frame.max_length,
-            site=frame.site,
-            causal=frame.causal,
-            initializer_range=frame.initializer_range,
+            dim=spec.dim,
+            heads=spec.heads,
+            layers=spec.layers,
+            max_length=spec.max_length,
+            site=spec.site,
+            causal=spec.causal,
+            initializer_range=spec.initializer_range,
             **(options or {}),
         )
-        more = ("embed", "block", "inputs", "projection", "qkv", "logits", "weights", "mask", "values")
-        if frame.site in self.sites and (not isinstance(inner, PositionBias) or inner.overrides(*more)):
+        more = (
+            "embed",
+            "block",
+            "inputs",
+            "projection_bias",
+            "qkv",
+            "logits",
+            "weights",
+            "mask",
+            "value_bias",
+        )
+        if spec.site in self.sites and (not isinstance(inner, PositionBias) or inner.overrides(*more)):
             raise PositionError(f"[CLS] can be untied from a content-free bias only; '{model}' is none")
         self.inner, self.cls = inner, cls
-        self.theta = nn.Parameter(torch.empty(2, frame.heads))
+        self.theta = nn.Parameter(torch.empty(2, spec.heads))
         self.reset_parameters()
 
     @property
-    def bound(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Return the bound of the model within."""
-        return self.inner.bound
+        return self.inner.max_positions
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.theta, std=0.02)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import Frame, one_of, register
+from floater.encodings.model import StackSpec, one_of, register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.relative.distances import pairs, whole_numbers
 from floater.encodings.relative.t5 import T5
@@ -29,7 +29,7 @@ class TupeA(PositionBias):
     token's row. The survey's row of TUPE is that of `tupe_r`. Bounded.
 
     Args:
-        frame: the stack of blocks it serves; max_length positions.
+        spec: the stack of blocks it serves; max_length positions.
         cls: which token is [CLS]: "first" (position 0), "special" (`Positions.special`), or "none" (TUPE
             without untying it).
         matrix: "factored", or "free": a scalar per head and pair of positions and free thetas (section 5, a
@@ -39,7 +39,7 @@ class TupeA(PositionBias):
         PositionError: if an option is not valid; in `prepare`, if positions are real or past the table.
 
     Example:
-        >>> model = TupeA(Frame(dim=8, heads=2, layers=3, max_length=16))
+        >>> model = TupeA(StackSpec(dim=8, heads=2, layers=3, max_length=16))
         >>> state = model.prepare(Positions.arange(5))
         >>> state.shape, model.correlation(state, 0) is model.correlation(state, 2)
         (torch.Size([1, 2, 5, 5]), True)
@@ -56,26 +56,26 @@ class TupeA(PositionBias):
     )
     name = "tupe_a"
 
-    def __init__(self, frame: Frame, *, cls: str = "first", matrix: str = "factored") -> None:
-        super().__init__(frame)
+    def __init__(self, spec: StackSpec, *, cls: str = "first", matrix: str = "factored") -> None:
+        super().__init__(spec)
         one_of("cls", cls, CLS)
         one_of("matrix", matrix, ("factored", "free"))
         self.cls, self.matrix = cls, matrix
-        dim, length = frame.dim, frame.max_length
+        dim, length = spec.dim, spec.max_length
         if matrix == "factored":
             self.table = nn.Embedding(length, dim)
             self.norm = nn.LayerNorm(dim)
             self.query, self.key = (nn.Linear(dim, dim, bias=False) for _ in range(2))
             self.reset = None if cls == "none" else nn.Parameter(torch.empty(2, dim))
         else:
-            self.free = nn.Parameter(torch.empty(frame.heads, length, length))
-            self.reset = None if cls == "none" else nn.Parameter(torch.empty(2, frame.heads))
+            self.free = nn.Parameter(torch.empty(spec.heads, length, length))
+            self.reset = None if cls == "none" else nn.Parameter(torch.empty(2, spec.heads))
         self.reset_parameters()
 
     @property
-    def bound(self) -> int:
+    def max_positions(self) -> int:
         """Return the number of positions."""
-        return self.frame.max_length
+        return self.spec.max_length
 
     def reset_parameters(self) -> None:
         if self.reset is not None:
@@ -103,7 +103,7 @@ class TupeA(PositionBias):
 
     def prepare(self, positions: Positions) -> Tensor:
         at = positions.timed if self.reads_times else positions
-        whole_numbers(at, self.name, self.frame.max_length)
+        whole_numbers(at, self.name, self.spec.max_length)
         correlation = self.positions(at)
         reset = Reset.at(positions, self.cls)
         return correlation if reset is None else reset(correlation, self.theta())
@@ -122,8 +122,8 @@ class TupeA(PositionBias):
 
     def split(self, x: Tensor) -> Tensor:
         """Split (..., T, dim) into (..., heads, T, head_dim)."""
-        heads = self.frame.heads
-        return x.view(*x.shape[:-1], heads, self.frame.dim // heads).transpose(-3, -2)
+        heads = self.spec.heads
+        return x.view(*x.shape[:-1], heads, self.spec.dim // heads).transpose(-3, -2)
 
     def correlation(self, state: Tensor, layer: int) -> Tensor:
         return state
@@ -165,7 +165,7 @@ class TupeR(TupeA):
     head; here the sum is reset, as in the paper.
 
     Args:
-        frame: the stack of blocks it serves; max_length positions.
+        spec: the stack of blocks it serves; max_length positions.
         cls: see `TupeA`.
         matrix: see `TupeA`.
         buckets: of distances; see `T5`.
@@ -177,7 +177,7 @@ class TupeR(TupeA):
         PositionError: if an option is not valid; in `prepare`, if positions are real or past the table.
 
     Example:
-        >>> TupeR(Frame(dim=8, heads=2, layers=3, max_length=16)).relative.table.weight.shape
+        >>> TupeR(StackSpec(dim=8, heads=2, layers=3, max_length=16)).relative.table.weight.shape
         torch.Size([32, 2])
     """
 
@@ -206,7 +206,7 @@ class TupeR(TupeA):
 
     def __init__(
         self,
-        frame: Frame,
+        spec: StackSpec,
         *,
         cls: str = "first",
         matrix: str = "factored",
@@ -214,11 +214,11 @@ class TupeR(TupeA):
         max_distance: int = 128,
         relative: str = "free",
     ) -> None:
-        super().__init__(frame, cls=cls, matrix=matrix)
+        super().__init__(spec, cls=cls, matrix=matrix)
         one_of("relative", relative, ("free", "factored"))
-        self.relative = T5(frame, buckets=buckets, max_distance=max_distance)
+        self.relative = T5(spec, buckets=buckets, max_distance=max_distance)
         if relative == "factored":
-            self.relative.table = FactoredBias(buckets, frame.dim, frame.heads)
+            self.relative.table = FactoredBias(buckets, spec.dim, spec.heads)
             self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from floater.encodings.model import Frame
+from floater.encodings.model import StackSpec
 from floater.encodings.relative.alibi import slopes
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.floater_relative import FloaterRelative
@@ -59,8 +59,8 @@ def _at(flow: FloaterRelative, distances: Tensor) -> Tensor:
 
 def new_flow(heads: int, length: int, causal: bool) -> FloaterRelative:
     """Return a flow over log distance for one bias of some heads, solved up to a length."""
-    frame = Frame(dim=heads, heads=heads, layers=1, max_length=length, causal=causal)
-    return FloaterRelative(frame, clip=None)
+    spec = StackSpec(dim=heads, heads=heads, layers=1, max_length=length, causal=causal)
+    return FloaterRelative(spec, clip=None)
 
 
 @torch.enable_grad()

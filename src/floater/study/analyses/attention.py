@@ -149,8 +149,8 @@ def _logits(stack: Encoder | Decoder, model: PreTrainedModel, length: int) -> li
 
 def _attended(attention: Attention, x: Tensor, stack: Encoder | Decoder, state: object, layer: int) -> Tensor:
     position = stack.position
-    if position.overrides("adopt"):
-        position.adopt(
+    if position.overrides("on_projections"):
+        position.on_projections(
             {"query": attention.query, "key": attention.key, "value": attention.value}, state, layer
         )
     xq, xk, xv = position.inputs(x, state, layer)

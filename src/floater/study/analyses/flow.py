@@ -82,15 +82,15 @@ def _stack(name: str) -> str:
     """The stack that a flow belongs to, by the name of its module; of a plugged model the site.
 
     Example:
-        >>> _stack("encoder.position.flows.0"), _stack("decoder.memory.flows.1")
-        ('encoder', 'memory')
+        >>> _stack("encoder.position.flows.0"), _stack("decoder.cross_position.flows.1")
+        ('encoder', 'cross')
         >>> _stack("floater.encoders.decoder.768")
         'decoder'
     """
     _, plugged, site = name.rpartition(".encoders.")
     if plugged:
         return site.partition(".")[0]
-    return name.partition(".flows")[0].removesuffix(".position").rpartition(".")[2]
+    return name.partition(".flows")[0].removesuffix("position").rstrip("._").rpartition(".")[2]
 
 
 def flow_curves(

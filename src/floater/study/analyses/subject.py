@@ -63,7 +63,7 @@ class Subject:
     def trained_at(self, place: str) -> int | None:
         """Training length of the stack that a place is in: the levels of a model of documents differ."""
         models, (stack, *_) = position_models(self.model), place.split(" ")
-        own = next((model.frame.max_length for name, model in models.items() if name in ("", stack)), None)
+        own = next((model.spec.max_length for name, model in models.items() if name in ("", stack)), None)
         general = getattr(self.model.config, "training_length", None)
         return self.trained if own in (None, general) else own
 
@@ -222,7 +222,7 @@ def _plugged(folder: Path) -> PreTrainedModel:
 
 
 def position_models(model: nn.Module) -> dict[str, PositionModel]:
-    """The position models of a Transformer by its stack: "encoder", "decoder", "memory"; "" for a single one.
+    """The position models of a Transformer by its stack: "encoder", "decoder", "cross"; "" for a single one.
 
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterModel
@@ -235,7 +235,7 @@ def position_models(model: nn.Module) -> dict[str, PositionModel]:
             found[name] = module
     if len(found) == 1:
         return dict(zip([""], found.values(), strict=True))
-    places = [name.removesuffix(".position").rpartition(".")[2] for name in found]
+    places = [name.removesuffix("position").rstrip("._").rpartition(".")[2] for name in found]
     return dict(zip(places, found.values(), strict=True))
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 _PROJECTIONS: dict[Site, tuple[Projection, ...]] = {
     "self": ("query", "key", "value"),
-    "decoder": ("query", "key", "value", "cross"),
-    "memory": ("key", "value"),
+    "decoder": ("query", "key", "value", "cross_query"),
+    "cross": ("key", "value"),
 }
 # what Hugging Face's models call the module that turns positions into vectors
 NAMES = ("position_embeddings", "position_embedding", "embed_positions", "wpe", "pos_embed")
@@ -148,7 +148,7 @@ def _depends(rows: Tensor) -> bool:
 def _added(model: PositionModel, length: int, device: torch.device) -> dict[str, Tensor]:
     """Return what the hooks of a position model add to any x, where that depends on the position alone."""
     state = model.prepare(Positions.arange(length, device=device))
-    zeros = torch.zeros(1, length, model.frame.dim, device=device)
+    zeros = torch.zeros(1, length, model.spec.dim, device=device)
     noise = torch.randn(zeros.shape, generator=torch.Generator().manual_seed(0)).to(device)
     found: dict[str, Tensor] = {}
 
@@ -158,18 +158,18 @@ def _added(model: PositionModel, length: int, device: torch.device) -> dict[str,
         if depends and torch.allclose(added, change(noise) - noise, atol=1e-5):
             found[place] = added[0]
 
-    before_blocks = model.frame.site != "memory"  # where only projections are read
+    before_blocks = model.spec.site != "cross"  # where only projections are read
     if before_blocks and model.overrides("embed"):
         look("input", lambda x: model.embed(x, state))
-    for layer in range(model.frame.layers):
+    for layer in range(model.spec.layers):
         block = f"block {layer + 1}"
         if before_blocks and model.overrides("block"):
             look(block, lambda x, layer=layer: model.block(x, state, layer))  # type: ignore[misc]
         if before_blocks and model.overrides("inputs"):
             for i, name in enumerate(("query", "key", "value")):
                 look(f"{block} {name}", lambda x, layer=layer, i=i: model.inputs(x, state, layer)[i])  # type: ignore[misc]
-        for name in _PROJECTIONS[model.frame.site]:
-            own = model.projection(name, state, layer)
+        for name in _PROJECTIONS[model.spec.site]:
+            own = model.projection_bias(name, state, layer)
             if own is not None:
                 look(f"{block} {name}", lambda x, own=own: x + own)  # type: ignore[misc]
     return found
@@ -179,7 +179,7 @@ def reach(of: Subject) -> int | None:
     """Return the number of positions of a model; None if nothing tells where they end."""
     with evaluation(of.model):
         if stacks := position_models(of.model):
-            ends = [model.bound for model in stacks.values()]
+            ends = [model.max_positions for model in stacks.values()]
         else:
             ends = [None if table is None else len(table) for table in _modules(of).values()]
     if plugged(of.model) is not None:

@@ -81,7 +81,7 @@ class Generated(Task):
             check_causal(model)
 
     def summary(self, prepared: Prepared) -> str:
-        data, bound = prepared.settings.data, prepared.model.model.encoder.position.bound
+        data, bound = prepared.settings.data, prepared.model.model.encoder.position.max_positions
         low, high = data.lengths
         said = f"{len(prepared.train):,} training examples of '{data.problem}', lengths {low} to {high}"
         if bound is not None and bound < (needed := data.tokens(data.most)):

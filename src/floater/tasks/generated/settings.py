@@ -177,7 +177,7 @@ class GeneratedSettings(settings.RunSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         longest = self.data.tokens(self.data.most)
-        needed, bound = self.data.tokens(self.data.lengths[1]), self.model.position_model().bound
+        needed, bound = self.data.tokens(self.data.lengths[1]), self.model.position_model().max_positions
         if self.training.per_device_train_batch_size is None and needed > self.training.max_tokens:
             raise ValueError(
                 f"a training row may have {needed} tokens, more than a batch, training.max_tokens "

@@ -199,7 +199,7 @@ def remembering_score(
     is a full pass over it.
 
     Args:
-        model: a causal language model whose position model remembers; it is left in the mode it is in.
+        model: a causal language model whose position model supports a memory; its mode is kept.
         documents: token ids of their sentences; <s> comes before each document and is not predicted.
         window: tokens of a segment.
         memory: tokens before a segment that are remembered.

@@ -141,7 +141,7 @@ class LanguageModelingSettings(RunSettings):
         super().__post_init__()
         window, _ = self.evaluation.windows(self.data.block)
         position = self.model.position_model()
-        bound, memory = position.bound, self.data.memory
+        bound, memory = position.max_positions, self.data.memory
         later = memory if self.evaluation.memory is None else self.evaluation.memory
         if (memory or later) and self.objective != "causal":
             raise ValueError(f"data.memory is {memory}, evaluation's {later}; only a causal model has one")

@@ -104,7 +104,7 @@ class Translation(Task):
         Raises:
             DataError: if a pair does not fit.
         """
-        table, times = model.encoder.position.bound, model.encoder.times
+        table, times = model.encoder.position.max_positions, model.encoder.times
         horizon = None if times is None or name != "training" else times.horizon
         for bound, what in (
             (table, "the learned positions of model.max_length"),
@@ -121,7 +121,7 @@ class Translation(Task):
         given = replace(
             Positions.arange(8), token=torch.zeros(1, 8, dtype=torch.long), target_length=torch.tensor([8])
         )
-        for site in ("self", "decoder", "memory"):
+        for site in ("self", "decoder", "cross"):
             settings.model.position_model(site).prepare(given)
 
     def summary(self, prepared: Prepared) -> str:

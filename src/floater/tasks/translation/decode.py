@@ -66,7 +66,7 @@ def translate(
     decoding = decoding or Decoding()
     translations, cut = translate_and_count(model, tokenizer, lines, decoding)
     if cut:
-        table = model.encoder.position.bound
+        table = model.encoder.position.max_positions
         bound = "" if table is None else f", at most {table}"
         warnings.warn(
             f"{cut} of {sum(bool(line.strip()) for line in lines)} translations reached the longest output "
@@ -90,7 +90,7 @@ def translate_and_count(
         return out, 0
     ids = encode(tokenizer, [lines[i] for i in order])
     lengths = [len(row) for row in ids]
-    table = model.encoder.position.bound
+    table = model.encoder.position.max_positions
     for line, length in zip(order, lengths, strict=True):
         if table is not None and length > table:
             raise PositionError(

@@ -9,7 +9,7 @@ from floater.errors import DataError
 from floater.training.run import fill
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, encoder_decoder
 
-POSITION_PARTS = ("encoder.position.", "decoder.position.", "decoder.memory.")
+POSITION_PARTS = ("encoder.position.", "decoder.position.", "decoder.cross_position.")
 _ONLY_TRAINING = ("start", "solver", "step", "gradient", "refresh_every")
 _COMPUTES = (
     "num_attention_heads",
@@ -27,7 +27,7 @@ def is_position(name: str) -> bool:
     """Return whether a parameter of the encoder-decoder belongs to its position models.
 
     Example:
-        >>> is_position("decoder.memory.flows.0.start"), is_position("embedding.weight")
+        >>> is_position("decoder.cross_position.flows.0.start"), is_position("embedding.weight")
         (True, False)
     """
     return name.startswith(POSITION_PARTS)
