@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from transformers import TrainerCallback
 
 from floater.tasks import Task
@@ -16,39 +17,70 @@ from floater.training import average
 from floater.training.run_trainer import RunTrainer
 
 
-class _Kill(TrainerCallback):
-    def __init__(self, step: int) -> None:
-        self.step = step
+def write_run_config(path: Path, config: Mapping[str, Any], **parts: Any) -> Path:
+    """Write the configuration of a small run, whose directory has the name of the file.
+
+    Args:
+        path: of the YAML file.
+        config: the default, without the run directory.
+        **parts: changed keys of a section, as in training={"seed": 2}, or another value of a key at the top.
+
+    Returns:
+        The path. Without eval_steps the run is validated wherever it is saved.
+    """
+    tree: dict[str, Any] = {"run": str(path.with_suffix(""))} | dict(config)
+    for section, changes in parts.items():
+        old = tree.get(section)
+        both = isinstance(old, dict) and isinstance(changes, dict)
+        tree[section] = old | changes if both else changes
+    training = tree["training"]
+    if "eval_strategy" not in training:
+        tree["training"] = {"eval_steps": training["save_steps"]} | training
+    path.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    return path
+
+
+class At(TrainerCallback):
+    """Do something at the end of a step, before its scores and checkpoint."""
+
+    def __init__(self, step: int, action: Callable[[], object]) -> None:
+        self.step, self.action = step, action
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == self.step:
-            raise KeyboardInterrupt
+            self.action()
 
 
-def train_killed(task: Task, settings: Any, monkeypatch: pytest.MonkeyPatch, step: int = 6) -> Path:
-    """Train a run, kill it after a step that is no checkpoint's, and resume it to its end.
-
-    Args:
-        task: of the run.
-        settings: of the run; their directory is new.
-        monkeypatch: of the test.
-        step: after which it is killed.
-
-    Returns:
-        The run directory.
-    """
+def train_with(task: Task, settings: Any, callback: TrainerCallback) -> Path:
+    """Train a run with one more callback and return its directory."""
     train = RunTrainer.train
 
-    def killed(self: RunTrainer, *args: Any, **kwargs: Any) -> Any:
-        self.add_callback(_Kill(step))
+    def changed(self: RunTrainer, *args: Any, **kwargs: Any) -> Any:
+        self.add_callback(callback)
         return train(self, *args, **kwargs)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(RunTrainer, "train", killed)
-        with pytest.raises(KeyboardInterrupt):
-            task.train(settings)
-    assert not (Path(settings.run) / "model").exists()
-    assert not (Path(settings.run) / f"checkpoint-{step}").exists(), "the test needs a step that is lost"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunTrainer, "train", changed)
+        return task.train(settings)
+
+
+def kill(task: Task, settings: Any, step: int) -> Path:
+    """Train a run until a step that is no checkpoint's, as one that is killed there; return its directory."""
+
+    def stop() -> None:
+        raise RuntimeError("killed")
+
+    run = Path(settings.run)
+    with pytest.raises(RuntimeError, match="killed"):
+        train_with(task, settings, At(step, stop))
+    assert not (run / "model").exists()
+    assert not (run / f"checkpoint-{step}").exists(), "the test needs a step that is lost"
+    return run
+
+
+def train_killed(task: Task, settings: Any, step: int = 6) -> Path:
+    """Train a run that is killed after a step and resumed to its end; return its directory."""
+    kill(task, settings, step)
     return task.train(settings)
 
 

@@ -18,6 +18,7 @@ import yaml
 from floater import catalogue
 from floater.cli import main
 from floater.tasks.corpora import cldr
+from processes import in_process
 
 PROGRAM = [sys.executable, "-m", "floater"]
 # shown, as they are to a person; elsewhere in the tests warnings of floater are errors
@@ -25,11 +26,9 @@ pytestmark = pytest.mark.filterwarnings("default::floater.tasks.translation.CutT
 NOISE = re.compile(r"transformers\]|[Ww]arning|shards|Loading weights|Traceback")
 
 
-def typed(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def typed(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(
-        [*PROGRAM, *arguments], input=stdin, capture_output=True, env=env, timeout=600, check=False
-    )
+    return subprocess.run([*PROGRAM, *arguments], capture_output=True, env=env, timeout=600, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -124,15 +123,19 @@ def test_a_finished_run_says_so(trained: object, work: Path, capsys: pytest.Capt
     assert {path: path.stat().st_mtime_ns for path in work.rglob("*")} == before
 
 
-def test_translating_standard_input(trained: object) -> None:
-    done = typed("translate", "run", stdin=b"Spain; Italy\n\n1 year ago\r\n")
-    assert done.returncode == 0
-    lines = done.stdout.decode().split("\n")
+def translate_two_lines(folder: str) -> int:
+    os.chdir(folder)
+    sys.stdin = io.TextIOWrapper(io.BytesIO(b"Spain; Italy\n\n1 year ago\r\n"))
+    return main(["translate", "run", "--output", "two.de"])
+
+
+def test_translating_standard_input(trained: object, work: Path) -> None:
+    """In a process of its own, where pytest does not show the warnings."""
+    assert in_process(translate_two_lines, str(work), said=work / "said.txt") == 0
+    lines = (work / "two.de").read_text(encoding="utf-8").split("\n")
     assert (len(lines), lines[1], lines[3]) == (4, "", "")
-    assert all(
-        re.fullmatch("floater: warning: .* before they ended", line)
-        for line in done.stderr.decode().splitlines()
-    )
+    said = (work / "said.txt").read_text(encoding="utf-8").splitlines()
+    assert all(re.fullmatch("floater: warning: .* before they ended", line) for line in said)
 
 
 def test_standard_input_that_is_not_text(
@@ -193,8 +196,8 @@ def test_models_are_listed_with_measured_cells(capsys: pytest.CaptureFixture[str
     assert rows["floater"] == ["absolute", "both", "yes", "yes", "yes", "535,552"]
     assert rows["sinusoidal"] == ["absolute", "APE", "no", "no", "yes", "0"]
     assert rows["none"] == ["none", "-", "no", "no", "no", "0"]
-    assert main(["models", "--dim", "64", "--heads", "2", "--layers", "1"]) == 0
-    assert re.search("^learned .* 32,768 ", capsys.readouterr().out, re.MULTILINE)
+    assert main(["models", "learned", "--dim", "64", "--heads", "2", "--layers", "1"]) == 0
+    assert "32,768" in capsys.readouterr().out
 
 
 def test_models_are_listed_for_other_programs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -404,21 +407,23 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:
     assert "pip install 'floater[train]'" in done.stderr
 
 
-def test_models_are_listed_without_the_packages_for_training() -> None:
+def test_models_are_shown_without_the_packages_for_training() -> None:
     extra = (
         "accelerate,babel,datasets,docstring_parser,jsonargparse,matplotlib,sacrebleu,sacremoses,tensorboard"
     )
-    done = without(extra, "models")
+    done = without(extra, "models", "floater")
     assert (done.returncode, done.stderr) == (0, "")
     assert "floater" in done.stdout
 
 
 def test_a_reader_that_has_gone_is_no_error() -> None:
-    command = f"{sys.executable} -m floater models; echo exit code $? >&2"
+    reader, writer = os.pipe()
+    os.close(reader)
     done = subprocess.run(
-        ["bash", "-c", f"({command}) | true"], capture_output=True, text=True, timeout=600, check=False
+        [*PROGRAM, "configs"], stdout=writer, stderr=subprocess.PIPE, timeout=600, check=False
     )
-    assert done.stderr == "exit code 0\n"
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_an_interrupted_command_says_how_to_go_on(

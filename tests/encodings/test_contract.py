@@ -275,11 +275,11 @@ def test_the_plain_path_computes_what_the_kernel_does(name, given, lifted):
 
 @EVERY
 @torch.no_grad()
-def test_autocast_rounds_no_angle_at_position_8000(name, given, lifted):
+def test_autocast_rounds_no_angle_at_position_1000(name, given, lifted):
     torch.manual_seed(0)
-    model = build(name, dim=16, heads=2, layers=2, max_length=512, vocabulary=11, **given).eval()
+    model = build(name, dim=16, heads=2, layers=2, max_length=64, vocabulary=11, **given).eval()
     stir(model)
-    at = torch.tensor([[0, 1, 5, 3999, 4000, 7990, 8000]])
+    at = torch.tensor([[0, 1, 5, 499, 500, 990, 1000]])  # bfloat16 has every fourth position there
     if model.max_positions is not None:
         at = at.clamp(max=model.max_positions - 1)
     if hasattr(model, "needs"):
@@ -381,7 +381,7 @@ def test_hooks_compile_to_one_graph(name):
         return encoder.blocks[1](x, encoder.position, state, positions.key_valid)
 
     torch.compiler.reset()
-    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(run, fullgraph=True, backend="eager")
     if "compile" in exceptions(name):
         with pytest.raises(torch._dynamo.exc.Unsupported):
             compiled(x)

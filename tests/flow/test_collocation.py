@@ -72,6 +72,14 @@ def gradients(field, start, times, solver):
     return torch.autograd.grad((weight * p).sum(), [start, times, *field.parameters()])
 
 
+def exact_and_moved(field, start, times, **options):
+    """The exact vectors, and those of a start that differs in the last bit of single precision."""
+    both = torch.cat((start.double(), start.double() * (1 + 2**-23)))
+    with torch.no_grad():
+        wide = copy.deepcopy(field).double()
+        return solve(wide, both, times.double(), rtol=1e-11, atol=1e-11, **options).chunk(2, 1)
+
+
 def rk4(step):
     return lambda h, p, t: solve(h, p, t, method="rk4", step=step)
 
@@ -226,7 +234,7 @@ def test_the_sum_of_a_sinusoid_and_a_learned_field():
     scale=st.floats(0.02, 3.0),
     activation=st.sampled_from(["tanh", "silu", "gelu", "relu"]),
     dim=st.integers(1, 24),
-    length=st.one_of(st.integers(1, 128), st.integers(128, 2048)),
+    length=st.one_of(st.integers(1, 128), st.integers(128, 768)),
     rows=st.integers(1, 5),
     spacing=st.floats(0.01, 0.1),
     seed=st.integers(0, 3),
@@ -272,12 +280,7 @@ def test_the_error_is_within_the_tolerance_or_raised(
         return
     # A kink costs the eighth-order reference too many steps.
     kinked = {"method": "rk4", "step": 0.01} if activation == "relu" else {"method": "dopri8"}
-    wide = copy.deepcopy(field).double()
-    with torch.no_grad():
-        exact, moved = (
-            solve(wide, s, times, rtol=1e-11, atol=1e-11, **kinked)
-            for s in (start.double(), start.double() * (1 + 2**-23))
-        )
+    exact, moved = exact_and_moved(field, start, times, **kinked)
     # Ten times rtol, and what the flow itself makes of the last bit of its start.
     assert flow_error(p, exact) < 10 * rtol + 20 * flow_error(moved, exact)
 
@@ -291,11 +294,7 @@ def test_errors_that_the_flow_makes_more_of_count_as_what_they_come_to():
             parameter *= 3
         start = 6 * torch.randn(4, 4)
     times = 0.1 * torch.arange(1024.0)
-    wide = copy.deepcopy(field).double()
-    exact, moved = (
-        solve(wide, s.double(), times.double(), method="dopri8", rtol=1e-11, atol=1e-11).detach()
-        for s in (start, start.double() * (1 + 2**-23))
-    )
+    exact, moved = exact_and_moved(field, start, times, method="dopri8")
     for learns in (True, False):
         with torch.set_grad_enabled(learns):
             p = solve(field, start, times, method="collocation", rtol=1e-4, atol=1e-4).detach()

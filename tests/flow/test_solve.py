@@ -92,7 +92,7 @@ def test_linear_field_is_the_matrix_exponential(method):
 
 
 def test_sinusoid_field_gives_equation_6():
-    field, positions = SinusoidField(16), torch.arange(512, dtype=torch.float64)
+    field, positions = SinusoidField(16), torch.arange(128, dtype=torch.float64)
     p = solve(field, field.start().double()[None], positions, rtol=1e-9, atol=1e-9)
     assert flow_error(p[:, 0], sinusoid(positions, 16)) < 1e-6
 
@@ -177,11 +177,18 @@ def gradients(field, start, times, **kwargs):
     return torch.autograd.grad(loss, [start, *field.parameters()])
 
 
-@pytest.mark.parametrize("method", ["dopri5", "dopri8", "rk4", "midpoint"])
-def test_adjoint_and_discrete_gradients_agree(method):
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("dopri5", {"rtol": 1e-9, "atol": 1e-9}),
+        ("dopri8", {"rtol": 1e-9, "atol": 1e-9}),
+        ("rk4", {"step": 0.02}),
+        ("midpoint", {"step": 0.002}),
+    ],
+)
+def test_adjoint_and_discrete_gradients_agree(method, options):
     field, start = field_and_start()
     times = torch.tensor([0.2, 0.5, 1.7], dtype=torch.float64)
-    options = {"step": 0.002} if method in FIXED_STEP_METHODS else {"rtol": 1e-9, "atol": 1e-9}
     discrete, adjoint = (
         gradients(field, start, times, method=method, gradient=g, **options) for g in ("discrete", "adjoint")
     )
@@ -435,18 +442,18 @@ def test_the_automatic_method_follows_from_what_a_field_says_of_itself(field, gr
 
 @pytest.mark.parametrize("activation", ["relu", "selu"])
 @pytest.mark.parametrize("scale", [0.5, 2.0])
-@pytest.mark.parametrize("learns", [True, False])
-def test_auto_keeps_the_tolerance_of_fields_with_kinks(activation, scale, learns):
+def test_auto_keeps_the_tolerance_of_fields_with_kinks(activation, scale):
     field, start = field_and_start(seed=2, dtype=torch.float32, activation=activation)
     with torch.no_grad():
         for parameter in field.parameters():
             parameter *= scale
     times = 0.1 * torch.arange(1, 31, dtype=torch.float64)
-    with torch.set_grad_enabled(learns):
-        p = solve(field, start, times).detach()
     with torch.no_grad():
         exact = solve(copy.deepcopy(field).double(), start.double(), times, method="rk4", step=2e-3)
-    assert flow_error(p, exact) < 1e-5  # ten tolerances
+    for learns in (True, False):
+        with torch.set_grad_enabled(learns):
+            p = solve(field, start, times).detach()
+        assert flow_error(p, exact) < 1e-5  # ten tolerances
 
 
 def test_auto_says_where_it_cannot_keep_the_tolerance_of_a_field_with_kinks():

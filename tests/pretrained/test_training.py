@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,8 +14,9 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
 
 import floater
+from processes import in_two_processes
 
-from . import two_processes, zoo
+from . import zoo
 
 
 def plugged(name: str, **options: Any) -> Any:
@@ -271,16 +269,23 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, refresh_every: in
     assert all(torch.equal(whole[name], tensor) for name, tensor in last.state_dict().items())
 
 
+def average_gradients(path: Path) -> None:
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    model = torch.nn.parallel.DistributedDataParallel(plugged("bert"))
+    averaged = gradients(model, {"input_ids": zoo.text(2)[rank : rank + 1]})
+    if rank == 0:
+        torch.save(averaged, path)
+    torch.distributed.destroy_process_group()
+
+
 def test_two_processes_average_their_gradients(tmp_path: Path) -> None:
-    script = [sys.executable, two_processes.__file__]
-    files = [str(tmp_path / "store"), str(tmp_path / "gradients")]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    running = [subprocess.Popen([*script, str(rank), *files], env=environment) for rank in range(2)]
-    assert [process.wait(300) for process in running] == [0, 0]
-    model = two_processes.model()
-    first, second = (two_processes.gradients(model, row) for row in range(2))
+    in_two_processes(average_gradients, tmp_path / "gradients", folder=tmp_path)
+    model = plugged("bert")
+    first, second = (gradients(model, {"input_ids": row[None]}) for row in zoo.text(2))
     assert any(name.startswith("floater.") for name in first)
-    same(torch.load(files[1]), {f"module.{name}": (first[name] + second[name]) / 2 for name in first})
+    mean = {f"module.{name}": (first[name] + second[name]) / 2 for name in first}
+    same(torch.load(tmp_path / "gradients"), mean)
 
 
 def test_a_model_spread_over_memory_and_disk(tmp_path: Path) -> None:

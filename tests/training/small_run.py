@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
-from transformers import TrainerCallback
 
 from floater.settings import make
 from floater.tasks import task
 from floater.tasks.generated import GeneratedSettings
-from floater.training.run_trainer import RunTrainer
+from helpers import At
 
 TASK = task("generated")
 
@@ -41,17 +37,6 @@ def settings(run: Path, model: dict[str, Any] | None = None, **training: Any) ->
     return make(GeneratedSettings, tree, "settings")
 
 
-class At(TrainerCallback):
-    """Do something at the end of a step, before its scores and checkpoint."""
-
-    def __init__(self, step: int, action: Callable[[], object]) -> None:
-        self.step, self.action = step, action
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.step:
-            self.action()
-
-
 class AtEvaluation(At):
     """Do something after the validation of a step."""
 
@@ -59,31 +44,7 @@ class AtEvaluation(At):
         return
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        At.on_step_end(self, args, state, control)
-
-
-def train_with(asked: GeneratedSettings, callback: TrainerCallback) -> Path:
-    """Train a run with one more callback."""
-    train = RunTrainer.train
-
-    def changed(self: RunTrainer, *args: Any, **kwargs: Any) -> Any:
-        self.add_callback(callback)
-        return train(self, *args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunTrainer, "train", changed)
-        return TASK.train(asked)
-
-
-def killed(asked: GeneratedSettings, step: int) -> Path:
-    """Train a run until a step, as one that is killed there, and return its directory."""
-
-    def stop() -> None:
-        raise RuntimeError("killed")
-
-    with pytest.raises(RuntimeError, match="killed"):
-        train_with(asked, At(step, stop))
-    return Path(asked.run)
+        super().on_step_end(args, state, control)
 
 
 def names(run: Path) -> list[str]:

@@ -20,9 +20,9 @@ from floater.errors import DataError
 from floater.flow.collocation.plan import Plan
 from floater.training.checkpoints import publish, staging
 from floater.training.resuming import solver_states
-from helpers import equal_runs
+from helpers import equal_runs, kill
 
-from .small_run import TASK, killed, names, settings
+from .small_run import TASK, names, settings
 
 PARTS = ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
 
@@ -35,7 +35,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def began(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was killed after step 9, with the checkpoints of steps 4 and 8; to be copied."""
-    return killed(settings(tmp_path_factory.mktemp("began") / "run"), 9)
+    return kill(TASK, settings(tmp_path_factory.mktemp("began") / "run"), 9)
 
 
 @pytest.fixture

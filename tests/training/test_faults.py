@@ -25,9 +25,9 @@ from floater.settings import dump
 from floater.training.checkpoints import checkpoints
 from floater.training.divergence import DivergenceError, is_finite
 from floater.training.lock import LOCK, locked
-from helpers import equal_runs
+from helpers import At, equal_runs, kill, train_with
 
-from .small_run import TASK, At, killed, names, settings, train_with
+from .small_run import TASK, names, settings
 
 
 def holder(folder: Path) -> int:
@@ -95,7 +95,7 @@ def test_a_full_disk_is_a_line_and_the_run_resumes(tmp_path: Path) -> None:
         with pytest.raises(
             DataError, match=r"checkpoint-8 cannot be written \(.*\); a training that is"
         ) as error:
-            train_with(asked, At(7, fill))
+            train_with(TASK, asked, At(7, fill))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert len(str(error.value).splitlines()) == 1
@@ -115,7 +115,7 @@ def test_a_training_goes_on_without_curves(
         if replacement == "a file":
             curves.touch()
 
-    run = train_with(asked, At(5, lose))
+    run = train_with(TASK, asked, At(5, lose))
     assert (run / "model").is_dir()
     assert "Traceback" not in capfd.readouterr().err
     told = [record.message for record in caplog.records if "TensorBoard" in record.message]
@@ -163,7 +163,7 @@ def test_weights_that_overflow_in_an_update_are_not_saved(tmp_path: Path) -> Non
                     next(model.parameters()).fill_(math.inf)
 
     with pytest.raises(DivergenceError, match="weights are not finite after step 5; learning rate"):
-        train_with(asked, Overflow())
+        train_with(TASK, asked, Overflow())
     assert names(Path(asked.run)) == ["checkpoint-3", "checkpoint-4"]
 
 
@@ -186,7 +186,7 @@ def test_a_flow_that_diverges_names_its_rate(tmp_path: Path) -> None:
     with pytest.raises(
         DivergenceError, match=r"the training diverged: the flow .* at step 6; learning rate"
     ) as error:
-        train_with(asked, Stiffen())
+        train_with(TASK, asked, Stiffen())
     assert "learning rate of the flow 0.01, norm of the gradient" in str(error.value)
     assert "lower training.flow.lr_multiplier" in str(error.value)
 
@@ -200,6 +200,6 @@ def test_finite_weights() -> None:
 
 
 def test_what_a_killed_run_had_is_resumed(tmp_path: Path) -> None:
-    run = killed(settings(tmp_path / "run"), 9)
+    run = kill(TASK, settings(tmp_path / "run"), 9)
     assert json.loads((run / "log.json").read_text())[-1]["step"] == 8
     assert names(TASK.train(settings(run))) == ["checkpoint-12", "checkpoint-8"]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from floater.interruption import Interrupted, StopRequest, deferred, raising
-from helpers import equal_runs
+from helpers import At, equal_runs, train_with
 
-from .small_run import TASK, At, AtEvaluation, names, settings, train_with
+from .small_run import TASK, AtEvaluation, names, settings
 
 FLOW = {"position": "floater"}
 REUSED = {"position": "floater", "position_options": {"refresh_every": 3}}
@@ -67,7 +67,7 @@ def test_a_stopped_run_ends_as_a_whole_one(
     with pytest.raises(
         Interrupted, match=rf"^stopped by {signal.Signals(number).name} after step \d+ of 1"
     ) as error:
-        train_with(stopped, kind(step, lambda: signal.raise_signal(number)))
+        train_with(TASK, stopped, kind(step, lambda: signal.raise_signal(number)))
     assert error.value.exit_code == {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 138}[number]
     assert [signal.getsignal(each) for each in NUMBERS] == before
     run = Path(stopped.run)

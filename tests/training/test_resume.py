@@ -1,7 +1,6 @@
 """A run that is killed and resumed ends with the weights of one that is not, bit for bit."""
 
 import copy
-import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -13,6 +12,7 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from floater.training import FloaterTrainer, checkpoints, last_checkpoint
+from processes import in_process
 
 from .toy import collate, examples, trainer
 
@@ -44,14 +44,9 @@ def train(run: Path, killed_in_step: int | None, killed_in_save: bool) -> None:
     trainer(run, callbacks=callbacks, cls=cls).train(resume_from_checkpoint=last and str(last))
 
 
-def in_process(run: Path, *, killed_in_step: int | None = None, killed_in_save: bool = False) -> int | None:
+def exit_code(run: Path, *, killed_in_step: int | None = None, killed_in_save: bool = False) -> int | None:
     """Train in a process of its own from the last checkpoint; return its exit code."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["floater.training"])
-    process = context.Process(target=train, args=(run, killed_in_step, killed_in_save))
-    process.start()
-    process.join(timeout=60)
-    return process.exitcode
+    return in_process(train, run, killed_in_step, killed_in_save, said=run.with_suffix(".txt"))
 
 
 def steps(run: Path) -> list[int]:
@@ -60,18 +55,18 @@ def steps(run: Path) -> list[int]:
 
 def test_killed_runs_end_with_the_same_weights(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert in_process(whole) == 0
+    assert exit_code(whole) == 0
     assert steps(whole) == [8, 12]  # the last two
 
-    assert in_process(killed, killed_in_step=7) == -signal.SIGKILL
+    assert exit_code(killed, killed_in_step=7) == -signal.SIGKILL
     assert steps(killed) == [4]
-    assert in_process(killed, killed_in_save=True) == -signal.SIGKILL
+    assert exit_code(killed, killed_in_save=True) == -signal.SIGKILL
     assert steps(killed) == [4]
     assert (killed / ".unfinished" / "checkpoint-8" / "model.safetensors").exists()
-    assert in_process(killed, killed_in_step=11) == -signal.SIGKILL
+    assert exit_code(killed, killed_in_step=11) == -signal.SIGKILL
     assert steps(killed) == [4, 8]
     assert not (killed / ".unfinished" / "checkpoint-8").exists()
-    assert in_process(killed) == 0
+    assert exit_code(killed) == 0
     assert steps(killed) == [8, 12]
 
     for step in (8, 12):
@@ -83,7 +78,7 @@ def test_killed_runs_end_with_the_same_weights(tmp_path: Path) -> None:
         )
         assert all(torch.equal(expected[i][name], seen[i][name]) for i in expected for name in expected[i])
 
-    assert in_process(killed) == 0  # a run at its end trains no further
+    assert exit_code(killed) == 0  # a run at its end trains no further
     assert steps(killed) == [8, 12]
 
 

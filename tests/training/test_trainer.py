@@ -1,6 +1,4 @@
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from transformers.trainer_callback import ProgressCallback
 from floater.training import FloaterTrainer, TokenBatchSampler, checkpoints, smoothed_cross_entropy
 from floater.training import trainer as trainer_module
 from floater.transformer import FloaterConfig, FloaterForCausalLM
+from processes import in_two_processes
 
 from .toy import VOCABULARY, Toy, collate, examples, sgd, trainer
 
@@ -63,19 +62,16 @@ def test_parts_of_a_batch_are_as_the_whole(tmp_path: Path) -> None:
         torch.testing.assert_close(parameter, by_hand.get_parameter(name), rtol=1e-5, atol=1e-6)
 
 
+def train_and_resume(run: Path) -> None:
+    settings = {"dropout": 0.0, "optimizer": sgd, "learning_rate": 1.0, "count": 40}
+    trainer(run, max_steps=4, **settings).train()
+    trainer(run, max_steps=6, **settings).train(resume_from_checkpoint=True)
+
+
 def test_two_processes_are_as_one(tmp_path: Path) -> None:
     """Two processes with two batches each take the steps of one process with four."""
     two = tmp_path / "two"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*torchrun, "-m", "training.two_processes", str(two)],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    in_two_processes(train_and_resume, two, folder=tmp_path)
     assert [path.name for path in checkpoints(two)] == ["checkpoint-4", "checkpoint-6"]
     last = two / "checkpoint-6"
     assert {"rng_state_0.pth", "rng_state_1.pth"} <= {path.name for path in last.iterdir()}

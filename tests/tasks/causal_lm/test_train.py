@@ -32,6 +32,7 @@ from floater.tasks.finetuning.checkpoint import load_tokenizer
 from floater.tasks.finetuning.extension import first_position, merge, pose
 from floater.tasks.masked_lm import MaskedLMSettings
 from floater.tasks.squad import SquadSettings
+from helpers import write_run_config
 
 TASK = task("causal_lm")
 SMALL: dict[str, Any] = {
@@ -65,8 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_config(folder: Path, name: str, **parts: Any) -> Path:
-    config: dict[str, Any] = {
-        "run": str(folder / name),
+    config = {
         "task": "causal_lm",
         "data": {
             "train": str(folder / "text.txt"),
@@ -80,16 +80,10 @@ def write_config(folder: Path, name: str, **parts: Any) -> Path:
             "learning_rate": 1e-2,
             "max_tokens": 128,
             "max_steps": 4,
-            "eval_steps": 2,
             "save_steps": 2,
         },
     }
-    for section, changes in parts.items():
-        old = config.get(section)
-        config[section] = old | changes if isinstance(old, dict) else changes
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    return path
+    return write_run_config(folder / f"{name}.yaml", config, **parts)
 
 
 def train(config: Path) -> tuple[Path, dict[str, Any]]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from floater.cli import main
 from floater.encodings import PositionError
@@ -21,6 +20,7 @@ from floater.tasks.corpora.documents import read_documents
 from floater.tasks.documents import DocumentsSettings, collate, encode, vocabulary_of
 from floater.training.run_trainer import RunTrainer
 from floater.transformer.documents import DocumentsConfig, FloaterForDocuments, stand
+from helpers import write_run_config
 
 TASK = task("documents")
 check, evaluate = TASK.check, TASK.evaluate
@@ -135,8 +135,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
-    config: dict[str, Any] = {
-        "run": str(folder / name),
+    config = {
         "task": "documents",
         "data": {"train": str(folder / "films.zip"), "min_count": 2, "max_words": 6},
         "model": {"max_length": 16, "changes": SIZES},
@@ -150,11 +149,7 @@ def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
             "average_last": 1,
         },
     }
-    for section, changes in parts.items():
-        config[section] = config[section] | changes
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    return path
+    return write_run_config(folder / f"{name}.yaml", config, **parts)
 
 
 def test_a_directory_and_its_zip_are_the_same_documents(folder: Path) -> None:

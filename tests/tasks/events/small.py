@@ -6,10 +6,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from floater.settings import load
 from floater.tasks.events import EventsSettings
+from helpers import write_run_config
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}
 
@@ -49,8 +48,7 @@ def write_csv(path: Path, rows: list[tuple[Any, ...]], *names: str) -> Path:
 
 def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
     """Write a configuration; `parts` are changed keys by section, as in training={"seed": 2}."""
-    config: dict[str, Any] = {
-        "run": str(folder / name),
+    config = {
         "task": "events",
         "data": {"train": str(folder / "clocks.csv"), "valid_share": 0.2, "max_events": 16},
         "model": {"position_options": {}, "max_length": 64, "components": 4, "changes": SIZES},
@@ -65,12 +63,7 @@ def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
             "average_last": 2,
         },
     }
-    for section, changes in parts.items():
-        config[section] = config[section] | changes
-    config["training"].setdefault("eval_steps", config["training"]["save_steps"])
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    return path
+    return write_run_config(folder / f"{name}.yaml", config, **parts)
 
 
 VALUES = {"columns": {"type": None, "values": ["x", "y"]}}

@@ -100,15 +100,13 @@ def test_values_between_and_after_are_told_better_than_by_their_mean(folder: Pat
 
 
 @pytest.mark.parametrize("goal", ["next", "interpolate"])
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(
-    folder: Path, goal: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(folder: Path, goal: str) -> None:
     parts = {"model": {"goal": goal}}
     if goal != "next":
         parts["data"] = VALUES | {"train": str(folder / "waves.csv")}
     whole = train(settings(folder, f"whole-{goal}", **parts))
 
-    assert equal_runs(train_killed(TASK, settings(folder, f"part-{goal}", **parts), monkeypatch), whole)
+    assert equal_runs(train_killed(TASK, settings(folder, f"part-{goal}", **parts)), whole)
 
 
 @pytest.mark.parametrize(

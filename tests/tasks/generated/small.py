@@ -3,18 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from floater.settings import load
 from floater.tasks.generated import GeneratedSettings
+from helpers import write_run_config
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2}
 
 
 def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
     """Write a configuration; `parts` are changed keys by section, as in training={"seed": 2}."""
-    config: dict[str, Any] = {
-        "run": str(folder / name),
+    config = {
         "task": "generated",
         "data": {
             "problem": "reverse",
@@ -36,12 +34,7 @@ def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
             "average_last": 2,
         },
     }
-    for section, changes in parts.items():
-        config[section] = config[section] | changes
-    config["training"].setdefault("eval_steps", config["training"]["save_steps"])
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    return path
+    return write_run_config(folder / f"{name}.yaml", config, **parts)
 
 
 def settings(folder: Path, name: str = "run", **parts: Any) -> GeneratedSettings:

@@ -146,13 +146,11 @@ def test_a_bounded_model_is_refused_where_it_ends_and_scored_before(tmp_path: Pa
 
 
 @pytest.mark.parametrize("position", ["rotary", "floater"])
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(
-    position: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(position: str, tmp_path: Path) -> None:
     model = {"position": position}
     whole = train(settings(tmp_path, "whole", model=model))
 
-    run = train_killed(TASK, settings(tmp_path, "part", model=model), monkeypatch)
+    run = train_killed(TASK, settings(tmp_path, "part", model=model))
     assert equal_runs(run, whole)
 
 

@@ -4,10 +4,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from floater.settings import load
 from floater.tasks.glue import GlueSettings
+from helpers import write_run_config
 
 
 def write_cola(folder: Path) -> None:
@@ -30,8 +29,7 @@ def write_cola(folder: Path) -> None:
 
 def write_config(folder: Path, checkpoint: Path, name: str = "run", **parts: Any) -> Path:
     """Write a configuration; `parts` are changed keys by section, as in training={"seed": 2}."""
-    config: dict[str, Any] = {
-        "run": str(folder / name),
+    config = {
         "task": "glue",
         "data": {"task": "CoLA", "folder": str(folder), "max_length": 32},
         "model": {"path": str(checkpoint)},
@@ -40,16 +38,12 @@ def write_config(folder: Path, checkpoint: Path, name: str = "run", **parts: Any
             "learning_rate": 5e-3,
             "per_device_train_batch_size": 16,
             "max_steps": 8,
+            "save_steps": 4,
             "logging_steps": 2,
             "save_total_limit": 2,
         },
     }
-    for section, changes in parts.items():
-        config[section] = config[section] | changes
-    config["training"] = {"eval_steps": 4, "save_steps": 4} | config["training"]
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    return path
+    return write_run_config(folder / f"{name}.yaml", config, **parts)
 
 
 def settings(folder: Path, checkpoint: Path, name: str = "run", **parts: Any) -> GlueSettings:

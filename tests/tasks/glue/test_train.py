@@ -90,12 +90,12 @@ def test_only_the_part_that_is_named_is_trained(folder: Path, bert: Path, learne
 
 @pytest.mark.parametrize("plug", [{}, {"options": {"start": "small"}}], ids=["baseline", "floater"])
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
-    folder: Path, bert: Path, plug: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    folder: Path, bert: Path, plug: dict[str, object]
 ) -> None:
     name = "small" if plug else "none"
     whole = train(settings(folder, bert, f"whole-{name}", plug=plug))
 
-    run = train_killed(TASK, settings(folder, bert, f"part-{name}", plug=plug), monkeypatch)
+    run = train_killed(TASK, settings(folder, bert, f"part-{name}", plug=plug))
     assert equal_runs(run, whole)
 
 

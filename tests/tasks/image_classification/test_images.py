@@ -17,15 +17,14 @@ from floater.tasks import task
 from floater.tasks.corpora.images import read_images
 from floater.tasks.image_classification import ImageSettings
 from floater.transformer.images import FloaterForImageClassification, ImageConfig
-from helpers import equal_runs, train_killed
+from helpers import equal_runs, train_killed, write_run_config
 
 TASK = task("image_classification")
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}
 
 
 def settings(folder: Path, name: str = "run", **parts: Any) -> ImageSettings:
-    config: dict[str, Any] = {
-        "run": str(folder / name),
+    config = {
         "task": "image_classification",
         "data": {"image_size": 8},
         "model": {"position": "sinusoidal_grid", "max_length": 4, "changes": SIZES | {"norm_first": True}},
@@ -39,12 +38,7 @@ def settings(folder: Path, name: str = "run", **parts: Any) -> ImageSettings:
             "average_last": 2,
         },
     }
-    for section, changes in parts.items():
-        config[section] = config[section] | changes
-    config["training"].setdefault("eval_steps", config["training"]["save_steps"])
-    path = folder / f"{name}.yaml"
-    path.write_text(json.dumps(config), encoding="utf-8")
-    return load(ImageSettings, path)
+    return load(ImageSettings, write_run_config(folder / f"{name}.yaml", config, **parts))
 
 
 @pytest.fixture(scope="module")
@@ -105,11 +99,9 @@ def test_what_cannot_be_read_is_refused(
         TASK.evaluate(trained, source if source == "digits" else tmp_path / source, **given)
 
 
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path) -> None:
     whole = TASK.train(settings(tmp_path, "whole"))
-    assert equal_runs(whole, train_killed(TASK, settings(tmp_path, "killed"), monkeypatch))
+    assert equal_runs(whole, train_killed(TASK, settings(tmp_path, "killed")))
 
 
 def test_tables_that_are_too_small_are_refused_before_the_training(tmp_path: Path) -> None:

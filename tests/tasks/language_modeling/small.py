@@ -4,10 +4,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from floater.settings import load
 from floater.tasks.language_modeling import LanguageModelingSettings
+from helpers import write_run_config
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2}
 WORDS = ["the", "river", "runs", "to", "a", "far", "grey", "sea", "and", "no", "bird", "sings", "there"]
@@ -30,8 +29,7 @@ def write_texts(folder: Path) -> None:
 
 def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
     """Write a configuration; `parts` are changed keys by section, as in training={"seed": 2}."""
-    config: dict[str, Any] = {
-        "run": str(folder / name),
+    config = {
         "task": "language_modeling",
         "objective": "causal",
         "data": {
@@ -53,11 +51,7 @@ def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
             "average_last": 2,
         },
     }
-    for section, changes in parts.items():
-        config[section] = config[section] | changes if isinstance(changes, dict) else changes
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    return path
+    return write_run_config(folder / f"{name}.yaml", config, **parts)
 
 
 def settings(folder: Path, name: str = "run", **parts: Any) -> LanguageModelingSettings:

@@ -1,15 +1,11 @@
 """The flow of a plugged checkpoint learns alone, and goes on from there in another task."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 
 import floater
 from floater.cli import main
@@ -17,6 +13,8 @@ from floater.settings import load
 from floater.tasks import task
 from floater.tasks.finetuning.checkpoint import load_tokenizer
 from floater.tasks.masked_lm import MaskedLMSettings, encode
+from helpers import write_run_config
+from processes import in_two_processes
 
 TASK = task("masked_lm")
 train, evaluate = TASK.train, TASK.evaluate
@@ -33,8 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_config(folder: Path, checkpoint: Path, name: str, **parts: Any) -> Path:
-    config: dict[str, Any] = {
-        "run": str(folder / name),
+    config = {
         "task": "masked_lm",
         "data": {"train": str(folder / "text.txt"), "valid": str(folder / "text.txt"), "block": 32},
         "model": {"path": str(checkpoint)},
@@ -43,15 +40,10 @@ def write_config(folder: Path, checkpoint: Path, name: str, **parts: Any) -> Pat
             "learning_rate": 3e-2,
             "max_tokens": 240,
             "max_steps": 30,
-            "eval_steps": 15,
             "save_steps": 15,
         },
     }
-    for section, changes in parts.items():
-        config[section] = config[section] | changes
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    return path
+    return write_run_config(folder / f"{name}.yaml", config, **parts)
 
 
 def test_the_flow_alone_lowers_the_loss_of_a_frozen_model(folder: Path, bert: Path) -> None:
@@ -113,17 +105,8 @@ def test_what_a_person_gets_wrong(folder: Path, bert: Path, capsys: pytest.Captu
 
 def test_two_processes_score_what_one_scores(folder: Path, bert: Path) -> None:
     config = write_config(folder, bert, "two", training=FEW)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [sys.executable, *launcher, "-m", "floater", "train", str(config)],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("loss before training") == 1
+    said = in_two_processes(main, ["train", str(config)], folder=folder)
+    assert "".join(said).count("loss before training") == 1
     train(load(MaskedLMSettings, write_config(folder, bert, "one", training=FEW)))
     one, two = (json.loads((folder / name / "result.json").read_text()) for name in ("one", "two"))
     assert two["loss_before"] == pytest.approx(

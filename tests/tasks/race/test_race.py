@@ -3,10 +3,8 @@
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from floater.cli import main
 from floater.errors import DataError
@@ -16,6 +14,7 @@ from floater.tasks.corpora.race import Question, read_race
 from floater.tasks.finetuning.checkpoint import load_tokenizer
 from floater.tasks.finetuning.features import LABEL, CutTexts, collate
 from floater.tasks.race import RaceSettings, encode
+from helpers import write_run_config
 
 TASK = task("race")
 train, evaluate, predict = TASK.train, TASK.evaluate, TASK.predict
@@ -49,9 +48,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def write_config(folder: Path, checkpoint: Path, name: str, **training: Any) -> Path:
+def write_config(folder: Path, checkpoint: Path, name: str) -> Path:
     config = {
-        "run": str(folder / name),
         "task": "race",
         "data": {
             "train": str(folder / "train"),
@@ -65,14 +63,10 @@ def write_config(folder: Path, checkpoint: Path, name: str, **training: Any) -> 
             "learning_rate": 5e-3,
             "per_device_train_batch_size": 4,
             "max_steps": 60,
-            "eval_steps": 30,
             "save_steps": 30,
-        }
-        | training,
+        },
     }
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    return path
+    return write_run_config(folder / f"{name}.yaml", config)
 
 
 def test_a_plugged_checkpoint_learns_to_choose(

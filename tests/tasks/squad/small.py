@@ -5,10 +5,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from floater.settings import load
 from floater.tasks.squad import SquadSettings
+from helpers import write_run_config
 
 
 def asked(id_: str, question: str, context: str, *answers: str, **more: Any) -> dict[str, Any]:
@@ -49,8 +48,7 @@ def write_squad(path: Path, articles: int, seed: int, unanswerable: bool = False
 
 def write_config(folder: Path, checkpoint: Path, name: str = "run", **parts: Any) -> Path:
     """Write a configuration; `parts` are changed keys by section, as in training={"seed": 2}."""
-    config: dict[str, Any] = {
-        "run": str(folder / name),
+    config = {
         "task": "squad",
         "data": {
             "train": str(folder / "train.json"),
@@ -65,16 +63,12 @@ def write_config(folder: Path, checkpoint: Path, name: str = "run", **parts: Any
             "learning_rate": 5e-3,
             "per_device_train_batch_size": 16,
             "max_steps": 60,
+            "save_steps": 30,
             "logging_steps": 30,
             "save_total_limit": 2,
         },
     }
-    for section, changes in parts.items():
-        config[section] = config[section] | changes
-    config["training"] = {"eval_steps": 30, "save_steps": 30} | config["training"]
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    return path
+    return write_run_config(folder / f"{name}.yaml", config, **parts)
 
 
 def settings(folder: Path, checkpoint: Path, name: str = "run", **parts: Any) -> SquadSettings:

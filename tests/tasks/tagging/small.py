@@ -4,10 +4,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from floater.settings import load
 from floater.tasks.tagging import TaggingSettings
+from helpers import write_run_config
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon"]
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}
@@ -56,8 +55,7 @@ def write_treebank(folder: Path, name: str, count: int, seed: int) -> Path:
 
 def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
     """Write a configuration; `parts` are changed keys by section, as in training={"seed": 2}."""
-    config: dict[str, Any] = {
-        "run": str(folder / name),
+    config = {
         "task": "tagging",
         "data": {"train": str(folder / "train.conllu"), "valid": str(folder / "valid.conllu")},
         "model": {"position": "tree", "position_options": {"depth": 4}, "max_length": 32, "changes": SIZES},
@@ -72,12 +70,7 @@ def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
             "average_last": 2,
         },
     }
-    for section, changes in parts.items():
-        config[section] = config[section] | changes
-    config["training"].setdefault("eval_steps", config["training"]["save_steps"])
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    return path
+    return write_run_config(folder / f"{name}.yaml", config, **parts)
 
 
 def settings(folder: Path, name: str = "run", **parts: Any) -> TaggingSettings:

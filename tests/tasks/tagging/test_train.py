@@ -72,14 +72,12 @@ def test_the_final_model_is_an_auto_model_with_the_names_of_the_tags(trained: Pa
 
 
 @pytest.mark.parametrize("position", ["tree", "floater"])
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(
-    folder: Path, position: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(folder: Path, position: str) -> None:
     model = {"position": position, "position_options": {}}
     whole = train(settings(folder, f"whole-{position}", model=model))
 
     part = settings(folder, f"part-{position}", model=model)
-    assert equal_runs(train_killed(TASK, part, monkeypatch), whole)
+    assert equal_runs(train_killed(TASK, part), whole)
 
 
 ROWS = [name for name, model in catalogue().items() if hasattr(model, "needs")]

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from floater.settings import load
 from floater.tasks import task
 from floater.tasks.corpora import cldr
 from floater.tasks.corpora.text import Pairs
 from floater.tasks.translation import TranslationSettings
+from helpers import write_run_config
 
 TASK = task("translation")
 train, evaluate, measure = TASK.train, TASK.evaluate, TASK.measure
@@ -36,8 +36,7 @@ def write_config(
     folder: Path, files: Mapping[str, tuple[Path, Path]], name: str = "run", **parts: Any
 ) -> Path:
     """Write a configuration; `parts` are changed keys by section, as in training={"seed": 2}."""
-    config: dict[str, Any] = {
-        "run": str(folder / name),
+    config = {
         "data": {
             "train_source": str(files["train"][0]),
             "train_target": str(files["train"][1]),
@@ -58,13 +57,9 @@ def write_config(
         },
         "decoding": {"beam": 2},
     }
-    for section, changes in parts.items():
-        config[section] = config[section] | changes
-    if not {"eval_steps", "eval_strategy"} & config["training"].keys():
-        config["training"]["eval_strategy"] = "no"
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    return path
+    if not {"eval_steps", "eval_strategy"} & parts.get("training", {}).keys():
+        config["training"] |= {"eval_strategy": "no"}
+    return write_run_config(folder / f"{name}.yaml", config, **parts)
 
 
 def settings(

@@ -1,6 +1,5 @@
 """A run that is killed and started again with the same command ends with the weights of one that is not."""
 
-import multiprocessing
 import os
 import shutil
 import signal
@@ -14,14 +13,14 @@ from floater.cli import main
 from floater.training import checkpoints
 from floater.training.files import seal
 from floater.training.run_trainer import RunTrainer
+from processes import in_process
 
 from .conftest import Files
 from .small import equal, write_config
 
 
-def command(config: Path, killed_in_step: int | None) -> None:
-    """What `floater train CONFIG` does, in a process without a GPU that may be killed in a step."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+def command(config: Path, killed_in_step: int | None) -> int:
+    """What `floater train CONFIG` does, in a process that may be killed in a step."""
     whole = RunTrainer.training_step
 
     def training_step(self: RunTrainer, *args: Any, **kwargs: Any) -> Any:
@@ -30,16 +29,11 @@ def command(config: Path, killed_in_step: int | None) -> None:
         return whole(self, *args, **kwargs)
 
     RunTrainer.training_step = training_step
-    raise SystemExit(main(["train", str(config)]))
+    return main(["train", str(config)])
 
 
 def exit_code(config: Path, *, killed_in_step: int | None = None) -> int | None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["floater.tasks.translation"])
-    process = context.Process(target=command, args=(config, killed_in_step))
-    process.start()
-    process.join(timeout=600)
-    return process.exitcode
+    return in_process(command, config, killed_in_step, said=config.with_suffix(".txt"))
 
 
 @pytest.mark.parametrize(

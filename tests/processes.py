@@ -1,0 +1,74 @@
+"""Processes that start at once: they are forked from one that has imported the library."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import sys
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+
+def _run(function: Callable[..., Any], arguments: tuple[Any, ...], said: Path, **variables: str) -> None:
+    os.environ.update(variables, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    with said.open("wb") as file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
+    raise SystemExit(function(*arguments))
+
+
+def _start(function: Callable[..., Any], *arguments: Any, said: Path, **variables: str) -> BaseProcess:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["floater.tasks.translation"])
+    process = context.Process(target=_run, args=(function, arguments, said), kwargs=variables)
+    process.start()
+    return process
+
+
+def in_process(function: Callable[..., Any], *arguments: Any, said: Path) -> int | None:
+    """Call a function in a process of its own, which it may kill.
+
+    Args:
+        function: of a module, to be imported there; what it returns is the exit code.
+        *arguments: of the function.
+        said: file for what it prints on standard output and standard error.
+
+    Returns:
+        The exit code, a signal's with a minus.
+    """
+    process = _start(function, *arguments, said=said)
+    process.join(timeout=600)
+    return process.exitcode
+
+
+def in_two_processes(function: Callable[..., Any], *arguments: Any, folder: Path) -> list[str]:
+    """Call a function in two processes with the environment that torchrun gives them.
+
+    Args:
+        function: of a module, to be imported there; what it returns is the exit code.
+        *arguments: of the function.
+        folder: for files of what they print.
+
+    Returns:
+        What each process prints.
+
+    Raises:
+        AssertionError: with what they print, if one of them fails.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    both = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    files = [folder / f"process-{rank}.txt" for rank in ("0", "1")]
+    processes = [
+        _start(function, *arguments, said=file, **both, RANK=rank, LOCAL_RANK=rank)
+        for rank, file in zip(("0", "1"), files, strict=True)
+    ]
+    for process in processes:
+        process.join(timeout=600)
+    printed = [file.read_text(encoding="utf-8") for file in files]
+    assert [process.exitcode for process in processes] == [0, 0], "\n".join(printed)
+    return printed
