@@ -1,10 +1,23 @@
-"""The encoder that the tests of the flow share, and its exact vectors."""
+"""What the tests of the flow share: a field with a start, gradients, an encoder and its exact vectors."""
 
 import torch
 
-from floater.flow import FlowEncoder, MLPField, init_small_, reference_solve
+from floater.flow import FlowEncoder, MLPField, init_small_, reference_solve, solve
 
 DIM = 6
+
+
+def field_and_start(dim=6, rows=3, seed=0, dtype=torch.float64, **kwargs):
+    torch.manual_seed(seed)
+    field = MLPField(dim, **kwargs).to(dtype)
+    return field, torch.randn(rows, dim, dtype=dtype)
+
+
+def gradients(field, start, times, **kwargs):
+    start = start.clone().requires_grad_()
+    weight = torch.linspace(-1, 1, len(times), dtype=start.dtype).view(-1, 1, 1)
+    loss = (weight * solve(field, start, times, **kwargs).sin()).sum()
+    return torch.autograd.grad(loss, [start, *field.parameters()])
 
 
 def encoder(seed=0, **kwargs):

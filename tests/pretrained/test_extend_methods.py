@@ -1,4 +1,4 @@
-"""The library's own ways to extend: a flow over scale, grouped distances, temperature, continued biases."""
+"""The library's own ways to extend: a flow over scale, grouped distances, temperature."""
 
 from __future__ import annotations
 
@@ -12,21 +12,18 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import BloomConfig, BloomForCausalLM, LlamaForCausalLM, MptConfig, MptForCausalLM
+from transformers import LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import floater
 from floater.pretrained import ExtendError, PlugError
-from floater.pretrained.extending import attention, biases, clex
+from floater.pretrained.extending import attention, clex
 from floater.pretrained.extending.passes import Pass
 
 from . import zoo
+from .extended import build, extended, given, noisy
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The random tables of a toy are no smooth biases; how well they are fitted does not matter here."""
-    monkeypatch.setattr(biases, "STEPS", 2)
+pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
 
 
 OWN = ("clex", "self_extend", "log_n")
@@ -35,48 +32,6 @@ ROTARY = (
     "modernbert",
 )  # fmt: skip
 BIASES = ("t5", "bloom", "mpt")
-
-
-def build(name: str) -> Any:
-    """A model whose training length is 32 or 64 tokens."""
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {"vocab_size": 40, "pad_token_id": 1}
-    if name == "bloom":
-        sizes["seq_length"] = 32  # as in the checkpoints' config.json
-        model: Any = BloomForCausalLM(BloomConfig(**sizes, hidden_size=16, n_layer=2, n_head=4))
-    elif name == "mpt":
-        model = MptForCausalLM(
-            MptConfig(**sizes, d_model=16, n_layers=2, n_heads=4, max_seq_len=32, expansion_ratio=2)
-        )
-    else:
-        model = zoo.build(name)
-        if name == "modernbert":
-            model.config.max_position_embeddings = 64
-        return model
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    return model.eval()
-
-
-def extended(name: str, method: str | None = None, **options: Any) -> Any:
-    """A model of 128 tokens, the weights of its extension away from their start."""
-    model = build(name)
-    if name == "t5":
-        options["trained"] = 32
-    floater.extend(model, 128, method, **options)
-    noisy(model)
-    return model
-
-
-def noisy(model: Any) -> None:
-    torch.manual_seed(4)
-    for parameter in getattr(model, "floater_extension", nn.Module()).parameters():
-        parameter.data += 0.1 * torch.randn_like(parameter)
-
-
-def given(name: str, length: int) -> dict[str, Tensor]:
-    ids = zoo.text(2, length)
-    return {"input_ids": ids, "decoder_input_ids": ids} if name == "t5" else {"input_ids": ids}
 
 
 CASES = [(name, method) for name in ROTARY for method in OWN] + [(name, None) for name in BIASES]
@@ -257,25 +212,6 @@ def test_generation_across_the_old_length(
         assert torch.equal(within, uncached(one, prompt[:, :40], 9))
 
 
-@pytest.mark.parametrize("name", BIASES)
-def test_biases_and_cached_keys(name: str) -> None:
-    model = extended(name)
-    mask = torch.ones(2, 60, dtype=torch.long)
-    if name != "mpt":  # which counts padding
-        mask[0, :7] = 0
-    ids = zoo.text(2, 60)
-    if name == "t5":
-        both = {"input_ids": ids, "attention_mask": mask}
-        whole = model(**both, decoder_input_ids=ids).logits
-        begin = model(**both, decoder_input_ids=ids[:, :50], use_cache=True).past_key_values
-        end = model(**both, decoder_input_ids=ids[:, 50:], past_key_values=begin).logits
-    else:
-        whole = model(ids, attention_mask=mask).logits
-        begin = model(ids[:, :50], attention_mask=mask[:, :50], use_cache=True).past_key_values
-        end = model(ids[:, 50:], attention_mask=mask, past_key_values=begin).logits
-    torch.testing.assert_close(end, whole[:, 50:], atol=1e-5, rtol=1e-5)
-
-
 def test_a_cache_from_before_and_another_attention_are_refused() -> None:
     model, ids = build("llama"), zoo.text(1, 20)
     cache = model(ids, use_cache=True).past_key_values
@@ -338,8 +274,8 @@ def test_the_kernel_does_not_matter(name: str) -> None:
     mask[0, 90:] = 0
     for one in (model, other):
         floater.extend(one, 256, "self_extend", temperature=True)
-    for given in ({}, {"attention_mask": mask}):
-        found, expected = (zoo.output(one, input_ids=zoo.text(2, 100), **given) for one in (model, other))
+    for more in ({}, {"attention_mask": mask}):
+        found, expected = (zoo.output(one, input_ids=zoo.text(2, 100), **more) for one in (model, other))
         torch.testing.assert_close(found[:, :90], expected[:, :90], atol=1e-4, rtol=1e-4)
 
 
@@ -379,64 +315,6 @@ def test_checkpoints_of_gradients_read_the_same_positions() -> None:
             model(zoo.text(2, 100), use_cache=False).logits.square().mean().backward()
             gradients.append(model.model.layers[0].self_attn.q_proj.weight.grad)
         torch.testing.assert_close(*gradients)
-
-
-# Biases
-
-
-def test_alibi_is_continued_nearly_as_alibi(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line in distance is an exponential in its logarithm, which a flow follows well beyond its fit."""
-    monkeypatch.setattr(biases, "STEPS", 20)
-    model, ids = build("bloom"), zoo.text(2, 60)
-    expected = zoo.output(model, input_ids=ids)
-    extension = floater.extend(model, 64)
-    assert extension.error is not None
-    assert extension.error < 1e-2
-    torch.testing.assert_close(zoo.output(model, input_ids=ids), expected, atol=1e-2, rtol=1e-2)
-
-
-@pytest.mark.parametrize("both", [False, True])
-def test_the_flow_of_a_smooth_bias_foresees_its_continuation(
-    monkeypatch: pytest.MonkeyPatch, both: bool
-) -> None:
-    """A logarithmic kernel (KERPLE's), other on either side, known up to 128 and asked for up to 256."""
-    monkeypatch.setattr(biases, "STEPS", 20)
-    rates = torch.tensor([[0.5, 1.0], [2.0, 0.1]])
-
-    def kernel(distances: Tensor) -> Tensor:
-        return -rates[(distances > 0).long()] * torch.log1p(distances.abs())[:, None]
-
-    torch.manual_seed(0)
-    flow = biases.new_flow(2, 256, causal=not both)
-    error = biases.fit(flow, kernel, 128)
-    assert error < 1e-3
-    far = torch.arange(128, 256)
-    for side in (-far, far) if both else (-far,):
-        found = biases.continued(flow, kernel, side, 128).detach()
-        torch.testing.assert_close(found, kernel(side), atol=5e-2, rtol=0)
-
-
-def test_a_bias_goes_on_from_its_last_value() -> None:
-    """T5's bias at the first new distance is near that of the last old one, on both sides."""
-    model = build("t5")
-    extension = floater.extend(model, 128, trained=32)
-    assert "the flow misses the trained bias by" in str(extension)
-    buckets = model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias
-    distances = torch.arange(-40, 41)
-    bias = buckets(distances[None])[0]
-    assert torch.equal(bias[9:72], buckets.trained(distances[9:72]))
-    for new, last in ((8, 9), (72, 71)):
-        assert (bias[new] - bias[last]).abs().max() < 0.1
-
-
-def test_only_new_distances_train_the_flow() -> None:
-    model = build("mpt")
-    floater.extend(model, 128)
-    for length, learns in ((32, False), (40, True)):
-        model.zero_grad()
-        model(zoo.text(1, length)).logits.square().mean().backward()
-        gradient = model.floater_extension.past.readout.grad
-        assert (gradient is not None and bool(gradient.any())) == learns
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,16 @@ def separate(model, tokens):
             start += n
 
 
-@pytest.mark.parametrize("cls", [FloaterForCausalLM, FloaterForMaskedLM])
-@pytest.mark.parametrize("name", [*sorted(catalogue().keys() - {*REFUSING} - STRUCTURES - NEEDING), "cape"])
+@pytest.mark.parametrize(
+    ("cls", "name"),
+    [
+        *(
+            (FloaterForCausalLM, name)
+            for name in sorted(catalogue().keys() - {*REFUSING} - STRUCTURES - NEEDING)
+        ),
+        *((FloaterForMaskedLM, name) for name in ("cape", "floater", "rotary", "t5")),
+    ],
+)
 @torch.no_grad()
 def test_packed_documents_are_what_they_are_alone(cls, name):
     model = made(cls, name, **OPTIONS.get(name, {}))

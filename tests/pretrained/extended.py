@@ -1,0 +1,55 @@
+"""Tiny random models, extended to 128 tokens by the library's own ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import BloomConfig, BloomForCausalLM, MptConfig, MptForCausalLM
+
+import floater
+
+from . import zoo
+
+
+def build(name: str) -> Any:
+    """A model whose training length is 32 or 64 tokens."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": 40, "pad_token_id": 1}
+    if name == "bloom":
+        sizes["seq_length"] = 32  # as in the checkpoints' config.json
+        model: Any = BloomForCausalLM(BloomConfig(**sizes, hidden_size=16, n_layer=2, n_head=4))
+    elif name == "mpt":
+        model = MptForCausalLM(
+            MptConfig(**sizes, d_model=16, n_layers=2, n_heads=4, max_seq_len=32, expansion_ratio=2)
+        )
+    else:
+        model = zoo.build(name)
+        if name == "modernbert":
+            model.config.max_position_embeddings = 64
+        return model
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+def extended(name: str, method: str | None = None, **options: Any) -> Any:
+    """A model of 128 tokens, the weights of its extension away from their start."""
+    model = build(name)
+    if name == "t5":
+        options["trained"] = 32
+    floater.extend(model, 128, method, **options)
+    noisy(model)
+    return model
+
+
+def noisy(model: Any) -> None:
+    torch.manual_seed(4)
+    for parameter in getattr(model, "floater_extension", nn.Module()).parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+
+
+def given(name: str, length: int) -> dict[str, Tensor]:
+    ids = zoo.text(2, length)
+    return {"input_ids": ids, "decoder_input_ids": ids} if name == "t5" else {"input_ids": ids}

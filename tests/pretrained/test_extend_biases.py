@@ -1,0 +1,89 @@
+"""Biases of distances that a flow continues: within what was trained they stay, beyond they go on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import floater
+from floater.pretrained.extending import biases
+
+from . import zoo
+from .extended import build, extended
+
+pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
+
+
+def test_alibi_is_continued_nearly_as_alibi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line in distance is an exponential in its logarithm, which a flow follows well beyond its fit."""
+    monkeypatch.setattr(biases, "STEPS", 20)
+    model, ids = build("bloom"), zoo.text(2, 60)
+    expected = zoo.output(model, input_ids=ids)
+    extension = floater.extend(model, 64)
+    assert extension.error is not None
+    assert extension.error < 1e-2
+    torch.testing.assert_close(zoo.output(model, input_ids=ids), expected, atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_the_flow_of_a_smooth_bias_foresees_its_continuation(
+    monkeypatch: pytest.MonkeyPatch, both: bool
+) -> None:
+    """A logarithmic kernel (KERPLE's), other on either side, known up to 128 and asked for up to 256."""
+    monkeypatch.setattr(biases, "STEPS", 20)
+    rates = torch.tensor([[0.5, 1.0], [2.0, 0.1]])
+
+    def kernel(distances: Tensor) -> Tensor:
+        return -rates[(distances > 0).long()] * torch.log1p(distances.abs())[:, None]
+
+    torch.manual_seed(0)
+    flow = biases.new_flow(2, 256, causal=not both)
+    error = biases.fit(flow, kernel, 128)
+    assert error < 1e-3
+    far = torch.arange(128, 256)
+    for side in (-far, far) if both else (-far,):
+        found = biases.continued(flow, kernel, side, 128).detach()
+        torch.testing.assert_close(found, kernel(side), atol=5e-2, rtol=0)
+
+
+def test_a_bias_goes_on_from_its_last_value() -> None:
+    """T5's bias at the first new distance is near that of the last old one, on both sides."""
+    model = build("t5")
+    extension = floater.extend(model, 128, trained=32)
+    assert "the flow misses the trained bias by" in str(extension)
+    buckets = model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias
+    distances = torch.arange(-40, 41)
+    bias = buckets(distances[None])[0]
+    assert torch.equal(bias[9:72], buckets.trained(distances[9:72]))
+    for new, last in ((8, 9), (72, 71)):
+        assert (bias[new] - bias[last]).abs().max() < 0.1
+
+
+def test_only_new_distances_train_the_flow() -> None:
+    model = build("mpt")
+    floater.extend(model, 128)
+    for length, learns in ((32, False), (40, True)):
+        model.zero_grad()
+        model(zoo.text(1, length)).logits.square().mean().backward()
+        gradient = model.floater_extension.past.readout.grad
+        assert (gradient is not None and bool(gradient.any())) == learns
+
+
+@pytest.mark.parametrize("name", ["t5", "bloom", "mpt"])
+def test_biases_and_cached_keys(name: str) -> None:
+    model = extended(name)
+    mask = torch.ones(2, 60, dtype=torch.long)
+    if name != "mpt":  # which counts padding
+        mask[0, :7] = 0
+    ids = zoo.text(2, 60)
+    if name == "t5":
+        both = {"input_ids": ids, "attention_mask": mask}
+        whole = model(**both, decoder_input_ids=ids).logits
+        begin = model(**both, decoder_input_ids=ids[:, :50], use_cache=True).past_key_values
+        end = model(**both, decoder_input_ids=ids[:, 50:], past_key_values=begin).logits
+    else:
+        whole = model(ids, attention_mask=mask).logits
+        begin = model(ids[:, :50], attention_mask=mask[:, :50], use_cache=True).past_key_values
+        end = model(ids[:, 50:], attention_mask=mask, past_key_values=begin).logits
+    torch.testing.assert_close(end, whole[:, 50:], atol=1e-5, rtol=1e-5)
