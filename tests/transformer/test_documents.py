@@ -13,6 +13,7 @@ REFUSING = ("rnn_transformer", "rr_transformer", "convolution", "cape", "pnat")
 OPTIONS = {"cape": {"normalize": False}}
 STRUCTURES = {name for name, row in catalogue().items() if row.__module__.split(".")[2] == "structural"}
 NEEDING = {"ldpe", "lrpe", "noisy_length", "language_specific", "xl", "xl_heads"}
+SERVING = [*sorted(catalogue().keys() - {*REFUSING} - STRUCTURES - NEEDING), "cape"]
 
 
 def made(cls, name, **options):
@@ -56,10 +57,7 @@ def separate(model, tokens):
 @pytest.mark.parametrize(
     ("cls", "name"),
     [
-        *(
-            (FloaterForCausalLM, name)
-            for name in sorted(catalogue().keys() - {*REFUSING} - STRUCTURES - NEEDING)
-        ),
+        *((FloaterForCausalLM, name) for name in SERVING),
         *((FloaterForMaskedLM, name) for name in ("cape", "floater", "rotary", "t5")),
     ],
 )
