@@ -229,7 +229,7 @@ def test_the_sum_of_a_sinusoid_and_a_learned_field():
     assert flow_error(p[:, 0], sinusoid(places, 8)) < 1e-5
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=8)
 @given(
     scale=st.floats(0.02, 3.0),
     activation=st.sampled_from(["tanh", "silu", "gelu", "relu"]),
