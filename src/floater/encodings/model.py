@@ -162,6 +162,9 @@ class PositionModel(nn.Module):
     def reset_parameters(self) -> None:
         """Draw the model's own parameters anew."""
 
+    def bake(self, length: int) -> None:
+        """Replace the model's own flows by what they give for positions 0, ..., length - 1, for inference."""
+
     def prepare(self, positions: Positions) -> Any:
         """Return what all layers share, computed once per forward pass: solves, tables, buckets."""
         return None

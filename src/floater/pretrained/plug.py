@@ -19,6 +19,7 @@ from floater.pretrained.families import NAMES, PlugError
 from floater.pretrained.find import Found, find
 from floater.pretrained.flows import Flows, Row, is_count, known_options
 from floater.pretrained.product import put_into, take_out
+from floater.transformer.base import FloaterPreTrainedModel
 
 GUARD = "floater: this model has a FLOATER flow; import floater before the model is loaded"
 """What a plugged model's configuration needs in `fusion_config`; see `floater.pretrained.loading`."""
@@ -229,21 +230,25 @@ def unplug(model: nn.Module) -> None:
 
 
 def bake(model: nn.Module, length: int) -> None:
-    """Store the position vectors of a plugged model and drop its fields: inference at the original's cost.
+    """Store the position vectors of a model and drop its fields: inference without solving.
 
     Liu et al. 2020, section 4.4. The vectors join the product of their projection. They are saved with the
     model; they learn no more. Bake last: a projection's bias that is written to through `.data` afterwards (a
     merge of adapters, say) is not seen.
 
     Args:
-        model: a plugged model; changed in place.
+        model: a plugged model, or one of `floater.transformer`, which bakes itself; changed in place.
         length: number of positions, at least 1.
 
     Raises:
         PlugError: if the model is not plugged, or baked already.
+        PositionError: see `FloaterPreTrainedModel.bake`.
         ValueError: if length is less than 1.
     """
     model = inner(model)
+    if isinstance(model, FloaterPreTrainedModel):
+        model.bake(length)
+        return
     state = need(model)
     flows = flows_of(model)
     if flows.length is not None:

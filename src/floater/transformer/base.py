@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import Cache, PreTrainedModel
 
 from floater.alignment import align
-from floater.encodings import PositionModel
+from floater.encodings import PositionError, PositionModel
+from floater.flow import FlowEncoder
 from floater.positions import Positions
 from floater.transformer.blocks import DecoderBlock, EncoderBlock
 from floater.transformer.config import FloaterConfig
@@ -202,6 +203,43 @@ class FloaterPreTrainedModel(PreTrainedModel):
         loaded = super().from_pretrained(*args, **kwargs)
         align(loaded[0] if isinstance(loaded, tuple) else loaded)
         return loaded
+
+    def bake(self, length: int) -> None:
+        """Store the position vectors of the model's flows and drop their fields: inference without solving.
+
+        Liu et al. 2020, section 4.4. The vectors, or the biases of a flow over distances, are saved with the
+        model; they learn no more. At `length` tokens the outputs are those of before, bit for bit. At fewer,
+        where a flow is solved only as far as it is asked for, they may differ in the last digits.
+
+        Args:
+            length: number of positions, at least 1; a later one is an error.
+
+        Raises:
+            PositionError: if the model has no flow, or one that cannot be baked, or is baked already.
+            ValueError: if length is less than 1.
+
+        Example:
+            >>> from floater.transformer import FloaterModel
+            >>> model = FloaterModel(FloaterConfig.preset("tiny", vocab_size=9)).eval()
+            >>> ids = torch.tensor([[3, 4]])
+            >>> before = model(ids)[0]
+            >>> model.bake(2)
+            >>> torch.equal(model(ids)[0], before)
+            True
+        """
+        if self.config.baked is not None:
+            raise PositionError(f"this model is baked already, for {self.config.baked} positions")
+        if not isinstance(length, int) or length < 1:
+            raise ValueError(f"length must be a whole number of at least 1 position, got {length!r}")
+        if not any(isinstance(module, FlowEncoder) for module in self.modules()):
+            raise PositionError(f"'{self.config.position}' has no flow to bake")
+        for model in [module for module in self.modules() if isinstance(module, PositionModel)]:
+            model.bake(length)
+        shared, own = self.config, copy.copy(self.config)
+        own.baked = length
+        for module in self.modules():
+            if module.__dict__.get("config") is shared:
+                module.config = own  # type: ignore[assignment]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -115,6 +115,7 @@ class FloaterConfig(PreTrainedConfig):
         eos_token_id: end of a text.
         decoder_start_token_id: what the decoder of an encoder-decoder starts with.
         is_decoder: a causal stack (language model).
+        baked: positions whose vectors are stored in place of a flow; see `FloaterPreTrainedModel.bake`.
 
     Raises:
         ValueError: if num_attention_heads does not divide hidden_size, or another value is not valid.
@@ -161,6 +162,7 @@ class FloaterConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 1
     is_decoder: bool = False
+    baked: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         for name in kwargs.keys() - _THEIRS:

@@ -62,6 +62,9 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
             f"attention is 'linear', but '{config.position}' changes the attention matrix, which linear "
             "attention does not compute; models of embeddings, queries and keys, such as 'spe_sine', do not"
         )
+    if config.baked is not None:
+        for part in [module for module in model.modules() if isinstance(module, PositionModel)]:
+            part.bake(config.baked)
     return model
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.baked import BakedFlow, baked
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import (
     PositionError,
@@ -220,9 +221,19 @@ class Floater(PositionModel):
             raise PositionError(str(error)) from error
         self.reset_parameters()
 
+    @property
+    def max_positions(self) -> int | None:
+        """Return how many positions a baked model has; None before."""
+        return min((flow.length for flow in self.flows if isinstance(flow, BakedFlow)), default=None)
+
+    def bake(self, length: int) -> None:
+        self.flows = baked(self.flows, length)
+
     @torch.no_grad()
     def reset_parameters(self) -> None:
         for flow in self.flows:
+            if isinstance(flow, BakedFlow):
+                continue
             assert isinstance(flow, FlowEncoder)
             flow.reset_parameters()
             field = next(module for module in flow.modules() if isinstance(module, MLPField))
@@ -241,12 +252,11 @@ class Floater(PositionModel):
         base = sinusoid(query, self.spec.dim, self.adapt) if sines else None
         vectors = {}
         for flow in self.flows:
-            assert isinstance(flow, FlowEncoder)
             below = positions.below if query.numel() else 1
             solved = flow(query if query.numel() else query.new_zeros(1, 1), below=below)
             if not query.numel():
                 solved = replace(solved, index=query.long())
-            vectors.update(dict.fromkeys(flow.blocks, solved))
+            vectors.update(dict.fromkeys(cast(FlowEncoder | BakedFlow, flow).blocks, solved))
         return FloaterState(base, vectors)
 
     def embed(self, x: Tensor, state: FloaterState) -> Tensor:

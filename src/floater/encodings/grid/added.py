@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import torch
 from torch import Tensor, nn
 
 from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.floater import learned_field
+from floater.encodings.baked import BakedFlow, baked
 from floater.encodings.card import Card
 from floater.encodings.grid.coordinates import check_axes, coordinates
 from floater.encodings.model import PositionError, StackSpec, register
@@ -194,8 +197,13 @@ class GridFloater(AddedVectors):
             raise PositionError(str(error)) from error
         self.reset_parameters()
 
+    def bake(self, length: int) -> None:
+        self.flows = baked(self.flows, length)
+
     def reset_parameters(self) -> None:
         for flow in self.flows:
+            if isinstance(flow, BakedFlow):
+                continue
             assert isinstance(flow, FlowEncoder) and isinstance(flow.field, MLPField)  # noqa: PT018
             flow.reset_parameters()
             init_small_(flow.field, self.span)
@@ -208,5 +216,7 @@ class GridFloater(AddedVectors):
 
     def vectors(self, state: list[FlowVectors] | None, layer: int) -> Tensor:
         if state is None:
-            return torch.zeros(1, 1, self.spec.dim, device=next(self.parameters()).device)
+            return torch.zeros(
+                1, 1, self.spec.dim, device=next(chain(self.parameters(), self.buffers())).device
+            )
         return torch.stack([flow.at(layer, "p") for flow in state]).sum(0)

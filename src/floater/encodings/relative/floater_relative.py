@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from floater.encodings.baked import check_baked
 from floater.encodings.card import Card
 from floater.encodings.model import PositionError, StackSpec, one_of, register
 from floater.encodings.relative.bias import PositionBias
@@ -87,6 +88,8 @@ class FloaterRelative(PositionBias):
         parameters="2 * width * (width + 2) + 2 * l * width * (1 + h)",
     )
 
+    biases: Tensor
+
     def __init__(
         self,
         spec: StackSpec,
@@ -130,10 +133,30 @@ class FloaterRelative(PositionBias):
         self.readout = nn.Parameter(torch.empty(rows, width, spec.heads))
         shape = 2, spec.layers, spec.heads
         self.decay = nn.Parameter(torch.empty(shape)) if tail else None  # of r and a, through softplus
+        self.baked: int | None = None  # the positions whose biases are stored
         self.reset_parameters()
 
     @torch.no_grad()
+    def bake(self, length: int) -> None:
+        if self.normalise:
+            raise PositionError(
+                "normalise=True scales distances by the place in the text: there are no biases to bake that "
+                "depend on distances alone"
+            )
+        # the distances of a text of this length, as `Distances.of` counts them
+        values = torch.arange(1 - length, length + 1, device=self.readout.device)
+        shape = len(values), self.spec.layers, self.spec.heads
+        biases = self.readout.new_empty(shape)
+        if not biases.is_meta:  # else its weights are still to be loaded
+            biases = self.eval().placed(Distances(values, None, (length, length))).biases
+        self.register_buffer("biases", biases)
+        self.baked, self.endless = length, self.decay is None and self.clip < length
+        del self.flow, self.readout, self.decay
+
+    @torch.no_grad()
     def reset_parameters(self) -> None:
+        if self.baked is not None:
+            return
         init_small_(self.flow.field, self.span)  # type: ignore[arg-type]
         nn.init.normal_(self.flow.start)
         nn.init.normal_(self.readout, std=self.readout.shape[1] ** -0.5)
@@ -143,7 +166,7 @@ class FloaterRelative(PositionBias):
             self.decay.copy_(torch.tensor([-2.0, 0.0])[:, None, None].expand_as(self.decay))
 
     def prepare(self, positions: Positions) -> Solved | Placed:
-        if not (positions.query.is_floating_point() or self.normalise):
+        if self.baked is not None or not (positions.query.is_floating_point() or self.normalise):
             return self.placed(Distances.of(positions, self.name))
         delta = positions.delta.double()
         u = self._log(delta)
@@ -155,12 +178,24 @@ class FloaterRelative(PositionBias):
 
     def placed(self, distances: Distances) -> Placed:
         """Return the biases at whole distances, each of which is computed once."""
+        if self.baked is not None:
+            return Placed(self._stored(distances), distances)
         delta = distances.values.double()
         solved = self._solved(self._log(delta), delta)
         vectors = solved.vectors.all()[0, :-1]
         rows = vectors.view(len(vectors), self.spec.layers, -1, self.spec.heads)
         biases = self._biases(rows.unbind(2), solved.delta[:, None], self.decay)
         return Placed(biases, distances)
+
+    def _stored(self, distances: Distances) -> Tensor:
+        """Return the baked biases (U, blocks, heads) at distances."""
+        assert self.baked is not None
+        # the last distance of a skewed view is of no pair
+        values = distances.values
+        occurring = values[:-1] if distances.index is None else values
+        if not (self.endless or torch.compiler.is_compiling()):
+            check_baked(occurring.abs(), self.baked, "distances")
+        return self.biases[values.clamp(1 - self.baked, self.baked) + self.baked - 1]
 
     def _log(self, delta: Tensor) -> Tensor:
         return torch.log1p(delta.abs().clamp(max=self.clip))
