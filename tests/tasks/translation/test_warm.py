@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from floater.errors import DataError
+from floater.pretrained.extending.continuation import fit_flow
 from floater.tasks.bpe import train_bpe
 from floater.tasks.translation import TranslationSettings
 from floater.tasks.translation.data import TokenPairs, collate
 from floater.tasks.translation.validation import token_loss
 from floater.tasks.translation.warm import warm_started
 from floater.training import TokenBatchSampler, smoothed_cross_entropy
-from floater.transformer import FloaterConfig
+from floater.transformer import FloaterConfig, FloaterForConditionalGeneration
 
 from .conftest import Files
 from .small import SIZES, TASK, load_run, pairs, settings, train
@@ -105,6 +106,42 @@ def test_models_that_do_not_continue_each_other_are_refused(stage1: Path, traine
         DataError, match=r"does not fit: encoder.blocks.0.feed_forward.inner.weight is \(64, 32\)"
     ):
         warm_started(wide, plain, "stage 1")
+
+
+def of_tables(length: int, **changes: Any) -> FloaterConfig:
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_hidden_layers": 1}
+    return FloaterConfig(**sizes, decoder_layers=1, vocab_size=20, training_length=length, **changes)
+
+
+ADDED = {"name": "floater", "injection": "add", "start": "zero"}
+
+
+def test_a_flow_is_added_to_trained_tables() -> None:
+    before = FloaterForConditionalGeneration(of_tables(16, position="learned")).eval()
+    ids = torch.randint(3, 20, (2, 16))
+    for length in (16, 24):
+        after = warm_started(of_tables(length, position=["learned", ADDED]), before, "stage 1").eval()
+        with torch.no_grad():
+            expected, found = (model(ids, decoder_input_ids=ids).logits for model in (before, after))
+            assert torch.equal(found, expected)
+            after(torch.randint(3, 20, (2, length)), decoder_input_ids=ids)
+    old, new = before.encoder.position.table(0).weight, after.encoder.position.parts[0].table(0).weight
+    assert torch.equal(new[:16], old)
+    torch.testing.assert_close(new[16:], fit_flow(old.detach()).at(torch.arange(16.0, 24.0).double()).float())
+    with pytest.raises(DataError, match=r"tables.0.weight is \(16, 16\) there and \(8, 16\) here"):
+        warm_started(of_tables(8, position=["learned", ADDED]), before, "stage 1")
+
+
+@pytest.mark.parametrize(
+    "parts", [["rotary", ADDED], ["learned", "floater"], ["learned", "learned"], ["learned", ADDED, "alibi"]]
+)
+def test_other_compositions_do_not_continue_tables(parts: list[Any]) -> None:
+    before = FloaterForConditionalGeneration(of_tables(16, position="learned"))
+    with pytest.raises(DataError, match="'learned', which 'compose' cannot continue; valid: that model and"):
+        warm_started(of_tables(16, position=parts), before, "stage 1")
+    options = {"name": "learned", "blocks": "all"}
+    with pytest.raises(DataError, match="has the position option blocks 'input', not 'all'"):
+        warm_started(of_tables(16, position=[options, ADDED]), before, "stage 1")
 
 
 def test_a_warm_start_has_its_own_vocabulary(tmp_path: Path, stage1: Path, files: Files) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from floater.encodings import options
+from floater.encodings.composed.parts import named
 from floater.errors import DataError
+from floater.pretrained.extending.continuation import continued
 from floater.training.run import fill
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, encoder_decoder
 
@@ -40,8 +45,10 @@ def warm_started(
 
     Args:
         config: of the new model.
-        trained: the model to continue from: one with the same position model, or, for a FLOATER model with
-            injection "qkv", the plain Transformer with sinusoids at the input.
+        trained: the model to continue from: one with the same position model; for a FLOATER model with
+            injection "qkv", the plain Transformer with sinusoids at the input; for a composition of a
+            position model and flows added to it, one with that position model. Tables that are shorter than
+            the new ones are continued by the linear flow that fits them best.
         origin: where `trained` comes from, for messages.
 
     Returns:
@@ -62,8 +69,41 @@ def warm_started(
     assert isinstance(before, FloaterConfig)
     _check(config, before, origin)
     model = encoder_decoder(config)
-    fill(model, trained.state_dict(), origin, may_lack=is_position)
+    weights: Mapping[str, Tensor] = trained.state_dict()
+    if config.position == "compose" != before.position:
+        weights = _as_part(weights, _part(config, before, origin), model.state_dict())
+    fill(model, weights, origin, may_lack=is_position)
     return model
+
+
+def _as_part(weights: Mapping[str, Tensor], part: int, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights in which the position model is a part of a composition, its tables as long as wanted."""
+    found = {}
+    for name, weight in weights.items():
+        for prefix in POSITION_PARTS:
+            name = name.replace(prefix, f"{prefix}parts.{part}.")
+        if ".tables." in name and name in wanted and len(weight) < len(wanted[name]):
+            weight = continued(weight, len(wanted[name]), "flow", special=(0, 0))
+        found[name] = weight
+    return found
+
+
+def _part(new: FloaterConfig, old: FloaterConfig, origin: str) -> int:
+    """Return which part of a composition is the position model of a trained one, the others being flows.
+
+    Raises:
+        DataError: if it is not one of them, or an other adds no flow.
+    """
+    parts = [named(part) for part in (new.position_options or {})["models"]]
+    same = [index for index, (name, _) in enumerate(parts) if name == old.position]
+    flows = [own for name, own in parts if name == "floater" and own.get("injection") == "add"]
+    if len(same) != 1 or len(flows) != len(parts) - 1:
+        raise DataError(
+            f"{origin} has the position model '{old.position}', which 'compose' cannot continue; valid: that "
+            "model and 'floater' with injection 'add'"
+        )
+    _check_options(options(old.position) | parts[same[0]][1], _meaning(old), origin)
+    return same[0]
 
 
 def _check(new: FloaterConfig, old: FloaterConfig, origin: str) -> None:
@@ -79,13 +119,21 @@ def _check(new: FloaterConfig, old: FloaterConfig, origin: str) -> None:
                 f"{origin} has sinusoids at blocks {there['blocks']}, but 'floater' at the input only"
             )
         return
+    if new.position == "compose" != old.position:
+        _part(new, old, origin)
+        return
     if new.position != old.position:
         raise DataError(
             f"{origin} has the position model '{old.position}', which '{new.position}' cannot continue; "
-            "valid: the same model, or 'sinusoidal' followed by 'floater' with injection 'qkv'"
+            "valid: the same model, 'sinusoidal' followed by 'floater' with injection 'qkv', or a model "
+            "followed by its composition with 'floater' of injection 'add'"
         )
+    _check_options(here, there, origin)
+
+
+def _check_options(here: Mapping[str, Any], there: Mapping[str, Any], origin: str) -> None:
     for name, value in here.items():
-        if value != there[name]:
+        if name not in _ONLY_TRAINING and value != there[name]:
             raise DataError(f"{origin} has the position option {name} {there[name]!r}, not {value!r}")
 
 
