@@ -88,6 +88,8 @@ DEBERTA = {
     "bias": False,
 }
 NEOX_ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+# Hugging Face's GPT-NeoX and BLOOM start what writes to the residual stream as large as the other weights
+UNSCALED = {"preset": "gpt", "initialization": "normal"}
 GPT_SIZES = {
     "vocab_size": VOCABULARY + 1,
     "n_embd": DIM,
@@ -138,7 +140,7 @@ FAMILIES = {
             FloaterForCausalLM,
             "rotary",
             position_options={"pairs": "half", "partial": 0.5},
-            recipe="gpt",
+            recipe=UNSCALED,
             norm_first=True,
             tie_word_embeddings=False,
         ),
@@ -153,7 +155,7 @@ FAMILIES = {
         lambda: ours(
             FloaterForCausalLM,
             "alibi",
-            recipe={"preset": "gpt", "embedding_norm": True},
+            recipe=UNSCALED | {"embedding_norm": True},
             norm_first=True,
             activation_function="gelu_new",
             intermediate_size=4 * DIM,

@@ -53,6 +53,10 @@ class Study:
 
 
 DEMO = ("sinusoidal", "floater", "floater-relative", "floater-all")
+LEAGUE = (
+    *("sinusoidal", "rotary", "alibi", "fire", "sinusoidal-random"),
+    *("alibi-sinusoidal", "fire-sinusoidal", "floater-relative"),
+)
 LINES = ("none", "alibi", "t5", "shaw", "chang", "fire", "floater_relative")
 STUDIES = (
     Study(
@@ -65,6 +69,17 @@ STUDIES = (
         trained=80,
         longest=250,
         drawn=DEMO,
+    ),
+    Study(
+        name="builtin_far",
+        command="floater study configs/study/builtin_far.yaml seeds=[2] short_to_long.seed=1",
+        title="Translation of another corpus, below 80 words",
+        test="lengths",
+        metric="bleu",
+        label="BLEU",
+        trained=80,
+        longest=250,
+        drawn=LEAGUE,
     ),
     Study(
         name="causal_far",
@@ -91,7 +106,7 @@ STUDIES = (
             longest=128,
             drawn=LINES,
         )
-        for problem in ("copy", "reverse")
+        for problem in ("copy", "reverse", "sort", "recall", "addition", "parity")
     ),
 )
 
@@ -109,12 +124,13 @@ def scores(study: Study) -> dict[str, dict[tuple[int, int], list[float]]]:
 
 
 def table(study: Study) -> str:
-    """Return the scores as Markdown: the mean over the seeds and their standard deviation."""
+    """Return means and deviations over the seeds as Markdown, the best just beyond training first."""
     found = scores(study)
     bins = sorted({ends for of in found.values() for ends in of})
+    beyond = next(ends for ends in bins if ends[0] >= study.trained)
     head = ["encoding", *(f"{low}–{high - 1}" for low, high in bins), "seeds"]
     lines = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
-    for name, of in found.items():
+    for name, of in sorted(found.items(), key=lambda item: mean(item[1][beyond]), reverse=not study.lower):
         cells = [spread(of[ends], study.digits) for ends in bins]
         lines.append(f"| {name} | {' | '.join(cells)} | {max(map(len, of.values()))} |")
     return f"**{study.title}** ({study.label}; `{study.command}`)\n\n" + "\n".join(lines)
