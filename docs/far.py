@@ -16,8 +16,27 @@ from matplotlib import pyplot
 
 HERE = Path(__file__).parent
 SCORES, PAGE = HERE / "far", HERE / "far.md"
-# Okabe and Ito's colours, safe for colour-blind readers, ordered from dark to light for grey prints
-COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
+BLACK, GREY, BLUE, SKY, GREEN, ORANGE, VERMILION, PURPLE = (
+    *("#000000", "#999999", "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7"),
+)  # Okabe and Ito's, safe for colour-blind readers
+# an encoding has one colour in all panels; those of a panel differ
+COLOURS = {
+    "floater-relative": VERMILION,
+    "floater_relative": ORANGE,
+    "floater_relative-tail": PURPLE,
+    "floater-all": PURPLE,
+    "floater": GREY,
+    "none": GREY,
+    "rotary": GREY,
+    "sinusoidal": BLACK,
+    "sinusoidal-random": SKY,
+    "shaw": SKY,
+    "alibi": BLUE,
+    "alibi-sinusoidal": GREEN,
+    "t5": GREEN,
+    "fire": PURPLE,
+    "chang": BLACK,
+}
 BEGIN, END = "<!-- {}: written by `make docs` -->", "<!-- end of {} -->"
 
 
@@ -55,7 +74,7 @@ class Study:
 DEMO = ("sinusoidal", "floater", "floater-relative", "floater-all")
 LEAGUE = (
     *("sinusoidal", "rotary", "alibi", "fire", "sinusoidal-random"),
-    *("alibi-sinusoidal", "fire-sinusoidal", "floater-relative"),
+    *("alibi-sinusoidal", "floater_relative", "floater-relative"),
 )
 LINES = ("none", "alibi", "t5", "shaw", "chang", "fire", "floater_relative")
 STUDIES = (
@@ -174,8 +193,8 @@ def draw(studies: tuple[Study, ...], path: Path, columns: int) -> None:
         panel.set_axis_off()
     for study, panel in zip(studies, panels.flat, strict=False):
         found, ends = scores(study), []
-        for name, colour in zip(study.drawn, COLOURS, strict=False):
-            points = sorted(found.get(name, {}).items())
+        for name in study.drawn:
+            colour, points = COLOURS[name], sorted(found.get(name, {}).items())
             x = [(low + high - 1) / 2 / study.trained for (low, high), _ in points]
             y = [mean(values) for _, values in points]
             if points:
