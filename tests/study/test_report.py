@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from floater.study import summary, tables
-from floater.study.report import _learning
+from floater.study.panels import learning
 from floater.study.results import Column, Results
 
 from . import browser
@@ -55,7 +55,7 @@ def test_pictures_whose_numbers_no_table_has_do_not_say_so(report: Path) -> None
 def test_a_loss_that_chose_the_checkpoint_is_drawn_once(finished: Results) -> None:
     log = [{"step": 1, "loss": 2.0}, {"step": 1, "eval_loss": 1.0}]
     outcomes = [replace(o, log=log, result={"best_valid_loss": 1.0}) for o in finished.outcomes]
-    titles = [picture.title for picture in _learning(replace(finished, outcomes=outcomes))]
+    titles = [panel.title for panel in learning(replace(finished, outcomes=outcomes))]
     assert titles == ["Training loss", "Validation loss"]
 
 

@@ -14,7 +14,16 @@ from floater.cli import commands
 from floater.cli.settings_help import StudyHelp, TrainHelp
 
 FORMATS = ("text", "markdown", "csv", "json")
-KINDS = ("vectors", "similarity", "smoothness", "attention", "flow", "probe", "reordering")
+KINDS = (
+    "vectors",
+    "permuted_vectors",
+    "similarity",
+    "smoothness",
+    "attention",
+    "flow",
+    "probe",
+    "reordering",
+)
 """Those of `floater.study.analyses`, which only an installation for training can import."""
 
 
@@ -70,34 +79,30 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
     train = command("train", commands.train, "Train a model, or resume a stopped run.", add_help=False)
     _add_settings(train, "model.preset=tiny", TrainHelp, "TASK", ", or every setting of a task")
     length = train.add_mutually_exclusive_group()
-    length.add_argument(
-        "--epochs", metavar="N", type=_count, help="train to N epochs in all, a finished run, too"
-    )
-    length.add_argument("--steps", metavar="N", type=_count, help="train to N steps in all, likewise")
+    _add(length, "--epochs", "N", "train to N epochs in all, a finished run, too", type=_count)
+    _add(length, "--steps", "N", "train to N steps in all, likewise", type=_count)
     _add_json(train)
 
     translate = command("translate", commands.translate, "Translate lines of text with a finished run.")
-    translate.add_argument("run", metavar="RUN", help="run directory, or a saved model")
-    translate.add_argument("--source", metavar="FILE", help="source lines (default: standard input)")
-    translate.add_argument("--output", metavar="FILE", help="translations (default: standard output)")
-    translate.add_argument(
-        "--beam", metavar="N", type=_count, help="hypotheses that are kept (default: the run's)"
-    )
-    translate.add_argument(
+    _add(translate, "run", "RUN", "run directory, or a saved model")
+    _add(translate, "--source", "FILE", "source lines (default: standard input)")
+    _add(translate, "--output", "FILE", "translations (default: standard output)")
+    _add(translate, "--beam", "N", "hypotheses that are kept (default: the run's)", type=_count)
+    _add(
+        translate,
         "--length-penalty",
-        metavar="X",
+        "X",
+        "exponent of the length that scores are divided by (default: the run's)",
         type=_number,
-        help="exponent of the length that scores are divided by (default: the run's)",
     )
-    translate.add_argument(
+    _add(
+        translate,
         "--batch-tokens",
-        metavar="N",
+        "N",
+        "source tokens in a batch, times the beam; fewer take less memory (default: the run's)",
         type=_count,
-        help="source tokens in a batch, times the beam; fewer take less memory (default: the run's)",
     )
-    translate.add_argument(
-        "--device", metavar="NAME", help="cpu, cuda, cuda:1, mps, ... (default: a GPU if there is one)"
-    )
+    _add(translate, "--device", "NAME", "cpu, cuda, cuda:1, mps, ... (default: a GPU if there is one)")
     _add_reading(translate)
 
     evaluate = command(
@@ -107,44 +112,44 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
         "of a language model, accuracy of a tagger or of labels of documents, likelihood of events, exact "
         "match by length on a generated task, the official metrics of GLUE, SQuAD and RACE.",
     )
-    evaluate.add_argument("run", metavar="RUN", help="run directory, or a saved translation model")
-    evaluate.add_argument(
+    _add(evaluate, "run", "RUN", "run directory, or a saved translation model")
+    _add(
+        evaluate,
         "--source",
-        metavar="FILE",
-        help="text to translate or to predict, CoNLL-U, events, or documents; not for generated tasks",
+        "FILE",
+        "text to translate or to predict, CoNLL-U, events, or documents; not for generated tasks",
     )
-    evaluate.add_argument("--output", metavar="FILE", help="write the translations, tags or labels here")
+    _add(evaluate, "--output", "FILE", "write the translations, tags or labels here")
     _add_json(evaluate)
     _add_reading(evaluate)
     translation = evaluate.add_argument_group("translation")
-    translation.add_argument("--reference", metavar="FILE", help="its translation, line by line")
-    translation.add_argument(
-        "--language", metavar="CODE", help="of the reference (default: the run's target)"
-    )
-    translation.add_argument(
+    _add(translation, "--reference", "FILE", "its translation, line by line")
+    _add(translation, "--language", "CODE", "of the reference (default: the run's target)")
+    _add(
+        translation,
         "--bins",
-        metavar="N,N,...",
-        type=_edges,
-        help="score by source length in words, too, as in 80,100,120,140; on a generated task by its "
+        "N,N,...",
+        "score by source length in words, too, as in 80,100,120,140; on a generated task by its "
         "lengths, of a causal language model by the tokens read before",
+        type=_edges,
     )
     language_modeling = evaluate.add_argument_group("language modelling and events")
-    language_modeling.add_argument(
+    _add(
+        language_modeling,
         "--window",
-        metavar="N",
+        "N",
+        "tokens, or predicted events, that the model sees at once (default: the run's)",
         type=int,
-        help="tokens, or predicted events, that the model sees at once (default: the run's)",
     )
-    language_modeling.add_argument(
+    _add(
+        language_modeling,
         "--stride",
-        metavar="N",
-        type=int,
-        help="tokens that the window moves by (default: the run's; of a given window half, or all but one if "
+        "N",
+        "tokens that the window moves by (default: the run's; of a given window half, or all but one if "
         "it is longer than the training rows)",
+        type=int,
     )
-    language_modeling.add_argument(
-        "--memory", metavar="N", type=int, help="tokens that the blocks remember (default: the run's)"
-    )
+    _add(language_modeling, "--memory", "N", "tokens that the blocks remember (default: the run's)", type=int)
 
     split = evaluate.add_argument_group("events and documents")
     split.add_argument(
@@ -154,77 +159,56 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
     )
 
     images = evaluate.add_argument_group("image classification")
-    images.add_argument("--size", metavar="N", type=_count, help="pixels a side (default: the run's)")
+    _add(images, "--size", "N", "pixels a side (default: the run's)", type=_count)
     images.add_argument(
         "--coordinates",
         choices=("scaled", "counted"),
         help="of patches at another size: those of the training grid, or their number (default: scaled)",
     )
     squad = evaluate.add_argument_group("SQuAD")
-    squad.add_argument("--threshold", metavar="X", type=float, help="for no answer (default: the run's)")
+    _add(squad, "--threshold", "X", "for no answer (default: the run's)", type=float)
 
     predict = command(
         "predict",
         commands.predict,
         "Write the predictions of a finished glue, squad or race run for data without labels.",
     )
-    predict.add_argument("run", metavar="RUN", help="run directory")
-    predict.add_argument("--source", metavar="FILE", required=True, help="in the layout of the run's task")
-    predict.add_argument("--output", metavar="FILE", help="predictions (default: standard output)")
+    _add(predict, "run", "RUN", "run directory")
+    _add(predict, "--source", "FILE", "in the layout of the run's task", required=True)
+    _add(predict, "--output", "FILE", "predictions (default: standard output)")
 
     extend = command("extend", commands.extend, "Let a Hugging Face checkpoint take longer inputs.")
-    extend.add_argument(
-        "checkpoint", metavar="CHECKPOINT", help="directory, or a name on the Hugging Face hub"
-    )
-    extend.add_argument(
-        "length", metavar="LENGTH", type=_count, help="tokens, or the side of images in pixels"
-    )
-    extend.add_argument(
-        "--method", metavar="NAME", help="see floater.extend (default: that of its positions)"
-    )
-    extend.add_argument(
-        "--option", metavar="NAME=VALUE", action="append", default=[], help="of the method; may be repeated"
-    )
-    extend.add_argument("--to", metavar="FOLDER", required=True, help="new directory for model and tokenizer")
+    _add(extend, "checkpoint", "CHECKPOINT", "directory, or a name on the Hugging Face hub")
+    _add(extend, "length", "LENGTH", "tokens, or the side of images in pixels", type=_count)
+    _add(extend, "--method", "NAME", "see floater.extend (default: that of its positions)")
+    _add(extend, "--option", "NAME=VALUE", "of the method; may be repeated", action="append", default=[])
+    _add(extend, "--to", "FOLDER", "new directory for model and tokenizer", required=True)
 
     glue = command("glue", commands.glue, "Print Table 3 of the FLOATER paper from finished glue runs.")
-    glue.add_argument("runs", metavar="RUN", nargs="+", help="run directories, of several tasks and seeds")
+    _add(glue, "runs", "RUN", "run directories, of several tasks and seeds", nargs="+")
     _add_json(glue)
 
     models = command("models", commands.models, "List the position encodings, or describe one.")
-    models.add_argument(
-        "name", metavar="NAME", nargs="?", help="describe this one: equation, options, limits"
-    )
+    _add(models, "name", "NAME", "describe this one: equation, options, limits", nargs="?")
     models.add_argument("--format", choices=FORMATS, default="text", help="of the list (default: text)")
-    models.add_argument(
-        "--dim", metavar="N", type=int, default=512, help="width at which to count parameters"
-    )
-    models.add_argument("--heads", metavar="N", type=int, default=8, help="attention heads there")
-    models.add_argument("--layers", metavar="N", type=int, default=6, help="blocks there")
+    _add(models, "--dim", "N", "width at which to count parameters", type=int, default=512)
+    _add(models, "--heads", "N", "attention heads there", type=int, default=8)
+    _add(models, "--layers", "N", "blocks there", type=int, default=6)
 
     plot = command("plot", commands.plot, "Analyse the positions of a trained model: numbers and a figure.")
-    plot.add_argument("run", metavar="RUN", help="run directory, saved model, or a Hugging Face checkpoint")
-    plot.add_argument(
-        "kind",
-        metavar="KIND",
-        type=_kind,
-        help=", ".join(KINDS[:-1]) + f" or {KINDS[-1]}",
-    )
-    plot.add_argument("--where", metavar="PLACE", help="place in the model, as in 'block 1 query'")
-    plot.add_argument("--length", metavar="N", type=_count, help="positions that are shown")
-    plot.add_argument(
-        "--trained",
-        metavar="N",
-        type=_count,
-        help="positions trained on (default: the model's training length)",
-    )
-    plot.add_argument("--text", metavar="FILE", help="lines that the model reads (probe, reordering)")
-    plot.add_argument(
+    _add(plot, "run", "RUN", "run directory, saved model, or a Hugging Face checkpoint")
+    _add(plot, "kind", "KIND", ", ".join(KINDS[:-1]) + f" or {KINDS[-1]}", type=_kind)
+    _add(plot, "--where", "PLACE", "place in the model, as in 'block 1 query'")
+    _add(plot, "--length", "N", "positions that are shown", type=_count)
+    _add(plot, "--trained", "N", "positions trained on (default: the model's training length)", type=_count)
+    _add(plot, "--text", "FILE", "lines that the model reads (probe, reordering)")
+    _add(
+        plot,
         "--output",
-        metavar="FILE",
-        help="figure, .png, .svg or .pdf (default: in the run's directory, plots/KIND.png)",
+        "FILE",
+        "figure, .png, .svg or .pdf (default: in the run's directory, plots/KIND.png)",
     )
-    plot.add_argument("--numbers", metavar="FILE", help="write the numbers, too: a NumPy archive, .npz")
+    _add(plot, "--numbers", "FILE", "write the numbers, too: a NumPy archive, .npz")
     _add_json(plot)
 
     study = command(
@@ -238,25 +222,25 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
     _add_json(study)
 
     data = command("data", commands.data, "Download and prepare a data set of the papers, or list them.")
-    data.add_argument("name", metavar="NAME", nargs="?", help="data set (default: list them)")
-    data.add_argument("--to", metavar="FOLDER", default="data", help="gets a directory NAME (default: data)")
-    data.add_argument("--processes", metavar="N", type=_count, default=1, help="for text that is tokenised")
+    _add(data, "name", "NAME", "data set (default: list them)", nargs="?")
+    _add(data, "--to", "FOLDER", "gets a directory NAME (default: data)", default="data")
+    _add(data, "--processes", "N", "for text that is tokenised", type=_count, default=1)
 
     demo = command(
         "demo",
         commands.demo,
         "Train three position encodings on the built-in corpus and compare them by length.",
     )
-    demo.add_argument("--run", metavar="DIR", default="runs/demo", help="where runs, tables and report go")
+    _add(demo, "--run", "DIR", "where runs, tables and report go", default="runs/demo")
     _add_json(demo)
 
     configs = command("configs", commands.configs, "List the configurations that come with the library.")
-    configs.add_argument("part", metavar="TEXT", nargs="?", default="", help="only names that have this")
+    _add(configs, "part", "TEXT", "only names that have this", nargs="?", default="")
     _add_json(configs)
 
     init = command("init", commands.init, "Write one of these configurations into a file of your own.")
-    init.add_argument("name", metavar="NAME", help="as floater configs lists it, or its last part")
-    init.add_argument("file", metavar="FILE", nargs="?", help="what to write (default: NAME.yaml here)")
+    _add(init, "name", "NAME", "as floater configs lists it, or its last part")
+    _add(init, "file", "FILE", "what to write (default: NAME.yaml here)", nargs="?")
 
     completion = command("completion", commands.completion, "Print what completes commands in a shell.")
     completion.add_argument(
@@ -264,7 +248,7 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
     )
 
     asked = command("help", lambda _: whole.print_help(), "Tell of one command.", add_help=False)
-    asked.add_argument("topic", metavar="COMMAND", nargs="?", help="the command")
+    _add(asked, "topic", "COMMAND", "the command", nargs="?")
     return whole, places.choices
 
 
@@ -296,6 +280,10 @@ class _Parser(argparse.ArgumentParser):
 def _nearest(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, [*names], n=1)
     return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names)}"
+
+
+def _add(to: argparse._ActionsContainer, name: str, metavar: str, help: str, **more: Any) -> None:
+    to.add_argument(name, metavar=metavar, help=help, **more)
 
 
 def _add_json(command: argparse.ArgumentParser) -> None:

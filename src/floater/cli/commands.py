@@ -163,7 +163,7 @@ def plot(arguments: argparse.Namespace) -> None:
         raise DataError(f"{output}: figures are .png, .svg or .pdf")
     _writable(arguments.output)
     _writable(arguments.numbers)
-    drawn = analyses.draw(
+    found = analyses.draw(
         arguments.run,
         arguments.kind,
         analyses.Options(
@@ -174,17 +174,17 @@ def plot(arguments: argparse.Namespace) -> None:
         ),
     )
     output.parent.mkdir(exist_ok=True)
-    analyses.save(drawn.figure, output, title=drawn.title, description=drawn.said)
+    analyses.save(found.figure, output, title=found.title, description=found.text)
     logger.info("written: %s", output)
     if arguments.numbers:
         with open(arguments.numbers, "wb") as file:
-            np.savez(file, allow_pickle=False, **{name: part.numpy() for name, part in drawn.numbers.items()})
+            np.savez(file, allow_pickle=False, **{name: part.numpy() for name, part in found.numbers.items()})
         logger.info("written: %s", arguments.numbers)
     if arguments.json:
-        numbers = {name: part.tolist() for name, part in drawn.numbers.items()}
+        numbers = {name: part.tolist() for name, part in found.numbers.items()}
         _print({"run": arguments.run, "kind": arguments.kind, "numbers": numbers}, True)
     else:
-        print(drawn.said)
+        print(found.text)
 
 
 def study(arguments: argparse.Namespace) -> int:

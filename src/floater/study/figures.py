@@ -257,7 +257,14 @@ def _finish(figure: Figure, axes: Axes, xlabel: str, ylabel: str, ends: Sequence
             color=end.colour,
             fontweight="bold",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": end.colour, "lw": 0.6, "shrinkA": 1, "shrinkB": 3},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": end.colour,
+                "lw": 0.6,
+                "relpos": (0, 0.5),
+                "shrinkA": 1,
+                "shrinkB": 3,
+            },
         )
     return figure
 

@@ -209,10 +209,16 @@ class Results:
                 bins = self._bins(test, name)
                 whole = [] if bins and test == short_to_long.TEST else [Column(test, name)]
                 columns += whole + [Column(test, name, *bin) for bin in bins]
-        if not self.grid.tests and not metric:
-            best = next((n for o in self.outcomes for n in o.result if n.startswith("best_valid_")), None)
-            columns += [Column(VALIDATION, best.removeprefix("best_valid_"))] if best else []
+        if not self.grid.tests and not metric and self.best_of_validation:
+            columns.append(Column(VALIDATION, self.best_of_validation))
         return columns
+
+    @property
+    def best_of_validation(self) -> str | None:
+        """Return the metric that chooses checkpoints; None where no trial has one."""
+        names = (name for outcome in self.outcomes for name in outcome.result)
+        prefix = "best_valid_"
+        return next((name.removeprefix(prefix) for name in names if name.startswith(prefix)), None)
 
     def _bins(self, test: str, metric: str) -> list[tuple[int, int | None]]:
         """The bins of a test set but for those that only others reach, as their windows are longer."""

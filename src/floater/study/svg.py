@@ -11,7 +11,8 @@ from zlib import crc32
 _NUMBER = re.compile(r"-?\d+\.\d+")
 _COORDINATES = re.compile(r' (?:d|x|y|width|height|transform|viewBox|points)="[^"]*"')
 _IMAGE = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
-_DIGITS = 1
+_MATRIX = re.compile(r"matrix\([^)]*\)")
+_DIGITS, _FINE = 1, 4
 
 
 def slim(svg: str) -> str:
@@ -27,7 +28,7 @@ def slim(svg: str) -> str:
         '<svg><path d="M0.1 2L2 3" style="fill:none;a:b"/></svg>'
     """
     svg = _IMAGE.sub(lambda match: _smaller(match[1]), svg)
-    svg = _COORDINATES.sub(lambda match: _NUMBER.sub(_rounded, match[0]), svg)
+    svg = _COORDINATES.sub(lambda match: _rounded(match[0]), svg)
     svg = re.sub(r' d="([^"]*)"', lambda match: f' d="{_path(match[1])}"', svg)
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     svg = re.sub(r' transform="rotate\(-?0 [^)]*\)"', "", svg)
@@ -54,8 +55,10 @@ def _with_classes(svg: str) -> str:
     return svg.replace("</style>", f"{rules}</style>", 1)
 
 
-def _rounded(match: re.Match[str]) -> str:
-    return f"{round(float(match[0]), _DIGITS) + 0.0:.7g}"
+def _rounded(text: str) -> str:
+    """Return an attribute with fewer digits; a matrix keeps more, as it scales whole images."""
+    digits = _FINE if _MATRIX.search(text) else _DIGITS
+    return _NUMBER.sub(lambda match: f"{round(float(match[0]), digits) + 0.0:.7g}", text)
 
 
 def _style(given: str) -> str:

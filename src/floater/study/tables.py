@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -146,7 +147,7 @@ def answer(results: Results) -> Table:
 
 def signed(found: Comparison) -> str:
     """Return a difference with its sign."""
-    sign = "+" if found.difference.mean >= 0 else "−"
+    sign = "−" if math.copysign(1, found.difference.mean) < 0 else "+"
     return f"{sign}{digits(abs(found.difference.mean), found.column)}"
 
 

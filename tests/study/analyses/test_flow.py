@@ -120,7 +120,7 @@ def test_each_flow_has_its_own_scale_of_time() -> None:
     found = curves(model, 4, points=3)
     places = [f"{stack} block {block} key" for stack in ("encoder", "decoder") for block in (1, 2)]
     assert [found[place].unit for place in places] == pytest.approx([0.2, 0.3, 0.4, 0.5])
-    assert "(time 0 to 5)" in draw(model, "flow", Options("decoder block 2 key", 10)).said
+    assert "(time 0 to 5)" in draw(model, "flow", Options("decoder block 2 key", 10)).text
 
 
 def test_each_level_of_documents_has_its_own_training_length() -> None:
@@ -130,9 +130,9 @@ def test_each_level_of_documents_has_its_own_training_length() -> None:
     found = curves(model, points=3)
     assert found["words block 1 query"].positions[-1] == 128
     assert found["encoder block 1 query"].positions[-1] == 40
-    assert "trained to 64" in draw(model, "flow", Options("words block 1 query")).said
+    assert "trained to 64" in draw(model, "flow", Options("words block 1 query")).text
     drawn = draw(model, "flow", Options("encoder block 1 query"))
-    assert "trained to 20" in drawn.said
+    assert "trained to 20" in drawn.text
     # numbers that stand side by side are of the same positions
     assert not any(name.startswith("words") for name in drawn.numbers)
 
@@ -141,4 +141,4 @@ def test_a_training_length_that_nobody_knows_is_not_told() -> None:
     config = T5Config(vocab_size=20, d_model=16, d_kv=8, d_ff=8, num_layers=1, num_heads=2)
     of = Subject("mine", plugged(T5EncoderModel(config)))
     assert of.trained is None
-    assert "trained" not in draw(of, "flow", Options(length=4)).said
+    assert "trained" not in draw(of, "flow", Options(length=4)).text

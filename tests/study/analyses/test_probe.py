@@ -104,7 +104,7 @@ def test_sentences_beyond_the_models_positions_are_left_out(tmp_path: Path) -> N
     assert tokens > 32 > max(len(ids) for ids in of.tokenizer()(lines[:-1])["input_ids"])
     found = detect(of, lines, epochs=1)
     assert (found.too_long, found.sentences + found.held_out) == (1, len(set(lines)) - 1)
-    said = draw(of, "reordering", Options(text=lines)).said
+    said = draw(of, "reordering", Options(text=lines)).text
     assert said.endswith("; left out as longer than the model's positions: 1")
     unbounded = detect(Subject("mine", made("sinusoidal", vocab_size=300), str(tmp_path)), lines, epochs=1)
     assert (unbounded.too_long, unbounded.sentences + unbounded.held_out) == (0, len(set(lines)))

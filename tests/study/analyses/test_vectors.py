@@ -35,6 +35,7 @@ from floater.encodings import PositionError
 from floater.errors import DataError
 from floater.study.analyses import (
     all_vectors,
+    draw,
     heat_map,
     panels,
     similarity,
@@ -42,6 +43,7 @@ from floater.study.analyses import (
     smoothness,
     vectors,
 )
+from floater.study.analyses.vectors import similar_order
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, FloaterModel
 
 SMALL = {"hidden_size": 16, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2}
@@ -281,3 +283,24 @@ def test_pictures_show_the_numbers_the_right_way_round() -> None:
     assert right.images[0].get_clim() == (-1, 1)
     assert (left.get_xlabel(), left.get_ylabel()) == ("position", "dimension")
     heat_map(left, torch.zeros(3, 3), title="nothing")  # no limits from zeros alone
+
+
+def test_permuted_dimensions_are_next_to_similar_ones() -> None:
+    """Liu et al. 2020, Figure 3b to 3d: curves that differ in their level alone are sorted by it."""
+    curve, levels = torch.linspace(0, 3, 20).sin(), torch.arange(12.0)
+    shuffled = torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    order = similar_order(curve[:, None] + levels[shuffled])
+    assert shuffled[order].tolist() in (list(range(12)), list(range(12))[::-1])
+
+
+def test_the_permuted_figure_shows_all_dimensions_and_says_that_they_are_permuted() -> None:
+    torch.manual_seed(0)
+    model = FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, position="learned", training_length=12))
+    plain, permuted = (draw(model, kind) for kind in ("vectors", "permuted_vectors"))
+    order = permuted.numbers["order"]
+    assert order.sort().values.tolist() == list(range(len(order)))
+    assert torch.equal(permuted.numbers["vectors"], plain.numbers["vectors"])
+    (image,) = permuted.figure.axes[0].images
+    assert torch.equal(torch.as_tensor(image.get_array().filled()), plain.numbers["vectors"][:, order].T)
+    assert "dimensions permuted" in permuted.text
+    assert "permuted" not in plain.text

@@ -6,7 +6,7 @@ several models may stand side by side. `draw` does both for one model by the nam
 
 from floater.study.analyses.attention import head_map, head_maps, positional_logits
 from floater.study.analyses.flow import Curve, curves, flow_curves
-from floater.study.analyses.kinds import KINDS, Drawn, Options, draw, kinds
+from floater.study.analyses.kinds import KINDS, Options, Plot, draw, kinds
 from floater.study.analyses.plotting import panels, save
 from floater.study.analyses.probe import Probe, linear_probe, probe, probe_bars
 from floater.study.analyses.reordering import Detection, detect, detection_bars
@@ -19,8 +19,8 @@ __all__ = [
     "KINDS",
     "Curve",
     "Detection",
-    "Drawn",
     "Options",
+    "Plot",
     "Probe",
     "Smoothness",
     "Subject",

@@ -1,11 +1,11 @@
-"""The analyses by their names, as `floater plot` offers them: what is said, drawn and counted."""
+"""The analyses by their names, as `floater plot` offers them: numbers, a figure and a caption each."""
 
 from __future__ import annotations
 
 import difflib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from floater.study.analyses.reordering import detect, detection_bars
 from floater.study.analyses.similarity import similarity, similarity_map
 from floater.study.analyses.smoothness import smoothness, smoothness_lines
 from floater.study.analyses.subject import Source, Subject, chosen, run_tokens, subject
-from floater.study.analyses.vectors import heat_map, placed_vectors
+from floater.study.analyses.vectors import heat_map, placed_vectors, similar_order
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,35 +47,45 @@ class Options:
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class Plot:
     """An analysis of one model.
 
     Args:
-        figure: the picture.
-        title: of the picture.
-        said: the numbers in words.
-        numbers: all of them by name.
+        figure: the figure.
+        title: of the figure.
+        text: the most important numbers in words; the caption of a report.
+        numbers: all numbers by name.
     """
 
     figure: Figure
     title: str
-    said: str
+    text: str
     numbers: dict[str, Tensor]
 
 
-def _of_vectors(of: Subject, options: Options) -> Drawn:
+def _of_vectors(of: Subject, options: Options) -> Plot:
     place, vectors = placed_vectors(of, options.where, options.length)
+    return _heat_map(of, place, vectors, {"vectors": vectors})
+
+
+def _of_permuted(of: Subject, options: Options) -> Plot:
+    place, vectors = placed_vectors(of, options.where, options.length)
+    order = similar_order(vectors)
+    plot = _heat_map(of, place, vectors[:, order], {"vectors": vectors, "order": order})
+    plot.figure.axes[0].set_ylabel("dimension (permuted)")
+    return replace(plot, text=f"{plot.text}; dimensions permuted, so that similar ones are neighbours")
+
+
+def _heat_map(of: Subject, place: str, shown: Tensor, numbers: dict[str, Tensor]) -> Plot:
     figure, (axes,) = panels(1)
     title = f"{of.name}: position vectors\n{place}"
-    heat_map(axes, vectors, title=title)
-    low, high = (float(end) for end in vectors.aminmax())
-    said = (
-        f"{len(vectors)} positions x {vectors.shape[1]} dimensions at {place}, from {low:.3g} to {high:.3g}"
-    )
-    return Drawn(figure, title, said, {"vectors": vectors})
+    heat_map(axes, shown, title=title)
+    low, high = (float(end) for end in shown.aminmax())
+    text = f"{len(shown)} positions x {shown.shape[1]} dimensions at {place}, from {low:.3g} to {high:.3g}"
+    return Plot(figure, title, text, numbers)
 
 
-def _of_similarity(of: Subject, options: Options) -> Drawn:
+def _of_similarity(of: Subject, options: Options) -> Plot:
     place, vectors = placed_vectors(of, options.where, options.length)
     found = similarity(vectors)
     figure, (axes,) = panels(1, width=5.6, height=4.8)
@@ -84,30 +94,30 @@ def _of_similarity(of: Subject, options: Options) -> Drawn:
     known = [
         (gap, found.diagonal(gap).nanmean()) for gap in (1, 2, 4, 8, 16, 32, 64, 128, 256) if gap < len(found)
     ]
-    said = f"{len(found)} positions at {place}; mean cosine at distance " + ", ".join(
+    text = f"{len(found)} positions at {place}; mean cosine at distance " + ", ".join(
         f"{gap}: {mean:.3f}" for gap, mean in known
     )
     undefined = int(found.diagonal().isnan().sum())
     if undefined:
-        said += f"; {undefined} positions have a zero vector and no direction"
-    return Drawn(figure, title, said, {"similarity": found})
+        text += f"; {undefined} positions have a zero vector and no direction"
+    return Plot(figure, title, text, {"similarity": found})
 
 
-def _of_smoothness(of: Subject, options: Options) -> Drawn:
+def _of_smoothness(of: Subject, options: Options) -> Plot:
     place, vectors = placed_vectors(of, options.where, options.length)
     found = smoothness(vectors)
     figure, (axes,) = panels(1)
     title = f"{of.name}: norm and smoothness\n{place}"
     smoothness_lines(axes, found, trained=options.trained or of.trained_at(place), title=title)
-    said = (
+    text = (
         f"{len(vectors)} positions at {place}: norm {found.norm.mean():.3g} "
         f"({found.norm.min():.3g} to {found.norm.max():.3g}), step {found.step.mean():.3g}, "
         f"roughness {found.roughness:.3f} (1 for vectors that have nothing to do with each other)"
     )
-    return Drawn(figure, title, said, {"norm": found.norm, "step": found.step})
+    return Plot(figure, title, text, {"norm": found.norm, "step": found.step})
 
 
-def _of_attention(of: Subject, options: Options) -> Drawn:
+def _of_attention(of: Subject, options: Options) -> Plot:
     found = positional_logits(of, options.length)
     place, logits = chosen("positional attention", of.name, found, options.where)
     figure, axes = panels(len(logits))
@@ -116,15 +126,15 @@ def _of_attention(of: Subject, options: Options) -> Drawn:
     head_maps(figure, axes, logits)
     weights = logits.nan_to_num(nan=-float("inf")).softmax(-1)
     entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1).nanmean(-1)  # of queries that have a key
-    said = (
+    text = (
         f"{len(logits)} heads x {logits.shape[-1]} positions at {place}; "
         "positions that a head would spread over without words (exp of the entropy): "
         + ", ".join("none" if math.isnan(e) else f"{math.exp(e):.1f}" for e in entropy.tolist())
     )
-    return Drawn(figure, title, said, found)
+    return Plot(figure, title, text, found)
 
 
-def _of_flow(of: Subject, options: Options) -> Drawn:
+def _of_flow(of: Subject, options: Options) -> Plot:
     found = curves(of, options.length)
     place, curve = chosen("flow", of.name, found, options.where)
     positions, values = curve.positions, curve.values
@@ -133,23 +143,23 @@ def _of_flow(of: Subject, options: Options) -> Drawn:
     title = f"{of.name}: the flow\n{place}"
     flow_curves(axes, positions, values, unit=curve.unit, trained=trained, title=title)
     end = float(positions[-1])
-    said = (
+    text = (
         f"{values.shape[1]} components at {place} from position 0 to {end:g} "
         f"(time 0 to {end * curve.unit:.3g})" + (f", trained to {trained}" if trained else "") + "; "
         f"norm {values[0].norm():.3g} at the start, {values[-1].norm():.3g} at the end"
     )
     # those of other stacks may end elsewhere
     same = {name: other.values for name, other in found.items() if torch.equal(other.positions, positions)}
-    return Drawn(figure, title, said, {"positions": positions, **same})
+    return Plot(figure, title, text, {"positions": positions, **same})
 
 
-def _of_probe(of: Subject, options: Options) -> Drawn:
+def _of_probe(of: Subject, options: Options) -> Plot:
     found = probe(of, options.length, options.text)
     figure, (axes,) = panels(1, width=max(5.0, 0.7 * len(found.fits)))
     title = f"{of.name}: a linear probe reads the position"
     probe_bars(axes, found, title=title)
     lines = [f"{place}: R2 {fit.r2:.3f}, {fit.error:.1f} tokens off" for place, fit in found.fits.items()]
-    said = (
+    text = (
         f"{found.positions} positions, {found.text}; fitted to {found.rows} rows, "
         f"tested on {found.held_out} others\n" + "\n".join(lines)
     )
@@ -157,26 +167,26 @@ def _of_probe(of: Subject, options: Options) -> Drawn:
         "r2": Tensor([fit.r2 for fit in found.fits.values()]),
         "error": Tensor([fit.error for fit in found.fits.values()]),
     }
-    return Drawn(figure, title, said, numbers)
+    return Plot(figure, title, text, numbers)
 
 
-def _of_reordering(of: Subject, options: Options) -> Drawn:
+def _of_reordering(of: Subject, options: Options) -> Plot:
     if options.text is None:
         raise DataError("reordering needs sentences: give a file of lines with --text")
     found = detect(of, options.text)
     figure, (axes,) = panels(1)
     title = f"{of.name}: which word was moved"
     detection_bars(axes, found, title=title)
-    said = (
+    text = (
         f"the moved word is found in {100 * found.inserted:.1f} %, where it came from in "
         f"{100 * found.original:.1f} %, both in {100 * found.both:.1f} % of {found.held_out} sentences "
         f"held out (chance {100 * found.chance:.1f} % of each); pointers trained on {found.sentences} "
         "others, the model frozen"
     )
     if found.too_long:
-        said += f"; left out as longer than the model's positions: {found.too_long}"
+        text += f"; left out as longer than the model's positions: {found.too_long}"
     numbers = {"accuracy": Tensor([found.inserted, found.original, found.both])}
-    return Drawn(figure, title, said, numbers)
+    return Plot(figure, title, text, numbers)
 
 
 @dataclass(frozen=True)
@@ -192,7 +202,7 @@ class Kind:
     """
 
     help: str
-    draw: Callable[[Subject, Options], Drawn]
+    draw: Callable[[Subject, Options], Plot]
     needs: Callable[[Subject], object]
     takes: tuple[str, ...]
     most: int = 0
@@ -208,11 +218,18 @@ def _has_vectors(of: Subject) -> None:
 
 
 _PLACED = ("where", "length")
-_LINE, _PAIRS = 32768, 2048  # more would be no picture, and the numbers of all places or pairs fill a memory
+_LINE, _PAIRS = 32768, 2048  # more cannot be seen, and the numbers of all places or pairs fill a memory
 KINDS = {
     "vectors": Kind(
         "heat map of the position vectors (Liu et al. 2020, Figure 3)",
         _of_vectors,
+        _has_vectors,
+        _PLACED,
+        _LINE,
+    ),
+    "permuted_vectors": Kind(
+        "heat map of the position vectors, dimensions permuted (Liu et al. 2020, Figure 3b to 3d)",
+        _of_permuted,
         _has_vectors,
         _PLACED,
         _LINE,
@@ -276,7 +293,7 @@ def kinds(source: Source) -> list[str]:
     return found
 
 
-def draw(source: Source, kind: str, options: Options | None = None) -> Drawn:
+def draw(source: Source, kind: str, options: Options | None = None) -> Plot:
     """Analyse a model.
 
     Args:
@@ -316,7 +333,7 @@ def draw(source: Source, kind: str, options: Options | None = None) -> Drawn:
 
 
 def default_path(source: str, kind: str) -> Path:
-    """Where a picture goes: into the run's directory, or for a checkpoint's name where one is.
+    """Return where a figure goes: into the run's directory, or for a checkpoint's name where one is.
 
     Example:
         >>> str(default_path("FacebookAI/roberta-base", "similarity"))

@@ -105,7 +105,7 @@ def matrix(
         vmin=limits[0],
         vmax=limits[1],
         aspect="equal" if square else "auto",
-        interpolation="nearest",
+        interpolation="none",
     )
     axes.set_title(title)
     if bar:
