@@ -5,7 +5,7 @@ BIN := .venv/bin
 TORCH := $(patsubst torch==%,%,$(filter torch==%,$(shell cat constraints.txt)))
 HAS_TORCH := $(PYTHON) -c "import torch, sys; sys.exit(torch.__version__.split('+')[0] != '$(TORCH)')" 2>/dev/null
 
-.PHONY: demo test lint format docs reliability
+.PHONY: demo test lint format docs reports reliability
 
 demo: .venv/installed
 	$(BIN)/floater demo --run runs/demo
@@ -27,6 +27,10 @@ docs: .venv/installed
 	$(BIN)/python docs/far.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/snippets.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The stored reports of docs/results/, in today's layout, from the numbers stored there; minutes.
+reports: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python docs/reports.py
 
 # An hour or two; SCALE=0.1 runs a tenth of it.
 SCALE ?= 1

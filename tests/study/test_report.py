@@ -10,10 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from floater.study import summary, tables
+from floater.settings import make
+from floater.study import run, summary, tables
 from floater.study.panels import learning
 from floater.study.results import Column, Results
+from floater.study.settings import StudySettings
+from floater.transformer import FloaterConfig, FloaterForMaskedLM
 
 from . import browser
 
@@ -100,6 +104,17 @@ def test_the_sentences_say_what_is_known(finished: Results) -> None:
     compared = [found for found in finished.comparisons if found.column == Column("lengths", "bleu", 80, 100)]
     assert [found.variant for found in compared] == ["learned-input", "learned-all"]
     assert "Holm" in said[-1]
+
+
+def test_checkpoints_without_trials_have_a_report(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = FloaterForMaskedLM(FloaterConfig.preset("tiny", vocab_size=9, position="learned"))
+    model.save_pretrained(tmp_path / "mine")
+    given = {"folder": str(tmp_path / "study"), "checkpoints": {"mine": str(tmp_path / "mine")}}
+    run.study(make(StudySettings, given | {"figures": ["vectors"]}, "given"))
+    text = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
+    assert "Heat map of the position vectors" in text
+    assert "are in the figures" not in text
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,46 @@
+"""The stored reports show the numbers that are stored beside them."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+
+from floater.study import tables
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+NAMES = sorted(folder.parent.name for folder in RESULTS.glob("*/report.json"))
+
+
+def cells(page: str, table: str) -> list[list[str]]:
+    """The texts of a table, line by line."""
+    (found,) = re.findall(rf'<table id="{table}".*?</table>', page, flags=re.DOTALL)
+    lines = re.findall(r"<tr>(.*?)</tr>", found, flags=re.DOTALL)[1:]
+    texts = (re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line) for line in lines)
+    return [[html.unescape(text) for text in line] for line in texts]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_report_has_every_stored_number(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(RESULTS.parent)
+    import reports
+
+    results = reports.read(RESULTS / name)
+    page = (RESULTS / f"{name}.html").read_text(encoding="utf-8")
+    shown = {
+        "scores": tables.scores(results),
+        "grid": tables.trials(results),
+        "comparisons": tables.compared(results),
+    }
+    others = enumerate(tables.others(results).values(), start=1)
+    for table, expected in (shown | {f"metric-{n}": other for n, other in others}).items():
+        assert cells(page, table) == [[cell.text for cell in row] for row in expected.rows], table
+    conclusions = [line["conclusion"] for line in reports._lines(RESULTS / name / "comparisons.csv")]
+    assert [results.conclusion(found) for found in results.comparisons] == conclusions
+    assert len(results.grid.trials) == len({outcome.trial.name for outcome in results.outcomes})
+
+
+def test_the_folder_stays_small() -> None:
+    assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < 4 * 2**20
