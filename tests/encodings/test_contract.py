@@ -375,11 +375,12 @@ def test_real_positions_are_served_or_refused(name, given, lifted):
 def test_hooks_compile_to_one_graph(name):
     """All but `prepare`, which may look at the positions to choose a way or to refuse them."""
     encoder, x, positions = stack(name, {}), embeddings(*MASK.shape), where(name, MASK)
-    state = encoder.position.prepare(positions)
+    position, attention = encoder.position, encoder.blocks[1].attention
+    state = position.prepare(positions)
 
     def run(x):
-        x = encoder.position.embed(x, state)
-        return encoder.blocks[1](x, encoder.position, state, positions.key_valid)
+        x = position.block(position.embed(x, state), state, 1)
+        return attention(x, position, state, positions.key_valid, None)[0]
 
     torch.compiler.reset()
     compiled = torch.compile(run, fullgraph=True, backend="eager")
