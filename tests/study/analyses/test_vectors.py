@@ -282,6 +282,8 @@ def test_pictures_show_the_numbers_the_right_way_round() -> None:
     similarity_map(right, similarity(given), title="b")
     assert right.images[0].get_clim() == (-1, 1)
     assert (left.get_xlabel(), left.get_ylabel()) == ("position", "dimension")
+    lightness = image.cmap(range(256))[:, :3] @ [0.2126, 0.7152, 0.0722]
+    assert (lightness[1:] >= lightness[:-1]).all()  # it can be read in grey
     heat_map(left, torch.zeros(3, 3), title="nothing")  # no limits from zeros alone
 
 

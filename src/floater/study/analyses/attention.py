@@ -171,7 +171,7 @@ def _attended(attention: Attention, x: Tensor, stack: Encoder | Decoder, state: 
 def head_map(
     axes: Axes, logits: Tensor, *, limits: tuple[float, float] | None = None, title: str = ""
 ) -> object:
-    """Draw what position alone gives one head: a row per query, a column per key; grey where it may not look.
+    """Draw what position alone gives one head: a row per query, a column per key; white if masked.
 
     Args:
         axes: to draw on.

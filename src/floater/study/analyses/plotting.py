@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 # Okabe and Ito 2008, "Color Universal Design"; black last
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DIVERGING, SEQUENTIAL = "RdBu_r", "cividis"
-UNKNOWN = "0.75"  # grey: no value
+# from dark to light, so that signs can be told in grey prints, too; zero is grey where limits lie around it
+MAP, UNKNOWN = "cividis", "white"
 
 
 def panels(count: int, *, width: float = 7.0, height: float = 4.2) -> tuple[Figure, list[Axes]]:
@@ -82,7 +82,7 @@ def matrix(
     extend: Literal["neither", "both", "min", "max"] = "neither",
     square: bool = False,
 ) -> Any:
-    """Draw a matrix as a map of colours: diverging where the limits lie around zero, grey where it is NaN.
+    """Draw a matrix as a map of colours, darker for less and white where it is NaN.
 
     Args:
         axes: to draw on.
@@ -98,10 +98,9 @@ def matrix(
     """
     from matplotlib import colormaps
 
-    colours = colormaps[DIVERGING if limits[0] < 0 < limits[1] else SEQUENTIAL].with_extremes(bad=UNKNOWN)
     image = axes.imshow(
         values.detach().float().cpu().numpy(),
-        cmap=colours,
+        cmap=colormaps[MAP].with_extremes(bad=UNKNOWN),
         vmin=limits[0],
         vmax=limits[1],
         aspect="equal" if square else "auto",

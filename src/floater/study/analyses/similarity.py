@@ -33,7 +33,7 @@ def similarity(vectors: Tensor) -> Tensor:
 
 
 def similarity_map(axes: Axes, similarity: Tensor, *, title: str = "") -> None:
-    """Draw the cosine similarity of positions; grey where a vector is zero.
+    """Draw the cosine similarity of positions; white where a vector is zero.
 
     Args:
         axes: to draw on.

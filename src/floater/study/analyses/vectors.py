@@ -273,7 +273,7 @@ def _read(
 def heat_map(axes: Axes, vectors: Tensor, *, title: str = "") -> None:
     """Draw position vectors, a column per position and a row per dimension (Liu et al. 2020, Figure 3).
 
-    Blue is below zero and red above; the 1 % of values that are farthest out share the last colour.
+    Blue is below zero and yellow above; the 1 % of values that are farthest out share the last colour.
 
     Args:
         axes: to draw on.
