@@ -16,6 +16,7 @@ from floater.positions import Positions
 
 Site = Literal["self", "decoder", "cross"]
 Projection = Literal["query", "key", "value", "cross_query"]
+QKV = tuple[Tensor, Tensor, Tensor]
 
 
 class PositionError(ValueError):
@@ -92,7 +93,7 @@ class PositionModel(nn.Module):
 
     Class attributes: `card` is the entry in the catalogue; `sites` are those of `StackSpec.site` where it
     acts; `length_aware` says that its decoder must know the final length of the text, `autoregressive` that
-    a decoder may write one token after another.
+    a decoder may write one token after another; `bounded` that it has `max_length` positions.
 
     Args:
         spec: the stack of blocks it serves.
@@ -112,6 +113,7 @@ class PositionModel(nn.Module):
     sites: ClassVar[tuple[Site, ...]] = ("self", "decoder")
     length_aware: ClassVar[bool] = False
     autoregressive: ClassVar[bool] = True
+    bounded: ClassVar[bool] = False
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__()
@@ -120,7 +122,7 @@ class PositionModel(nn.Module):
     @property
     def max_positions(self) -> int | None:
         """Return how many positions the model has; None if it serves any length."""
-        return None
+        return self.spec.max_length if self.bounded else None
 
     @property
     def caches(self) -> bool:
@@ -190,7 +192,7 @@ class PositionModel(nn.Module):
     ) -> None:
         """Look at a block's own projections of self-attention, by their names, before they act."""
 
-    def inputs(self, x: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    def inputs(self, x: Tensor, state: Any, layer: int) -> QKV:
         """Return what the query, key and value projections of self-attention read."""
         return x, x, x
 
@@ -206,7 +208,7 @@ class PositionModel(nn.Module):
         """
         return None
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Any, layer: int) -> QKV:
         """Change queries, keys and values of self-attention after projection."""
         return q, k, v
 
@@ -373,17 +375,34 @@ def build(
         >>> build("sinusoidal", dim=8, heads=2, layers=1, max_length=16).overrides("embed")
         True
     """
-    check_options(name, given)
     spec = StackSpec(dim, heads, layers, max_length, site, vocabulary, causal, horizon, initializer_range)
+    return build_for(name, spec, **given)
+
+
+def at_least_one(**given: float | None) -> None:
+    """Refuse options below 1; None, a default, is none.
+
+    Raises:
+        PositionError: it names the first that is.
+
+    Example:
+        >>> at_least_one(width=0)
+        Traceback (most recent call last):
+        floater.encodings.model.PositionError: width is 0; it must be at least 1
+    """
+    for name, value in given.items():
+        if value is not None and not value >= 1:
+            raise PositionError(f"{name} is {value}; it must be at least 1")
+
+
+def build_for(name: str, spec: StackSpec, **given: Any) -> PositionModel:
+    """Make a position model for a stack of blocks; see `build`."""
+    check_options(name, given)
     model = _CATALOGUE[name](spec, **given)
-    if (
-        horizon is not None
-        and model.reads_times
-        and model.max_positions is not None
-        and model.max_positions < horizon
-    ):
+    end, horizon = model.max_positions, spec.horizon
+    if horizon is not None and end is not None and end < horizon and model.reads_times:
         model = _CATALOGUE[name](replace(spec, max_length=horizon), **given)
-    return model if site in model.sites else PositionModel(spec)
+    return model if spec.site in model.sites else PositionModel(spec)
 
 
 def chosen_blocks(blocks: str | list[int] | tuple[int, ...], layers: int) -> tuple[int, ...]:

@@ -15,9 +15,6 @@ class Precise(PositionModel):
 
     A frequency that bfloat16 rounds in the third digit has another phase from the hundredth token on.
 
-    Args:
-        spec: the stack of blocks it serves.
-
     Example:
         >>> from floater import build
         >>> model = build("complex", dim=8, heads=2, layers=1, max_length=16)

@@ -27,7 +27,6 @@ class Abacus(PositionModel):
     its own: give `learned` such `position_ids` and random times of the mode "shift".
 
     Args:
-        spec: the stack of blocks it serves.
         digits: token ids of the digits, a token for each.
         size: vectors e, e[0] among them; a number with more places is refused.
         max_offset: largest k, at least 0.

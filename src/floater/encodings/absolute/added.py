@@ -15,7 +15,6 @@ class AddedVectors(PositionModel):
     Subclasses give the vectors. At the first block they are added to the embeddings, before the dropout.
 
     Args:
-        spec: the stack of blocks it serves.
         blocks: "input" (the first block), "all", or a list of block indices.
     """
 

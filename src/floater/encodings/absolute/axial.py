@@ -25,7 +25,6 @@ class Axial(PositionModel):
     Bounded: a position past max_length is an error.
 
     Args:
-        spec: the stack of blocks it serves.
         segment: tokens in a segment, the survey's t1; at least 1.
         first: components of the first part, the survey's d1, between 1 and dim - 1; None means half of dim.
         order: "released" or "survey".
@@ -56,6 +55,7 @@ class Axial(PositionModel):
         ),
         exceptions={"real": "a table has nothing between whole positions"},
     )
+    bounded = True
 
     def __init__(
         self, spec: StackSpec, *, segment: int = 32, first: int | None = None, order: str = "released"
@@ -74,17 +74,12 @@ class Axial(PositionModel):
         self.places = nn.Parameter(torch.empty(segment, of_place))
         self.reset_parameters()
 
-    @property
-    def max_positions(self) -> int:
-        """Return the number of positions."""
-        return self.spec.max_length
-
     def reset_parameters(self) -> None:
         for table in (self.segments, self.places):
             nn.init.normal_(table, std=self.spec.dim**-0.5)
 
     def prepare(self, positions: Positions) -> Tensor:
-        query = counted(positions.query, "axial positions", self.max_positions, below=positions.below)
+        query = counted(positions.query, "axial positions", self.spec.max_length, below=positions.below)
         parts = self.segments[query // self.segment], self.places[query % self.segment]
         return torch.cat(parts[:: 1 if self.order == "released" else -1], dim=-1)
 

@@ -30,7 +30,6 @@ class Cape(PositionModel):
     encoder-decoder leave it where it is, and a language model should say normalize=False.
 
     Args:
-        spec: the stack of blocks it serves; dim must be even.
         max_shift: largest shift of a sequence, in the unit of positions, not negative.
         max_local: largest shift of a token, not negative; up to 0.5 it keeps the order of whole numbers.
         max_scale: largest factor, and one over the smallest; at least 1.

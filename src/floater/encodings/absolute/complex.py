@@ -30,7 +30,6 @@ class Complex(Precise):
     `complex_attention` reads them as complex ones.
 
     Args:
-        spec: the stack of blocks it serves; dim must be even.
         periods: whose frequencies they are: "component" (shared by words), "word" (shared by components), or
             "both" (of each word and component). Those of words read `Positions.token`, which models set from
             their input_ids.
@@ -124,7 +123,6 @@ class ComplexAttention(Complex):
     hold all complex ones.
 
     Args:
-        spec: the stack of blocks it serves; head_dim must be even.
         periods: see `complex`.
 
     Raises:

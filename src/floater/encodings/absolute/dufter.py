@@ -24,9 +24,6 @@ class DufterAbsolute(PositionBias):
 
     Bounded: a position past max_length is an error.
 
-    Args:
-        spec: the stack of blocks it serves.
-
     Example:
         >>> model = DufterAbsolute(StackSpec(dim=4, heads=2, layers=1, max_length=3))
         >>> q = torch.zeros(1, 2, 3, 2)
@@ -42,22 +39,18 @@ class DufterAbsolute(PositionBias):
         parameters="l * h * t_max * t_max",
         exceptions={"real": "a table has nothing between whole positions"},
     )
+    bounded = True
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__(spec)
         self.table = nn.Parameter(torch.empty(spec.layers, spec.heads, spec.max_length, spec.max_length))
         self.reset_parameters()
 
-    @property
-    def max_positions(self) -> int:
-        """Return the number of positions."""
-        return self.spec.max_length
-
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, std=0.02)
 
     def prepare(self, positions: Positions) -> Positions:
-        whole_numbers(positions, "dufter_absolute", self.max_positions)
+        whole_numbers(positions, "dufter_absolute", self.spec.max_length)
         return positions
 
     def correlation(self, state: Positions, layer: int) -> Tensor:

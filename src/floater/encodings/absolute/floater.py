@@ -17,6 +17,7 @@ from floater.encodings.model import (
     PositionModel,
     Projection,
     StackSpec,
+    at_least_one,
     chosen_blocks,
     one_of,
     register,
@@ -59,8 +60,7 @@ def learned_field(
         'BoundedField'
     """
     one_of("field", kind, ("mlp", "bounded"))
-    if hidden is not None and hidden < 1:
-        raise PositionError(f"hidden is {hidden}; it must be at least 1")
+    at_least_one(hidden=hidden)
     if kind == "mlp":
         return MLPField(dim, hidden, activation)
     if activation != "tanh":

@@ -39,16 +39,12 @@ class Learned(AddedVectors):
         ),
         exceptions={"real": "a table has nothing between whole positions"},
     )
+    bounded = True
 
     def __init__(self, spec: StackSpec, *, blocks: str | list[int] = "input") -> None:
         super().__init__(spec, blocks)
         self.tables = nn.ModuleDict({str(n): nn.Embedding(spec.max_length, spec.dim) for n in self.blocks})
         self.reset_parameters()
-
-    @property
-    def max_positions(self) -> int:
-        """Return the size of the table."""
-        return self.spec.max_length
 
     def reset_parameters(self) -> None:
         for layer in self.blocks:

@@ -23,7 +23,6 @@ class MTAN(Precise):
     there are scaled to lie between 0 and 1, here in units of max_length.
 
     Args:
-        spec: the stack of blocks it serves.
         width: features of the time, a multiple of heads above 1; dim by default.
         content: whether products of queries and keys join the logits.
 

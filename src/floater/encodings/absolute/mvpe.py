@@ -21,7 +21,6 @@ class MaximumVariance(Sinusoidal):
     sin(10000^{-j/d} k t). Angles of millions of radians are reduced in float64.
 
     Args:
-        spec: the stack of blocks it serves; dim must be even.
         k: factor of the position, not 0; the authors recommend more than 1,000.
 
     Raises:

@@ -26,7 +26,6 @@ class Recurrent(AddedVectors):
     saturate within the training length.
 
     Args:
-        spec: the stack of blocks it serves.
         input: "scalar" (z = i) or "vector" (z = the sinusoid of i).
         depth: 1 or 2 layers.
         blocks: "input", "all", or a list of block indices.

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionModel, StackSpec, register
+from floater.encodings.model import QKV, PositionModel, StackSpec, register
 from floater.flow import sinusoid
 from floater.positions import Positions
 
@@ -19,9 +19,6 @@ class Shortformer(PositionModel):
     the embeddings, so what a block puts out does not say where its tokens stood. On this the paper builds its
     cached previous subsequence: `floater.transformer.memory.Memory`, whose tokens get the positions from 0,
     and those of the current subsequence the positions after them.
-
-    Args:
-        spec: the stack of blocks it serves; dim must be even.
 
     Raises:
         PositionError: if dim is odd.
@@ -54,6 +51,6 @@ class Shortformer(PositionModel):
     def prepare(self, positions: Positions) -> Tensor:
         return sinusoid(positions.query, self.spec.dim)
 
-    def inputs(self, x: Tensor, state: Tensor, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    def inputs(self, x: Tensor, state: Tensor, layer: int) -> QKV:
         infused = x + state.to(x.dtype)
         return infused, infused, x

@@ -25,7 +25,6 @@ class Sinusoidal(AddedVectors):
     Transformer of 2017.
 
     Args:
-        spec: the stack of blocks it serves; dim must be even.
         blocks: "input", "all", or a list of block indices.
         uncovered: pairs whose period exceeds max_length tokens, or the horizon of random times: "keep" them,
             "cut" their frequency to zero (FoPE), or "round" all periods to whole tokens (Resonance RoPE); see

@@ -16,9 +16,6 @@ class Universal(Sinusoidal):
     released program has others, and counts layers from 0. One layer for all steps and halting are
     `FloaterConfig.share_layers` and `FloaterConfig.halting`, for this and every other model.
 
-    Args:
-        spec: the stack of blocks it serves; dim must be even.
-
     Raises:
         PositionError: if dim is odd.
 

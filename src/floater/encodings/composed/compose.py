@@ -19,7 +19,6 @@ class Compose(Composite):
     cross-attention where a token stands.
 
     Args:
-        spec: the stack of blocks it serves.
         models: names of encodings, or mappings of `name` and options.
 
     Raises:

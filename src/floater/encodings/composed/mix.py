@@ -17,7 +17,6 @@ class Mix(Composite):
     Source: Yang et al. 2025, "Rope to Nope and Back Again" (RNoPE). At the input both act.
 
     Args:
-        spec: the stack of blocks it serves.
         model: the encoding of most blocks, a name or a mapping of `name` and options.
         other: the encoding of the others.
         every: blocks `every` - 1, 2 `every` - 1, ... have the other one; at least 2.

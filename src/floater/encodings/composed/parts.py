@@ -9,7 +9,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, Point
-from floater.encodings.model import PositionError, PositionModel, Projection, StackSpec, build, catalogue
+from floater.encodings.model import (
+    QKV,
+    PositionError,
+    PositionModel,
+    Projection,
+    StackSpec,
+    build_for,
+    catalogue,
+)
 from floater.positions import Positions
 
 Part = str | Mapping[str, Any]
@@ -43,7 +51,6 @@ class Composite(PositionModel):
     scales of the dot products must agree.
 
     Args:
-        spec: the stack of blocks it serves.
         parts: the encodings.
 
     Raises:
@@ -161,7 +168,7 @@ class Composite(PositionModel):
         for part, own in self._acting(state, layer):
             part.on_projections(projections, own, layer)
 
-    def inputs(self, x: Tensor, state: list[Any], layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    def inputs(self, x: Tensor, state: list[Any], layer: int) -> QKV:
         for part, own in self._acting(state, layer):
             if part.overrides("inputs"):
                 return part.inputs(x, own, layer)
@@ -170,9 +177,7 @@ class Composite(PositionModel):
     def projection_bias(self, name: Projection, state: list[Any], layer: int) -> Tensor | None:
         return _sum([part.projection_bias(name, own, layer) for part, own in self._acting(state, layer)])
 
-    def qkv(
-        self, q: Tensor, k: Tensor, v: Tensor, state: list[Any], layer: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: list[Any], layer: int) -> QKV:
         for part, own in self._acting(state, layer):
             q, k, v = part.qkv(q, k, v, own, layer)
         return q, k, v
@@ -208,19 +213,7 @@ class Composite(PositionModel):
 
 def _built(part: Part, spec: StackSpec) -> PositionModel:
     name, options = named(part)
-    return build(
-        name,
-        dim=spec.dim,
-        heads=spec.heads,
-        layers=spec.layers,
-        max_length=spec.max_length,
-        site=spec.site,
-        vocabulary=spec.vocabulary,
-        causal=spec.causal,
-        horizon=spec.horizon,
-        initializer_range=spec.initializer_range,
-        **options,
-    )
+    return build_for(name, spec, **options)
 
 
 def _together(card: Card, cards: Sequence[Card]) -> Card:

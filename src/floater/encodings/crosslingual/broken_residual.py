@@ -17,7 +17,6 @@ class BrokenResidual(Sinusoidal):
     language model; in the decoder of an encoder-decoder every residual connection stays.
 
     Args:
-        spec: the stack of blocks it serves; dim must be even.
         layer: index of the block, from 0; None means the middle one, or the one before the middle.
 
     Raises:

@@ -22,7 +22,6 @@ class Convolution(PositionModel):
     sentence there are zeros.
 
     Args:
-        spec: the stack of blocks it serves.
         kernel: width of the convolution in tokens, at least 1; odd unless the stack is causal, where it reads
             earlier tokens only.
 

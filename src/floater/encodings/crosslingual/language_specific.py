@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, PositionModel, StackSpec, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, at_least_one, register
 from floater.positions import Positions
 
 
@@ -23,7 +23,6 @@ class LanguageSpecific(PositionModel):
     Bounded: a position past max_length is an error.
 
     Args:
-        spec: the stack of blocks it serves.
         languages: their number, at least 1.
 
     Raises:
@@ -43,25 +42,22 @@ class LanguageSpecific(PositionModel):
         parameters="languages * t_max * d",
         exceptions={"real": "a table has nothing between whole positions"},
     )
+    bounded = True
 
     def __init__(self, spec: StackSpec, *, languages: int = 2) -> None:
         super().__init__(spec)
-        if languages < 1:
-            raise PositionError(f"languages is {languages}; it must be at least 1")
+        at_least_one(languages=languages)
         tables = 1 if spec.site == "decoder" else languages
         self.table = nn.Parameter(torch.empty(tables, spec.max_length, spec.dim))
         self.reset_parameters()
-
-    @property
-    def max_positions(self) -> int:
-        """Return the number of positions."""
-        return self.spec.max_length
 
     def reset_parameters(self) -> None:
         self.spec.init_table(self.table)
 
     def prepare(self, positions: Positions) -> Tensor:
-        query = counted(positions.query, "positions of a language", self.max_positions, below=positions.below)
+        query = counted(
+            positions.query, "positions of a language", self.spec.max_length, below=positions.below
+        )
         if self.spec.site == "decoder":
             return self.table[0, query]
         language = positions.language

@@ -21,9 +21,6 @@ class Shuffled(PositionModel):
     To an encoder that is the same as to shuffle the positions of the tokens, as is done here; padding keeps
     its own.
 
-    Args:
-        spec: the stack of blocks it serves; dim must be even.
-
     Raises:
         PositionError: if dim is odd; in `prepare`, in training, if a row holds more than one document.
 

@@ -42,7 +42,6 @@ class CrossLingual(PositionModel):
     The decoder of an encoder-decoder reads the sinusoids of its own positions.
 
     Args:
-        spec: the stack of blocks it serves; dim must be even.
         join: "sum", or "learned": tanh(W p + V r), W and V (dim, dim).
 
     Raises:
@@ -111,7 +110,6 @@ class CrossLingualHeads(PositionModel):
     into what the blocks hand on. In the decoder of an encoder-decoder all heads read the own positions.
 
     Args:
-        spec: the stack of blocks it serves; dim must be even.
         reordered: how many heads read second positions; None means half of them.
 
     Raises:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, PositionModel, StackSpec, one_of, register
+from floater.encodings.model import PositionError, PositionModel, StackSpec, at_least_one, one_of, register
 from floater.flow import sinusoid
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
@@ -23,7 +23,6 @@ class LengthAware(PositionModel):
     `LengthPredictor` says.
 
     Args:
-        spec: the stack of blocks it serves; dim must be even.
         plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder
             (the default there), instead of refusing. The decoder of an encoder-decoder refuses all the same.
 
@@ -34,7 +33,7 @@ class LengthAware(PositionModel):
     length_aware = True
     window = 0
 
-    def __init__(self, spec: StackSpec, plain: bool) -> None:
+    def __init__(self, spec: StackSpec, *, plain: bool = False) -> None:
         super().__init__(spec)
         even(spec)
         self.plain = plain and spec.site != "decoder"
@@ -94,7 +93,6 @@ class LengthDifference(LengthAware):
     exponents are the paper's; the released program counts one more and has other frequencies.
 
     Args:
-        spec: the stack of blocks it serves; dim must be even.
         plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder
             (the default there), instead of refusing. The decoder of an encoder-decoder refuses all the same.
 
@@ -116,9 +114,6 @@ class LengthDifference(LengthAware):
         survey=_SURVEY,
     )
 
-    def __init__(self, spec: StackSpec, *, plain: bool = False) -> None:
-        super().__init__(spec, plain)
-
     def vectors(self, place: Tensor, length: Tensor) -> Tensor:
         return difference(place, length, self.spec.dim)
 
@@ -131,7 +126,6 @@ class LengthRatio(LengthAware):
     exponents are the paper's; the released program counts from the padding index and has other frequencies.
 
     Args:
-        spec: the stack of blocks it serves; dim must be even.
         plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder
             (the default there), instead of refusing. The decoder of an encoder-decoder refuses all the same.
 
@@ -153,9 +147,6 @@ class LengthRatio(LengthAware):
         survey=_SURVEY,
     )
 
-    def __init__(self, spec: StackSpec, *, plain: bool = False) -> None:
-        super().__init__(spec, plain)
-
     def vectors(self, place: Tensor, length: Tensor) -> Tensor:
         return ratio(place, length, self.spec.dim)
 
@@ -169,7 +160,6 @@ class NoisyLength(LengthAware):
     it is given. Where none is given, an encoder-decoder predicts it (`floater.transformer.LengthPredictor`).
 
     Args:
-        spec: the stack of blocks it serves; dim must be even.
         kind: "difference" (ldpe) or "ratio" (lrpe).
         window: the largest error, at least 1.
         plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder
@@ -194,10 +184,9 @@ class NoisyLength(LengthAware):
     def __init__(
         self, spec: StackSpec, *, kind: str = "difference", window: int = 4, plain: bool = False
     ) -> None:
-        super().__init__(spec, plain)
+        super().__init__(spec, plain=plain)
         one_of("kind", kind, ("difference", "ratio"))
-        if window < 1:
-            raise PositionError(f"window is {window}; it must be at least 1")
+        at_least_one(window=window)
         self.kind, self.window = kind, window
 
     def vectors(self, place: Tensor, length: Tensor) -> Tensor:

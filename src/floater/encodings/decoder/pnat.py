@@ -29,7 +29,6 @@ class PositionLearning(PositionModel):
     positions, and the relative attention of its decoder are no part of this.
 
     Args:
-        spec: the stack of blocks it serves; dim must be even.
         plain: be plain sinusoids, as in the encoder that reads for such a decoder; the default there. The
             decoder has its pointer network all the same.
 

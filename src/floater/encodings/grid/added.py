@@ -93,6 +93,7 @@ class GridLearned(AddedVectors):
         equation="x_t + [e_a(c_a)] of every coordinate c_a, in a part of the components",
         parameters="t_max * d",
     )
+    bounded = True
 
     def __init__(self, spec: StackSpec, *, axes: int = 2, blocks: str | list[int] = "input") -> None:
         super().__init__(spec, blocks)
@@ -103,11 +104,6 @@ class GridLearned(AddedVectors):
         self.table = nn.Parameter(torch.empty(axes, spec.max_length, spec.dim // axes))
         self.reset_parameters()
 
-    @property
-    def max_positions(self) -> int:
-        """Return the size of a table."""
-        return self.spec.max_length
-
     def reset_parameters(self) -> None:
         self.spec.init_table(self.table)
 
@@ -115,17 +111,17 @@ class GridLearned(AddedVectors):
         query, _ = coordinates(positions, self.axes, "learned_grid")
         if query.numel():
             low, high = (float(place) for place in query.aminmax())
-            if low < 0 or high > self.max_positions - 1:
+            if low < 0 or high > self.spec.max_length - 1:
                 far = low if low < 0 else high
                 raise PositionError(
-                    f"'learned_grid' reads coordinates from 0 to {self.max_positions - 1} "
-                    f"(max_length {self.max_positions}); got {far:g}"
+                    f"'learned_grid' reads coordinates from 0 to {self.spec.max_length - 1} "
+                    f"(max_length {self.spec.max_length}); got {far:g}"
                 )
         return query
 
     def vectors(self, state: Tensor, layer: int) -> Tensor:
-        below = state.floor().clamp(max=max(self.max_positions - 2, 0)).long()
-        above = (below + 1).clamp(max=self.max_positions - 1)
+        below = state.floor().clamp(max=max(self.spec.max_length - 2, 0)).long()
+        above = (below + 1).clamp(max=self.spec.max_length - 1)
         share = (state - below)[..., None].to(self.table.dtype)
         parts = []
         for axis, table in enumerate(self.table):

@@ -21,7 +21,6 @@ class GridALiBi(PositionBias):
     times that of the text.
 
     Args:
-        spec: the stack of blocks it serves.
         axes: of the grid, 2 for images, 3 for videos.
 
     Raises:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.grid.coordinates import check_axes, coordinates
-from floater.encodings.model import PositionError, StackSpec, register
+from floater.encodings.model import QKV, PositionError, StackSpec, register
 from floater.encodings.precise import Precise, at_least_float32
 from floater.positions import Positions
 
@@ -81,9 +81,7 @@ class LieRE(Precise):
             rotations: Tensor = torch.linalg.matrix_exp((place * skew).sum(2))
         return rotations
 
-    def qkv(
-        self, q: Tensor, k: Tensor, v: Tensor, state: Tensor, layer: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Tensor, layer: int) -> QKV:
         if not q.shape[1]:
             return q, k, v
         rotations = self.rotations(state, layer).to(at_least_float32(q.dtype))

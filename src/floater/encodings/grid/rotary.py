@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.grid.coordinates import check_axes, coordinates
-from floater.encodings.model import PositionError, PositionModel, StackSpec, register
+from floater.encodings.model import QKV, PositionError, PositionModel, StackSpec, register
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.relative.rotary import check_pairs, turn
 from floater.encodings.relative.waves import frequencies
@@ -36,7 +36,7 @@ class GridRotary(PositionModel):
         """Return the angles in a block, (batch or 1, T, heads or 1, head_dim / 2) in float64."""
         raise NotImplementedError(f"{type(self).__name__} must define angles")
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Any, layer: int) -> QKV:
         angle, dtype = self.angles(state, layer), at_least_float32(q.dtype)
         sin, cos = angle.sin().to(dtype), angle.cos().to(dtype)
         return turn(q, sin, cos, self.pairs), turn(k, sin, cos, self.pairs), v

@@ -36,9 +36,6 @@ class ALiBi(PositionBias):
     released code where heads is no power of two. Positions may be real. On a CPU the weights of far keys are
     denormal numbers, slow to work with; `floater.training.flush_denormals` makes them zero.
 
-    Args:
-        spec: the stack of blocks it serves.
-
     Example:
         >>> model = ALiBi(StackSpec(dim=8, heads=1, layers=1, max_length=16))
         >>> (model.prepare(Positions.arange(2)) * 256).tolist()

@@ -20,7 +20,6 @@ class Gaussian(PositionBias):
     have no say. The weights sum to one over the keys that may be seen. Positions may be real.
 
     Args:
-        spec: the stack of blocks it serves.
         offsets: centres, key - query, dealt out to the heads in turn.
         std: standard deviation, positive.
 
@@ -72,7 +71,6 @@ class Window(PositionModel):
     A query attends to keys at most `size` away, on both sides. Positions may be real.
 
     Args:
-        spec: the stack of blocks it serves.
         size: the farthest distance; None means an eighth of max_length, at least 1.
 
     Raises:
@@ -133,6 +131,7 @@ class Synthesizer(PositionBias):
         parameters="t_max**2 * h * l",
         exceptions={"real": "a table has nothing between whole positions"},
     )
+    bounded = True
 
     def __init__(self, spec: StackSpec, *, learned: bool = True) -> None:
         super().__init__(spec)
@@ -140,11 +139,6 @@ class Synthesizer(PositionBias):
         table = torch.empty(spec.layers, spec.heads, length, length)
         self.table = nn.Parameter(table, requires_grad=learned)
         self.reset_parameters()
-
-    @property
-    def max_positions(self) -> int:
-        """Return the number of positions."""
-        return self.spec.max_length
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table)

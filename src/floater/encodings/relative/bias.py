@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,18 @@ class PositionBias(PositionModel):
         return self.correlation(state, layer)
 
 
+def adds_bias_alone(model: PositionModel) -> TypeGuard[PositionBias]:
+    """Return whether a model does nothing but add a bias that depends on positions alone.
+
+    Example:
+        >>> from floater import build
+        >>> [adds_bias_alone(build(name, dim=8, heads=2, layers=1, max_length=4)) for name in ("t5", "shaw")]
+        [True, False]
+    """
+    other = ("embed", "block", "inputs", "projection_bias", "qkv", "logits", "weights", "mask", "value_bias")
+    return isinstance(model, PositionBias) and not model.overrides(*other)
+
+
 class DistanceTable(PositionBias):
     """A free scalar b(s - t) per distance, by default for every head of every block.
 
@@ -38,17 +50,13 @@ class DistanceTable(PositionBias):
     """
 
     name: str
+    bounded = True
 
     def __init__(self, spec: StackSpec, *, share_heads: bool, share_layers: bool) -> None:
         super().__init__(spec)
         layers, heads = 1 if share_layers else spec.layers, 1 if share_heads else spec.heads
         self.table = nn.Parameter(torch.empty(layers, heads, 2 * spec.max_length - 1))
         self.reset_parameters()
-
-    @property
-    def max_positions(self) -> int:
-        """Return the number above all distances."""
-        return self.spec.max_length
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, std=0.02)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from floater.encodings.absolute.abacus import since, tokens_and_documents
 from floater.encodings.absolute.tokens import counted, sweep
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, PositionModel, StackSpec, one_of, register
+from floater.encodings.model import QKV, PositionError, PositionModel, StackSpec, one_of, register
 from floater.encodings.relative.alibi import slopes
 from floater.encodings.relative.rotary import Rotary
 from floater.positions import Positions
@@ -127,9 +127,7 @@ class BiPE(PositionModel):
     def embed(self, x: Tensor, state: Levels) -> Tensor:
         return x + self.table[state.place].to(x.dtype)
 
-    def qkv(
-        self, q: Tensor, k: Tensor, v: Tensor, state: Levels, layer: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Levels, layer: int) -> QKV:
         if self.rotary is None or state.turns is None:
             return q, k, v
         return self.rotary.qkv(q, k, v, state.turns, layer)

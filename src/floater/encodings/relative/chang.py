@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, PositionModel, StackSpec, register
+from floater.encodings.model import PositionModel, StackSpec, at_least_one, register
 from floater.positions import Positions
 
 
@@ -28,7 +28,6 @@ class Chang(PositionModel):
     Column window + d belongs to keys d places after the query, in `key` to queries d places after the key.
 
     Args:
-        spec: the stack of blocks it serves.
         window: the largest distance that is told apart, at least 1.
         keys: add the product of the key with vectors of its own.
 
@@ -53,8 +52,7 @@ class Chang(PositionModel):
 
     def __init__(self, spec: StackSpec, *, window: int = 8, keys: bool = False) -> None:
         super().__init__(spec)
-        if window < 1:
-            raise PositionError(f"window is {window}; it must be at least 1")
+        at_least_one(window=window)
         self.window = window
         columns = 2 * window + 1
         self.fixed = nn.Parameter(torch.empty(spec.layers, spec.heads, columns))

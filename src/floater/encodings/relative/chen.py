@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, register
+from floater.encodings.model import PositionError, StackSpec, at_least_one, register
 from floater.encodings.relative.bias import DistanceTable, PositionBias
 from floater.encodings.relative.distances import Distances, whole_numbers
 from floater.positions import Positions
@@ -90,7 +90,6 @@ class ChenRelative(DistanceTable):
     max_length.
 
     Args:
-        spec: the stack of blocks it serves.
         share_heads: one table for all heads.
         share_layers: one table for all blocks.
         segments: how many segments an input may have; 0 leaves their term out.
@@ -169,6 +168,7 @@ class ChenAbsolute(PositionBias):
         parameters="2 * t_max * d * l",
         exceptions={"real": "a table has nothing between whole positions"},
     )
+    bounded = True
 
     def __init__(
         self,
@@ -181,18 +181,12 @@ class ChenAbsolute(PositionBias):
     ) -> None:
         super().__init__(spec)
         rank = spec.dim // spec.heads if rank is None else rank
-        if rank < 1:
-            raise PositionError(f"rank is {rank}; it must be at least 1")
+        at_least_one(rank=rank)
         layers, heads = 1 if share_layers else spec.layers, 1 if share_heads else spec.heads
         shape = (layers, heads, spec.max_length, rank)
         self.query, self.key = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
         self.segments = segment_table(spec, share_heads, share_layers, segments)
         self.reset_parameters()
-
-    @property
-    def max_positions(self) -> int:
-        """Return the number of positions."""
-        return self.spec.max_length
 
     def reset_parameters(self) -> None:
         for table in (self.query, self.key):

@@ -22,7 +22,6 @@ class Cope(PositionModel):
     The paper is causal; here the position of a later key counts the gates from the query to the key.
 
     Args:
-        spec: the stack of blocks it serves.
         positions: rows of e, at least 2; tokens farther away have the last.
 
     Raises:

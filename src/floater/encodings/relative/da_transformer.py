@@ -20,9 +20,6 @@ class DATransformer(PositionModel):
     equations 16 and 17 are the specification. It does not tell left from right. Positions may be real. w
     starts of the order of 1 / max_length, so that R changes over the training length.
 
-    Args:
-        spec: the stack of blocks it serves.
-
     Example:
         >>> model = DATransformer(StackSpec(dim=8, heads=2, layers=3, max_length=16))
         >>> model.prepare(Positions.arange(5)).diagonal(dim1=-2, dim2=-1).eq(1).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, PositionModel, StackSpec, build, register
-from floater.encodings.relative.bias import PositionBias
+from floater.encodings.model import PositionError, PositionModel, StackSpec, at_least_one, build_for, register
+from floater.encodings.relative.bias import adds_bias_alone
 from floater.positions import Positions
 
 _OWN = {"kerple": {"share_layers": False}}  # the released code has a kernel for each block
@@ -27,7 +28,6 @@ class Dape(PositionModel):
     which the softmax does not see.
 
     Args:
-        spec: the stack of blocks it serves.
         model: the bias, an encoding whose bias depends on positions alone: "kerple", the best one in the
             paper, "fire", "alibi", ...
         options: of that encoding; for "kerple" every block has a kernel of its own unless they say otherwise.
@@ -62,18 +62,9 @@ class Dape(PositionModel):
         width: int = 32,
     ) -> None:
         super().__init__(spec)
-        if width < 1:
-            raise PositionError(f"width is {width}; it must be at least 1")
-        inner = build(
-            model,
-            dim=spec.dim,
-            heads=spec.heads,
-            layers=spec.layers,
-            max_length=spec.max_length,
-            causal=spec.causal,
-            **(_OWN.get(model, {}) | dict(options or {})),
-        )
-        if not isinstance(inner, PositionBias) or inner.overrides("embed", "block", "qkv", "logits", "mask"):
+        at_least_one(width=width)
+        inner = build_for(model, replace(spec, site="self"), **(_OWN.get(model, {}) | dict(options or {})))
+        if not adds_bias_alone(inner):
             raise PositionError(f"model is {model!r}; it must be an encoding that adds a bias of positions")
         self.inner = inner
         self.weight = nn.Parameter(torch.empty(spec.layers, width, 2 * spec.heads))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, PositionModel, StackSpec, one_of, register
+from floater.encodings.model import QKV, PositionError, PositionModel, StackSpec, one_of, register
 from floater.encodings.relative.distances import Distances, whole_numbers
 from floater.positions import Positions
 
@@ -65,7 +65,6 @@ class Deberta(PositionModel):
     reads, biases included (share_att_key): share=True.
 
     Args:
-        spec: the stack of blocks it serves.
         span: k, half the rows of P; None means max_length.
         terms: "both", "content_to_position" or "position_to_content".
         direction: "paper" or "released", of position_to_content.
@@ -201,7 +200,7 @@ class Deberta(PositionModel):
             table = self.norm(self.table.weight)
             state.shared[layer] = projections["key"](table), projections["query"](table)
 
-    def inputs(self, x: Tensor, state: DebertaState, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    def inputs(self, x: Tensor, state: DebertaState, layer: int) -> QKV:
         if state.absolute is None or layer != self.spec.layers - 1:
             return x, x, x
         return x + state.absolute.to(x.dtype), x, x

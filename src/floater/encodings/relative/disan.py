@@ -19,7 +19,6 @@ class DiSAN(PositionModel):
     in the survey; its additive, multi-dimensional attention is not part of it. Positions may be real.
 
     Args:
-        spec: the stack of blocks it serves.
         direction: "both" (the first half of the heads forward, the others backward), "forward", "backward" or
             "diagonal" (all but itself).
 

@@ -17,9 +17,6 @@ class DufterRelative(DistanceTable):
     The survey (section 4.1.2) is the specification: position biases instead of position embeddings. What is
     shared it does not say. Bounded: distances stay below max_length.
 
-    Args:
-        spec: the stack of blocks it serves.
-
     Raises:
         PositionError: in `prepare`, if positions are real or a distance is past the table.
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, register
+from floater.encodings.model import StackSpec, at_least_one, register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.relative.distances import Distances
 from floater.positions import Positions
@@ -23,7 +23,6 @@ class DynamicBias(PositionBias):
     softmax does not see it. Positions may be real.
 
     Args:
-        spec: the stack of blocks it serves.
         width: units of a layer; a quarter of the model's width by default.
         depth: hidden layers, at least 1.
         log_distance: whether f reads the logarithm.
@@ -51,9 +50,7 @@ class DynamicBias(PositionBias):
     ) -> None:
         super().__init__(spec)
         width = max(spec.dim // 4, 1) if width is None else width
-        for name, value in (("width", width), ("depth", depth)):
-            if value < 1:
-                raise PositionError(f"{name} is {value}; it must be at least 1")
+        at_least_one(width=width, depth=depth)
         self.log_distance = log_distance
         self.layers = nn.ModuleList(nn.Linear(width if n else 1, width) for n in range(depth))
         self.out = nn.Linear(width, spec.heads, bias=False)

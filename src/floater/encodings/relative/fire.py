@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, register
+from floater.encodings.model import PositionError, StackSpec, at_least_one, register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.relative.distances import Distances
 from floater.positions import Positions
@@ -73,7 +73,6 @@ class Fire(PositionBias):
     serves any length and real positions.
 
     Args:
-        spec: the stack of blocks it serves.
         width: hidden units of f.
         threshold: where L starts, positive; the paper trains with 2,048 tokens.
         share_layers: one function for all blocks.
@@ -100,8 +99,7 @@ class Fire(PositionBias):
         self, spec: StackSpec, *, width: int = 32, threshold: float = 512.0, share_layers: bool = False
     ) -> None:
         super().__init__(spec)
-        if width < 1:
-            raise PositionError(f"width is {width}; it must be at least 1")
+        at_least_one(width=width)
         if not threshold > 0:
             raise PositionError(f"threshold is {threshold}; it must be positive")
         self.threshold = threshold

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from floater.encodings.baked import check_baked
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, one_of, register
+from floater.encodings.model import PositionError, StackSpec, at_least_one, one_of, register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.relative.distances import Distances
 from floater.flow import FlowEncoder, FlowVectors, MLPField, init_small_
@@ -104,9 +104,7 @@ class FloaterRelative(PositionBias):
     ) -> None:
         super().__init__(spec)
         one_of("start", start, ("small", "zero"))
-        for name, size in (("width", width), ("hidden", hidden)):
-            if size is not None and size < 1:
-                raise PositionError(f"{name} is {size}; it must be at least 1")
+        at_least_one(width=width, hidden=hidden)
         if isinstance(clip, str):
             one_of("clip", clip, ("auto",))
             clip = None if normalise else max(1, spec.max_length // 2)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, one_of, register
+from floater.encodings.model import QKV, PositionError, StackSpec, one_of, register
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.relative.rotary import check_pairs, turn
 from floater.encodings.relative.waves import UNCOVERED, covered, frequencies
@@ -45,7 +45,6 @@ class FloaterRotary(Precise):
     2025), GRAPE (Zhang et al. 2025), all of rotations exp(t A).
 
     Args:
-        spec: the stack of blocks it serves; head_dim must be even.
         pairs: see `Rotary`.
         base: of the frequencies before training, above 1.
         basis: "fixed" (Q is the identity) or "learned".
@@ -133,9 +132,7 @@ class FloaterRotary(Precise):
             angle = angle.remainder(2 * torch.pi).float()
         return Turned(angle.sin(), angle.cos(), self.basis)
 
-    def qkv(
-        self, q: Tensor, k: Tensor, v: Tensor, state: Turned, layer: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Turned, layer: int) -> QKV:
         dtype = at_least_float32(q.dtype)
         sin, cos = state.sin[layer].to(dtype), state.cos[layer].to(dtype)
         if state.basis is not None:

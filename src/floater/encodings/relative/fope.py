@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, PositionModel, StackSpec, register
+from floater.encodings.model import QKV, PositionError, PositionModel, StackSpec, register
 from floater.encodings.precise import at_least_float32
 from floater.encodings.relative.rotary import check_pairs, turn
 from floater.encodings.relative.waves import Waves, frequencies
@@ -95,7 +95,7 @@ class FoPE(PositionModel):
         waves = Waves.of(positions.query, at, torch.float64)
         return Waves(waves.sin.transpose(1, 2), waves.cos.transpose(1, 2))  # (batch or 1, T, 1, waves)
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Waves, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Waves, layer: int) -> QKV:
         dtype = at_least_float32(q.dtype)
         sin, cos = (
             self._series(waves.to(dtype), coefficients[layer].to(dtype))

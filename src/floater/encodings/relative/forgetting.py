@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionModel, StackSpec, register
+from floater.encodings.model import QKV, PositionModel, StackSpec, register
 from floater.positions import Positions
 
 
@@ -34,7 +34,6 @@ class Forgetting(PositionModel):
     x-transformers. In the cache a key carries its gate as one more component.
 
     Args:
-        spec: the stack of blocks it serves.
         start: initial b.
 
     Example:
@@ -62,11 +61,6 @@ class Forgetting(PositionModel):
         self.gate_bias = nn.Parameter(torch.empty(spec.layers, spec.heads))
         self.reset_parameters()
 
-    @property
-    def reads_distances(self) -> bool:
-        """Return whether it reads distances: no, the order alone."""
-        return False
-
     def reset_parameters(self) -> None:
         for block in self.weight:
             self.spec.init_linear(block)
@@ -78,13 +72,11 @@ class Forgetting(PositionModel):
     def prepare(self, positions: Positions) -> ForgettingState:
         return ForgettingState(positions.key_valid)
 
-    def inputs(self, x: Tensor, state: ForgettingState, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    def inputs(self, x: Tensor, state: ForgettingState, layer: int) -> QKV:
         state.read[layer] = x
         return x, x, x
 
-    def qkv(
-        self, q: Tensor, k: Tensor, v: Tensor, state: ForgettingState, layer: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: ForgettingState, layer: int) -> QKV:
         x = state.read.pop(layer)
         weight, bias = self.weight[layer].to(x.dtype), self.gate_bias[layer].to(x.dtype)
         gate = F.logsigmoid(F.linear(x, weight, bias)).to(k.dtype)[..., None]

@@ -29,13 +29,11 @@ def _row(reason: str) -> SurveyRow:
 class Huang(PositionModel):
     """A table of distances below max_length for every block. Bounded: farther ones are an error.
 
-    Args:
-        spec: the stack of blocks it serves.
-
     Raises:
         PositionError: in `prepare`, if positions are real or a distance is past the table.
     """
 
+    bounded = True
     table: nn.Parameter
     name: str
 
@@ -43,11 +41,6 @@ class Huang(PositionModel):
         """Make the table (layers, *shape)."""
         self.table = nn.Parameter(torch.empty(self.spec.layers, *shape))
         self.reset_parameters()
-
-    @property
-    def max_positions(self) -> int:
-        """Return the number above all distances."""
-        return self.spec.max_length
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, mean=1.0, std=0.02)
@@ -62,9 +55,6 @@ class Huang1(Huang):
 
     One scalar per distance, head and block; the survey leaves open what is shared. Scalars start near 1: at 0
     the logits would vanish.
-
-    Args:
-        spec: the stack of blocks it serves.
 
     Example:
         >>> Huang1(StackSpec(dim=8, heads=2, layers=3, max_length=16)).table.shape
@@ -96,9 +86,6 @@ class Huang2(Huang):
     """Method 2: logits are multiplied by a scalar of the distance s - t, left and right apart.
 
     One scalar per distance, head and block, near 1 at the start.
-
-    Args:
-        spec: the stack of blocks it serves.
 
     Example:
         >>> Huang2(StackSpec(dim=8, heads=2, layers=3, max_length=16)).table.shape
@@ -135,9 +122,6 @@ class Huang3(Huang):
     Vectors as wide as a head, one per distance and block, shared by heads, near 1 at the start. The sum over
     three factors is no matrix product: it runs over a few queries at a time and is done again in the backward
     pass, so that memory stays that of the logits.
-
-    Args:
-        spec: the stack of blocks it serves.
 
     Example:
         >>> Huang3(StackSpec(dim=8, heads=2, layers=3, max_length=16)).table.shape
@@ -178,9 +162,6 @@ class Huang4(Huang):
 
     (q_t k_s + q_t r_{s-t} + k_s r_{s-t}) / sqrt(head_dim). Vectors as wide as a head, one per distance and
     block, shared by heads, as in the authors' code for Hugging Face, which takes the distance as t - s.
-
-    Args:
-        spec: the stack of blocks it serves.
 
     Example:
         >>> Huang4(StackSpec(dim=8, heads=2, layers=3, max_length=16)).table.shape

@@ -49,7 +49,6 @@ class Kerple(PositionBias):
     real positions.
 
     Args:
-        spec: the stack of blocks it serves.
         kind: "log", the better one in the paper, or "power".
         share_layers: one pair of numbers per head for all blocks; else one for each block.
 

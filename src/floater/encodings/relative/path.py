@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, PositionModel, StackSpec, register
+from floater.encodings.model import QKV, PositionModel, StackSpec, at_least_one, register
 from floater.encodings.precise import at_least_float32
 from floater.positions import Positions
 
@@ -38,7 +38,6 @@ class Path(PositionModel):
     transformed by the tokens between in their order, its own included: q_t H_{t+1} ... H_s k_s.
 
     Args:
-        spec: the stack of blocks it serves.
         rank: of the projection to w.
         kernel: tokens that the convolution reads, at least 1.
 
@@ -63,20 +62,13 @@ class Path(PositionModel):
 
     def __init__(self, spec: StackSpec, *, rank: int = 32, kernel: int = 3) -> None:
         super().__init__(spec)
-        for name, value in (("rank", rank), ("kernel", kernel)):
-            if value < 1:
-                raise PositionError(f"{name} is {value}; it must be at least 1")
+        at_least_one(rank=rank, kernel=kernel)
         self.down = nn.Parameter(torch.empty(spec.layers, rank, spec.dim))
         self.up = nn.Parameter(torch.empty(spec.layers, spec.dim, rank))
         self.convolution = nn.Parameter(torch.empty(spec.layers, kernel, spec.dim))  # own token first
         self.gate = nn.Parameter(torch.empty(spec.layers, spec.heads, spec.dim))
         self.gate_bias = nn.Parameter(torch.empty(spec.layers, spec.heads))
         self.reset_parameters()
-
-    @property
-    def reads_distances(self) -> bool:
-        """Return whether it adds a bias of distances: no."""
-        return False
 
     def reset_parameters(self) -> None:
         for weights in (self.down, self.up, self.gate):
@@ -103,13 +95,11 @@ class Path(PositionModel):
             taps.append(torch.where(taps[-1] < 0, -1, previous.gather(1, taps[-1].clamp(min=0))))
         return PathState(valid, taps)
 
-    def inputs(self, x: Tensor, state: PathState, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    def inputs(self, x: Tensor, state: PathState, layer: int) -> QKV:
         state.read[layer] = x
         return x, x, x
 
-    def qkv(
-        self, q: Tensor, k: Tensor, v: Tensor, state: PathState, layer: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: PathState, layer: int) -> QKV:
         x = state.read.pop(layer)
         down, up, gate, gate_bias = (
             part[layer].to(x.dtype) for part in (self.down, self.up, self.gate, self.gate_bias)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, PositionModel, StackSpec, register
+from floater.encodings.model import QKV, PositionError, PositionModel, StackSpec, register
 from floater.encodings.precise import at_least_float32
 from floater.encodings.relative.waves import Waves
 from floater.positions import Positions
@@ -28,7 +28,6 @@ class PoPE(PositionModel):
     wide, the scale stays. Positions may be real.
 
     Args:
-        spec: the stack of blocks it serves.
         base: of the frequencies, above 1.
 
     Raises:
@@ -70,9 +69,7 @@ class PoPE(PositionModel):
         waves = Waves.of(positions.query, at, torch.float64)
         return waves.sin.transpose(1, 2), waves.cos.transpose(1, 2)  # (batch or 1, T, 1, head_dim)
 
-    def qkv(
-        self, q: Tensor, k: Tensor, v: Tensor, state: tuple[Tensor, Tensor], layer: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: tuple[Tensor, Tensor], layer: int) -> QKV:
         dtype = at_least_float32(q.dtype)
         sin, cos = (part.to(dtype) for part in state)
         shift = self.delta[layer].to(dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,14 +13,24 @@ from torch import Tensor
 from floater.encodings.model import PositionError, one_of
 from floater.encodings.relative.waves import frequencies
 
+Rescaled = tuple[Tensor, float]
+
+
+class _Plain(NamedTuple):
+    """Rotary positions before a rule."""
+
+    dim: int
+    base: float
+    trained: int
+    device: torch.device | None
+
+    def frequencies(self, base: float | None = None) -> Tensor:
+        return frequencies(self.dim, self.base if base is None else base, self.device)
+
 
 def rescaled(
-    dim: int,
-    base: float,
-    trained: int,
-    scaling: Mapping[str, Any] | None,
-    device: torch.device | None = None,
-) -> tuple[Tensor, float]:
+    dim: int, base: float, trained: int, scaling: Mapping[str, Any] | None, device: torch.device | None = None
+) -> Rescaled:
     """Return the frequencies of rotary positions under a rule, and the factor of sines and cosines.
 
     Rules and keys are those of Hugging Face's `rope_parameters`: "linear" (position interpolation: Chen et
@@ -63,7 +73,7 @@ def rescaled(
     given = dict(scaling)
     one_of("rope_type", name := given.pop("rope_type"), tuple(_RULES))
     trained = given.pop("original_max_position_embeddings", trained)
-    valid = list(inspect.signature(_RULES[name]).parameters)[4:]
+    valid = list(inspect.signature(_RULES[name]).parameters)[1:]
     for key in given:
         if key not in valid:
             raise PositionError(
@@ -78,120 +88,87 @@ def rescaled(
     for key in valid:
         if key not in given and required[key].default is inspect.Parameter.empty:
             raise PositionError(f"scaling has no {key!r}, which rope_type {name!r} needs")
-    return _RULES[name](dim, base, trained, device, **given)
+    return _RULES[name](_Plain(dim, base, trained, device), **given)
 
 
-def _linear(
-    dim: int, base: float, trained: int, device: torch.device | None, *, factor: float
-) -> tuple[Tensor, float]:
-    return frequencies(dim, base, device) / factor, 1.0
+def _linear(x: _Plain, *, factor: float) -> Rescaled:
+    return x.frequencies() / factor, 1.0
 
 
-def _dynamic(
-    dim: int,
-    base: float,
-    trained: int,
-    device: torch.device | None,
-    *,
-    factor: float,
-    length: float | None = None,
-) -> tuple[Tensor, float]:
-    length = _served(trained, factor, length)
-    if dim < 4:
-        raise PositionError(f"head_dim is {dim}; dynamic scaling needs at least 4")
-    grown = factor * length / trained - (factor - 1)
-    return frequencies(dim, base * grown ** (dim / (dim - 2)), device), 1.0
+def _dynamic(x: _Plain, *, factor: float, length: float | None = None) -> Rescaled:
+    length = _served(x.trained, factor, length)
+    if x.dim < 4:
+        raise PositionError(f"head_dim is {x.dim}; dynamic scaling needs at least 4")
+    grown = factor * length / x.trained - (factor - 1)
+    return x.frequencies(x.base * grown ** (x.dim / (x.dim - 2))), 1.0
 
 
 def _yarn(
-    dim: int,
-    base: float,
-    trained: int,
-    device: torch.device | None,
+    x: _Plain,
     *,
     factor: float,
     attention_factor: float | None = None,
     beta_fast: float = 32.0,
     beta_slow: float = 1.0,
     truncate: bool = True,
-) -> tuple[Tensor, float]:
+) -> Rescaled:
     if not beta_fast > beta_slow > 0:
         raise PositionError(
             f"beta_fast is {beta_fast}; it must be above beta_slow, {beta_slow}, and that above 0"
         )
     # the pairs that complete beta_fast and beta_slow turns within the training length
     fast, slow = (
-        dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base))
+        x.dim * math.log(x.trained / (turns * 2 * math.pi)) / (2 * math.log(x.base))
         for turns in (beta_fast, beta_slow)
     )
     if truncate:
         fast, slow = math.floor(fast), math.ceil(slow)
-    fast, slow = max(fast, 0), min(slow, dim - 1)
-    pair = torch.arange(dim // 2, dtype=torch.float64, device=device)
+    fast, slow = max(fast, 0), min(slow, x.dim - 1)
+    pair = torch.arange(x.dim // 2, dtype=torch.float64, device=x.device)
     interpolated = ((pair - fast) / (slow - fast if slow != fast else 1e-3)).clamp(0, 1)
-    plain = frequencies(dim, base, device)
+    plain = x.frequencies()
     if attention_factor is None:
         attention_factor = 0.1 * math.log(factor) + 1
     return plain * (1 - interpolated) + plain / factor * interpolated, float(attention_factor)
 
 
 def _longrope(
-    dim: int,
-    base: float,
-    trained: int,
-    device: torch.device | None,
+    x: _Plain,
     *,
     factor: float,
     short_factor: Sequence[float],
     long_factor: Sequence[float],
     length: float | None = None,
     attention_factor: float | None = None,
-) -> tuple[Tensor, float]:
+) -> Rescaled:
     for name, numbers in (("short_factor", short_factor), ("long_factor", long_factor)):
         whole = isinstance(numbers, Sequence) and all(isinstance(n, int | float) and n > 0 for n in numbers)
-        if not whole or len(numbers) != dim // 2:
-            raise PositionError(f"{name} of scaling is {numbers!r}; it must be {dim // 2} positive numbers")
-    chosen = long_factor if _served(trained, factor, length) > trained else short_factor
+        if not whole or len(numbers) != x.dim // 2:
+            raise PositionError(f"{name} of scaling is {numbers!r}; it must be {x.dim // 2} positive numbers")
+    chosen = long_factor if _served(x.trained, factor, length) > x.trained else short_factor
     if attention_factor is None:
-        attention_factor = math.sqrt(1 + math.log(factor) / math.log(trained))
-    divisor = torch.tensor(chosen, dtype=torch.float64, device=device)
-    return frequencies(dim, base, device) / divisor, float(attention_factor)
+        attention_factor = math.sqrt(1 + math.log(factor) / math.log(x.trained))
+    divisor = torch.tensor(chosen, dtype=torch.float64, device=x.device)
+    return x.frequencies() / divisor, float(attention_factor)
 
 
-def _llama3(
-    dim: int,
-    base: float,
-    trained: int,
-    device: torch.device | None,
-    *,
-    factor: float,
-    low_freq_factor: float,
-    high_freq_factor: float,
-) -> tuple[Tensor, float]:
+def _llama3(x: _Plain, *, factor: float, low_freq_factor: float, high_freq_factor: float) -> Rescaled:
     if not high_freq_factor > low_freq_factor > 0:
         raise PositionError(
             f"high_freq_factor is {high_freq_factor}; it must be above low_freq_factor, {low_freq_factor}, "
             "and that above 0"
         )
-    plain = frequencies(dim, base, device)
-    turns = trained * plain / (2 * math.pi)
+    plain = x.frequencies()
+    turns = x.trained * plain / (2 * math.pi)
     kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
     return plain * kept + plain / factor * (1 - kept), 1.0
 
 
-def _proportional(
-    dim: int,
-    base: float,
-    trained: int,
-    device: torch.device | None,
-    *,
-    factor: float,
-    partial_rotary_factor: float = 1.0,
-) -> tuple[Tensor, float]:
+def _proportional(x: _Plain, *, factor: float, partial_rotary_factor: float = 1.0) -> Rescaled:
     if not 0 <= partial_rotary_factor <= 1:
         raise PositionError(f"partial_rotary_factor is {partial_rotary_factor}; it must be between 0 and 1")
-    turning = torch.arange(dim // 2, device=device) < int(partial_rotary_factor * dim // 2)
-    return frequencies(dim, base, device) * turning / factor, 1.0
+    turning = torch.arange(x.dim // 2, device=x.device) < int(partial_rotary_factor * x.dim // 2)
+    return x.frequencies() * turning / factor, 1.0
 
 
 def _served(trained: int, factor: float, length: float | None) -> float:
@@ -204,7 +181,7 @@ def _served(trained: int, factor: float, length: float | None) -> float:
     return length
 
 
-_RULES: dict[str, Callable[..., tuple[Tensor, float]]] = {
+_RULES: dict[str, Callable[..., Rescaled]] = {
     "linear": _linear,
     "dynamic": _dynamic,
     "yarn": _yarn,

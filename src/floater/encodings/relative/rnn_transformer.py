@@ -19,9 +19,6 @@ class RNNTransformer(PositionModel):
     token to the last in encoder and decoder, passes padding over, and starts at zero. Its last state is not
     kept for later calls, so decoding with a cache is refused.
 
-    Args:
-        spec: the stack of blocks it serves.
-
     Raises:
         PositionError: if positions are real, or decoding has a cache.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, PositionModel, StackSpec, one_of, register
+from floater.encodings.model import QKV, PositionError, PositionModel, StackSpec, one_of, register
 from floater.encodings.precise import at_least_float32
 from floater.encodings.relative.rescaling import rescaled
 from floater.encodings.relative.waves import UNCOVERED, Waves, covered, frequencies
@@ -93,9 +93,7 @@ class Rotary(PositionModel):
         # (batch or 1, T, 1, N)
         return factor * waves.sin.transpose(1, 2), factor * waves.cos.transpose(1, 2)
 
-    def qkv(
-        self, q: Tensor, k: Tensor, v: Tensor, state: tuple[Tensor, Tensor], layer: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: tuple[Tensor, Tensor], layer: int) -> QKV:
         return self.rotate(q, state), self.rotate(k, state), v
 
     def rotate(self, x: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:

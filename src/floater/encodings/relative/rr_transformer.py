@@ -20,7 +20,6 @@ class RRTransformer(RNNTransformer):
     Dufter et al. 2022, section 4.1.2 and figure 5, are the specification.
 
     Args:
-        spec: the stack of blocks it serves.
         clip: the farthest distance with a vector of its own, at least 1; see `Shaw`.
         values: whether values get vectors too.
 

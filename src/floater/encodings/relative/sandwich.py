@@ -26,7 +26,6 @@ class Sandwich(PositionBias):
     appendix E. Positions may be real.
 
     Args:
-        spec: the stack of blocks it serves.
         width: of the sinusoids, whatever the width of the model; even, at least 2.
 
     Raises:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, one_of, register
+from floater.encodings.model import PositionError, StackSpec, at_least_one, one_of, register
 from floater.encodings.relative.rotary import Rotary
 from floater.positions import Positions
 
@@ -82,8 +82,7 @@ class SelfExtend(Rotary):
         if not group > 1:
             raise PositionError(f"group is {group}; it must be above 1")
         self.window = spec.max_length // 2 if window is None else window
-        if self.window < 1:
-            raise PositionError(f"window is {self.window}; it must be at least 1")
+        at_least_one(window=self.window)
         self.form, self.group = form, group
 
     def scale(self, head_dim: int) -> float:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, PositionModel, StackSpec, register
+from floater.encodings.model import PositionModel, StackSpec, at_least_one, register
 from floater.encodings.relative.distances import Distances, pairs, whole_numbers
 from floater.positions import Positions
 
@@ -44,7 +44,6 @@ class Shaw(ShawTables):
     Clips as the paper does: farther distances share a vector, so it serves any length.
 
     Args:
-        spec: the stack of blocks it serves.
         clip: the farthest distance with a vector of its own, at least 1.
         values: whether values get vectors too; the paper finds that keys alone may do.
 
@@ -77,8 +76,7 @@ class Shaw(ShawTables):
 
     def __init__(self, spec: StackSpec, *, clip: int = 16, values: bool = True) -> None:
         super().__init__(spec)
-        if clip < 1:
-            raise PositionError(f"clip is {clip}; it must be at least 1")
+        at_least_one(clip=clip)
         self.clip = clip
         self.tables(2 * clip + 1, values=values)
 
@@ -136,15 +134,11 @@ class ShawAbsolute(ShawTables):
         ),
         exceptions={"real": "a table has nothing between whole positions"},
     )
+    bounded = True
 
     def __init__(self, spec: StackSpec, *, values: bool = True) -> None:
         super().__init__(spec)
         self.tables(spec.max_length, spec.max_length, values=values)
-
-    @property
-    def max_positions(self) -> int:
-        """Return the number of positions."""
-        return self.spec.max_length
 
     def prepare(self, positions: Positions) -> Positions:
         whole_numbers(positions, "shaw_absolute", self.spec.max_length)

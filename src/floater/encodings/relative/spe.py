@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, PositionModel, StackSpec, register
+from floater.encodings.model import QKV, PositionError, PositionModel, StackSpec, at_least_one, register
 from floater.encodings.precise import Precise, at_least_float32
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
@@ -47,7 +47,6 @@ class StochasticPositions(PositionModel):
     means here: in expectation. Attention is full, or linear with `FloaterConfig.attention` = "linear".
 
     Args:
-        spec: the stack of blocks it serves.
         realizations: R, the width of filtered queries and keys, at least 1.
         gated: learn how much of each component is content alone.
         seed: of the noise in evaluation, not negative.
@@ -88,7 +87,7 @@ class StochasticPositions(PositionModel):
             gate = self.noise((self.spec.heads, head_dim, self.realizations), self.gate) * unit
         return Codes(query * unit, key * unit, gate)
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Codes, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Codes, layer: int) -> QKV:
         return self._filter(q, state.query, state, layer), self._filter(k, state.key, state, layer), v
 
     def _filter(self, x: Tensor, code: Tensor, state: Codes, layer: int) -> Tensor:
@@ -115,7 +114,6 @@ class SineSPE(Precise, StochasticPositions):
     Shapes: frequency, offset and gain (heads, head_dim, sines); gate (layers, heads, head_dim).
 
     Args:
-        spec: the stack of blocks it serves.
         sines: K, waves of each component, at least 1.
         realizations: R, the width of filtered queries and keys, at least 1.
         gated: learn how much of each component is content alone.
@@ -157,8 +155,7 @@ class SineSPE(Precise, StochasticPositions):
         self, spec: StackSpec, *, sines: int = 5, realizations: int = 64, gated: bool = True, seed: int = 0
     ) -> None:
         super().__init__(spec, realizations, gated, seed)
-        if sines < 1:
-            raise PositionError(f"sines is {sines}; it must be at least 1")
+        at_least_one(sines=sines)
         shape = spec.heads, spec.dim // spec.heads, sines
         self.frequency, self.offset, self.gain = (
             nn.Parameter(torch.empty(shape, dtype=at_least_float32())) for _ in range(3)
@@ -195,7 +192,6 @@ class ConvSPE(StochasticPositions):
     Shapes: filters (2, heads, head_dim, kernel), for queries and for keys; gate (layers, heads, head_dim).
 
     Args:
-        spec: the stack of blocks it serves.
         kernel: length of the filters in tokens, at least 1.
         realizations: R, the width of filtered queries and keys, at least 1.
         gated: learn how much of each component is content alone.
@@ -228,8 +224,7 @@ class ConvSPE(StochasticPositions):
         self, spec: StackSpec, *, kernel: int = 128, realizations: int = 64, gated: bool = True, seed: int = 0
     ) -> None:
         super().__init__(spec, realizations, gated, seed)
-        if kernel < 1:
-            raise PositionError(f"kernel is {kernel}; it must be at least 1")
+        at_least_one(kernel=kernel)
         self.kernel = kernel
         self.filters = nn.Parameter(torch.empty(2, spec.heads, spec.dim // spec.heads, kernel))
         self.reset_parameters()

@@ -35,7 +35,6 @@ class StickBreaking(PositionModel):
     (Csordas et al. 2022, section 3.2).
 
     Args:
-        spec: the stack of blocks it serves.
         attend_current: whether a query attends to itself, first of all keys.
 
     Example:

@@ -62,7 +62,6 @@ class T5(PositionBias):
     Real positions are served, as a bucket holds a range of distances.
 
     Args:
-        spec: the stack of blocks it serves.
         directions: "both", "past" (later keys share the bucket of distance 0), or "auto": "past" in a causal
             stack, where half of the buckets of "both" are never used, else "both".
         buckets: their number; even, at least 4.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, PositionModel, StackSpec, one_of, register
+from floater.encodings.model import QKV, PositionError, PositionModel, StackSpec, one_of, register
 from floater.encodings.relative.waves import Waves, frequencies
 from floater.positions import Positions
 
@@ -97,14 +97,12 @@ class Tener(PositionModel):
         query, key = (Waves.of(places, at, self.u.dtype) for places in (positions.query, positions.key))
         return TenerState(query, key)
 
-    def inputs(self, x: Tensor, state: TenerState, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    def inputs(self, x: Tensor, state: TenerState, layer: int) -> QKV:
         if self.form == "paper":
             state.read[layer] = x
         return x, x, x
 
-    def qkv(
-        self, q: Tensor, k: Tensor, v: Tensor, state: TenerState, layer: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: TenerState, layer: int) -> QKV:
         read = state.read.pop(layer, None)
         if read is not None:
             k = read.view_as(k).to(k.dtype) + 0 * k  # the unused projection gets zero gradients, not none

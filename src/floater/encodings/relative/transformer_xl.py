@@ -36,7 +36,6 @@ class TransformerXL(PositionModel):
     `floater.transformer.memory.Memory`. Positions may be real.
 
     Args:
-        spec: the stack of blocks it serves; dim must be even.
         untie: whether each block has a u and v of its own.
 
     Raises:

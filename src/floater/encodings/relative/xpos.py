@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, PositionModel, StackSpec, register
+from floater.encodings.model import QKV, PositionError, PositionModel, StackSpec, register
 from floater.encodings.precise import at_least_float32
 from floater.encodings.relative.rotary import check_pairs, turn
 from floater.encodings.relative.waves import Waves, frequencies
@@ -43,7 +43,6 @@ class XPos(PositionModel):
     beyond are refused. The paper's blockwise causal attention at test time is not part of it.
 
     Args:
-        spec: the stack of blocks it serves; head_dim must be even.
         pairs: see `Rotary`.
         base: of the frequencies, above 1.
         scale_base: tokens over which pair i decays by zeta_i; positive.
@@ -90,9 +89,7 @@ class XPos(PositionModel):
         largest = far / self.scale_base * math.log((1 + _GAMMA) / _GAMMA)
         return XPosState((sin * factor, cos * factor), (sin / factor, cos / factor), largest, far)
 
-    def qkv(
-        self, q: Tensor, k: Tensor, v: Tensor, state: XPosState, layer: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: XPosState, layer: int) -> QKV:
         # a quarter of the exponents is left to queries, keys and their gradients
         range_ = 0.75 * math.log(torch.finfo(q.dtype).max)
         if state.largest > range_:

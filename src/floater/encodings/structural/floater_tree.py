@@ -9,7 +9,7 @@ from floater.encodings.card import Card
 from floater.encodings.model import StackSpec, register
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.floater_relative import FloaterRelative, Placed
-from floater.encodings.structural.structured import Structured
+from floater.encodings.structural.structured import WHOLE, Structured
 from floater.positions import Positions
 from floater.structures import Structure
 
@@ -67,10 +67,7 @@ class FloaterTree(FloaterRelative, Structured):
         equation="q_t k_s / sqrt(d_h) + w_h psi(u); dpsi/du = h(u, psi), "
         "u = log(1 + min(edges from t to s, clip))",
         parameters=FloaterRelative.card.parameters,
-        exceptions={
-            "cache": "it reads a tree or a graph over all tokens at once",
-            "documents": "it reads a tree or a graph over all tokens at once",
-        },
+        exceptions=WHOLE,
     )
     sites = ("self",)
     needs = "tree"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import PositionError, StackSpec, register
 from floater.encodings.relative.bias import PositionBias
-from floater.encodings.structural.structured import Structured
+from floater.encodings.structural.structured import WHOLE, Structured
 from floater.positions import Positions
 
 
@@ -29,7 +29,6 @@ class Graformer(Structured, PositionBias):
     distance; without it they stand at distance 0.
 
     Args:
-        spec: the stack of blocks it serves.
         reach: D_max, the greatest distance with a scalar of its own; None means max_length.
         subwords: greatest distance between tokens of one word with a scalar of its own.
 
@@ -61,10 +60,7 @@ class Graformer(Structured, PositionBias):
             unbound=False,
             parameters="2 * (D_max + 1) * h",
         ),
-        exceptions={
-            "cache": "it reads a tree or a graph over all tokens at once",
-            "documents": "it reads a tree or a graph over all tokens at once",
-        },
+        exceptions=WHOLE,
     )
     needs = "graph"
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import PositionError, StackSpec, register
-from floater.encodings.structural.structured import Structured
+from floater.encodings.structural.structured import WHOLE, Structured
 from floater.flow import sinusoid
 from floater.positions import Positions
 from floater.structures import distances, intimacy, wl_colours
@@ -30,7 +30,6 @@ class GraphBert(Structured):
     root of a node's degree. Subwords stand where their word stands.
 
     Args:
-        spec: the stack of blocks it serves; dim must be even.
         rounds: refinements of the colours.
         restart: probability of a restart at the target, between 0 and 1.
 
@@ -53,10 +52,7 @@ class GraphBert(Structured):
         point="both",
         equation="x_t + p_{WL(t)} + p_{rank(t)} + p_{d(0,t)}, p sinusoidal",
         survey=SurveyRow("both", "APE", learnable=False, recurring=False, unbound=True, parameters="0"),
-        exceptions={
-            "cache": "it reads a tree or a graph over all tokens at once",
-            "documents": "it reads a tree or a graph over all tokens at once",
-        },
+        exceptions=WHOLE,
     )
     needs = "graph"
 

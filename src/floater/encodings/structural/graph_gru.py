@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, StackSpec, register
-from floater.encodings.structural.structured import PairVectors, Paths, Structured, scores
+from floater.encodings.model import PositionError, StackSpec, at_least_one, register
+from floater.encodings.structural.structured import WHOLE, PairVectors, Paths, Structured, scores
 from floater.positions import Positions
 
 
@@ -28,7 +28,6 @@ class GraphGRU(Structured):
     to its embedding, is `spr_absolute`.
 
     Args:
-        spec: the stack of blocks it serves; dim must be even.
         labels: number of edge labels.
 
     Raises:
@@ -60,17 +59,13 @@ class GraphGRU(Structured):
                 "W^r in every block; the labels' vectors",
             },
         ),
-        exceptions={
-            "cache": "it reads a tree or a graph over all tokens at once",
-            "documents": "it reads a tree or a graph over all tokens at once",
-        },
+        exceptions=WHOLE,
     )
     needs = "graph"
 
     def __init__(self, spec: StackSpec, *, labels: int = 1) -> None:
         super().__init__(spec)
-        if labels < 1:
-            raise PositionError(f"labels is {labels}; it must be at least 1")
+        at_least_one(labels=labels)
         if spec.dim % 2:
             raise PositionError(f"dim is {spec.dim}; a GRU of two directions needs an even one")
         dim = spec.dim

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, register
+from floater.encodings.model import StackSpec, at_least_one, register
 from floater.encodings.relative.bias import PositionBias
-from floater.encodings.structural.structured import Paths, Structured
+from floater.encodings.structural.structured import WHOLE, Paths, Structured
 from floater.positions import Positions
 
 
@@ -35,7 +35,6 @@ class Graphormer(Structured, PositionBias):
     nodes counts. Subwords have the degree and the paths of their word.
 
     Args:
-        spec: the stack of blocks it serves.
         labels: number of edge labels.
         hops: edges of a path that count, the first ones.
         reach: greatest distance with a scalar of its own; None means max_length.
@@ -58,10 +57,7 @@ class Graphormer(Structured, PositionBias):
         models="Graphormer",
         equation="x_t + z_deg(t); q_t k_s / sqrt(d_h) + b_{d(t,s)} + mean_n W_n w_{label(e_n)} over the path",
         parameters="2 * (degrees + 1) * d + (t_max + 2 + labels) * h + hops * h * h",
-        exceptions={
-            "cache": "it reads a tree or a graph over all tokens at once",
-            "documents": "it reads a tree or a graph over all tokens at once",
-        },
+        exceptions=WHOLE,
     )
     needs = "graph"
 
@@ -70,9 +66,7 @@ class Graphormer(Structured, PositionBias):
     ) -> None:
         super().__init__(spec)
         self.reach = spec.max_length if reach is None else reach
-        for name, value in (("labels", labels), ("hops", hops), ("reach", self.reach), ("degrees", degrees)):
-            if value < 1:
-                raise PositionError(f"{name} is {value}; it must be at least 1")
+        at_least_one(labels=labels, hops=hops, reach=self.reach, degrees=degrees)
         self.labels = labels
         self.degree = nn.Parameter(torch.empty(2, degrees + 1, spec.dim))  # into a node and out of it
         self.distance = nn.Parameter(torch.empty(self.reach + 2, spec.heads))  # the last one for no path

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import PositionError, StackSpec, one_of, register
-from floater.encodings.structural.structured import Structured
+from floater.encodings.structural.structured import WHOLE, Structured
 from floater.positions import Positions
 from floater.structures import laplacian_vectors
 
@@ -35,7 +35,6 @@ class Laplacian(Structured):
     softmax without a maximum: not done here.
 
     Args:
-        spec: the stack of blocks it serves.
         vectors: number k of eigenvectors.
         projection: learned projection to dim.
         attention: "neighbours" or "all".
@@ -70,10 +69,7 @@ class Laplacian(Structured):
                 "parameters": "the projection and its bias",
             },
         ),
-        exceptions={
-            "cache": "it reads a tree or a graph over all tokens at once",
-            "documents": "it reads a tree or a graph over all tokens at once",
-        },
+        exceptions=WHOLE,
     )
     needs = "graph"
 

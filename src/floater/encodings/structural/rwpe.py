@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, register
-from floater.encodings.structural.structured import Structured
+from floater.encodings.model import StackSpec, at_least_one, register
+from floater.encodings.structural.structured import WHOLE, Structured
 from floater.positions import Positions
 from floater.structures import walk_returns
 
@@ -19,7 +19,6 @@ class RandomWalk(Structured):
     Unlike eigenvectors the numbers have no arbitrary sign. Subwords have those of their word.
 
     Args:
-        spec: the stack of blocks it serves.
         steps: of the longest walk, at least 1.
 
     Raises:
@@ -37,17 +36,13 @@ class RandomWalk(Structured):
         point="absolute",
         equation="x_t + C r_t + c, r_{t,k} = ((D^{-1} A)^k)_{tt}, k = 1 ... steps",
         parameters="steps * d + d",
-        exceptions={
-            "cache": "it reads a tree or a graph over all tokens at once",
-            "documents": "it reads a tree or a graph over all tokens at once",
-        },
+        exceptions=WHOLE,
     )
     needs = "graph"
 
     def __init__(self, spec: StackSpec, *, steps: int = 16) -> None:
         super().__init__(spec)
-        if steps < 1:
-            raise PositionError(f"steps is {steps}; it must be at least 1")
+        at_least_one(steps=steps)
         self.steps = steps
         self.project = nn.Linear(steps, spec.dim)
         self.reset_parameters()

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, StackSpec, chosen_blocks, one_of, register
-from floater.encodings.structural.structured import Structured, mixture, scores
+from floater.encodings.model import StackSpec, at_least_one, chosen_blocks, one_of, register
+from floater.encodings.structural.structured import WHOLE, Structured, mixture, scores
 from floater.flow import sinusoid
 from floater.positions import Positions
 from floater.structures import Structure
@@ -28,7 +28,6 @@ class SPRAbsolute(Structured):
     tanh(U p_index + V p_depth) instead, U and V learned, as the paper is said to do.
 
     Args:
-        spec: the stack of blocks it serves; dim must be even.
         sequence: "none", "add" or "fuse".
 
     Shapes:
@@ -49,10 +48,7 @@ class SPRAbsolute(Structured):
         point="absolute",
         equation="x_t + p_{abs(t)}, abs(t) = d_tree(t, ROOT), p sinusoidal",
         survey=SurveyRow("absolute", "APE", learnable=False, recurring=False, unbound=True, parameters="0"),
-        exceptions={
-            "cache": "it reads a tree or a graph over all tokens at once",
-            "documents": "it reads a tree or a graph over all tokens at once",
-        },
+        exceptions=WHOLE,
     )
     needs = "tree"
 
@@ -106,7 +102,6 @@ class SPRRelative(Structured):
     positions beyond `reach` share the last vector. Tables start at a scale of head_dim^-1/2.
 
     Args:
-        spec: the stack of blocks it serves.
         reach: greatest relative position that has a vector of its own; None means max_length.
         blocks: "input" (the first block), "all", or a list of block indices, each with tables of its own.
 
@@ -136,10 +131,7 @@ class SPRRelative(Structured):
             unbound=False,
             parameters="2 * (2 * t_max + 1) * d",
         ),
-        exceptions={
-            "cache": "it reads a tree or a graph over all tokens at once",
-            "documents": "it reads a tree or a graph over all tokens at once",
-        },
+        exceptions=WHOLE,
     )
     needs = "tree"
     keys: nn.Parameter
@@ -151,8 +143,7 @@ class SPRRelative(Structured):
         super().__init__(spec)
         self.blocks = chosen_blocks(blocks, spec.layers)
         self.reach = spec.max_length if reach is None else reach
-        if self.reach < 1:
-            raise PositionError(f"reach is {reach}; it must be at least 1")
+        at_least_one(reach=self.reach)
         size = (len(self.blocks), spec.heads, 2 * self.reach + 1, spec.dim // spec.heads)
         self.keys = nn.Parameter(torch.empty(size))
         self.vectors = nn.Parameter(torch.empty(size))

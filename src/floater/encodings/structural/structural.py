@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, StackSpec, one_of, register
-from floater.encodings.structural.structured import PairVectors, Paths, Structured, mixture, scores
+from floater.encodings.model import PositionError, StackSpec, at_least_one, one_of, register
+from floater.encodings.structural.structured import WHOLE, PairVectors, Paths, Structured, mixture, scores
 from floater.flow import sinusoid
 from floater.positions import Positions
 
@@ -62,10 +62,7 @@ class Structural(Structured):
             parameters="5 * d^2 + (d + 1) * d_r",
             differs={"parameters": "W^r and W^f are those of one block; the symbols' vectors count too"},
         ),
-        exceptions={
-            "cache": "it reads a tree or a graph over all tokens at once",
-            "documents": "it reads a tree or a graph over all tokens at once",
-        },
+        exceptions=WHOLE,
     )
     needs = "graph"
 
@@ -80,9 +77,7 @@ class Structural(Structured):
     ) -> None:
         super().__init__(spec)
         one_of("encoder", encoder, ("attention", "cnn"))
-        for name, value in {"labels": labels, "width": width, "kernel": kernel}.items():
-            if value < 1:
-                raise PositionError(f"{name} is {value}; it must be at least 1")
+        at_least_one(labels=labels, width=width, kernel=kernel)
         dim = spec.dim
         if encoder == "attention" and dim % 2:
             raise PositionError(f"dim is {dim}; the sinusoids of encoder='attention' need an even one")

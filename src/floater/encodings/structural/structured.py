@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -9,9 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from floater.encodings.card import Contract
 from floater.encodings.model import PositionError, PositionModel, Site
 from floater.positions import Positions
 from floater.structures import Structure, path_symbols, symbols
+
+_ALL_TOKENS = "it reads a tree or a graph over all tokens at once"
+WHOLE: Mapping[Contract, str] = {"cache": _ALL_TOKENS, "documents": _ALL_TOKENS}
+"""The exceptions of its models."""
 
 
 class Structured(PositionModel):

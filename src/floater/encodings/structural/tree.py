@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import PositionError, StackSpec, register
-from floater.encodings.structural.structured import Structured
+from floater.encodings.structural.structured import WHOLE, Structured
 from floater.positions import Positions
 from floater.structures import ancestors, left_child_right_sibling
 
@@ -27,7 +27,6 @@ class Tree(Structured):
     there is one bare copy and no parameter.
 
     Args:
-        spec: the stack of blocks it serves.
         branching: greatest number of children of a node.
         depth: steps that are kept.
         weighted: learned weights.
@@ -62,10 +61,7 @@ class Tree(Structured):
             parameters="d / D_max",
             differs={"parameters": "each step takes as many dimensions as there are branches"},
         ),
-        exceptions={
-            "cache": "it reads a tree or a graph over all tokens at once",
-            "documents": "it reads a tree or a graph over all tokens at once",
-        },
+        exceptions=WHOLE,
     )
     needs = "tree"
     weight: nn.Parameter

@@ -79,15 +79,12 @@ class BertR(PositionModel):
         exceptions={"real": "a table has nothing between whole positions or distances"},
     )
 
+    bounded = True
+
     def __init__(self, spec: StackSpec, *, buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__(spec)
         self.absolute = Learned(spec)
         self.relative = T5(spec, buckets=buckets, max_distance=max_distance)
-
-    @property
-    def max_positions(self) -> int:
-        """Return the size of the table."""
-        return self.absolute.max_positions
 
     def reset_parameters(self) -> None:
         self.absolute.reset_parameters()
@@ -131,17 +128,13 @@ class BertAD(PositionModel):
         recipe="bert",
         exceptions={"real": "a table has nothing between whole positions"},
     )
+    bounded = True
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__(spec)
         self.table = nn.Embedding(spec.max_length, spec.dim)
         self.query, self.key = (nn.Linear(spec.dim, spec.dim, bias=False) for _ in range(2))
         self.reset_parameters()
-
-    @property
-    def max_positions(self) -> int:
-        """Return the size of the table."""
-        return self.spec.max_length
 
     def reset_parameters(self) -> None:
         self.spec.init_table(self.table.weight)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, build, one_of, register
-from floater.encodings.relative.bias import PositionBias
+from floater.encodings.model import PositionError, StackSpec, build_for, one_of, register
+from floater.encodings.relative.bias import PositionBias, adds_bias_alone
 from floater.positions import Positions
 
 CLS = ("first", "special", "none")
@@ -81,7 +81,6 @@ class UntiedCls(PositionBias):
     learned and the same in all blocks.
 
     Args:
-        spec: the stack of blocks it serves.
         model: name of a model that adds a content-free bias and does nothing else, such as "t5", "alibi",
             "dufter_relative" or "chen_absolute".
         options: its options.
@@ -116,29 +115,8 @@ class UntiedCls(PositionBias):
     ) -> None:
         super().__init__(spec)
         one_of("cls", cls, CLS[:2])
-        inner = build(
-            model,
-            dim=spec.dim,
-            heads=spec.heads,
-            layers=spec.layers,
-            max_length=spec.max_length,
-            site=spec.site,
-            causal=spec.causal,
-            initializer_range=spec.initializer_range,
-            **(options or {}),
-        )
-        more = (
-            "embed",
-            "block",
-            "inputs",
-            "projection_bias",
-            "qkv",
-            "logits",
-            "weights",
-            "mask",
-            "value_bias",
-        )
-        if spec.site in self.sites and (not isinstance(inner, PositionBias) or inner.overrides(*more)):
+        inner = build_for(model, spec, **(options or {}))
+        if spec.site in self.sites and not adds_bias_alone(inner):
             raise PositionError(f"[CLS] can be untied from a content-free bias only; '{model}' is none")
         self.inner, self.cls = inner, cls
         self.theta = nn.Parameter(torch.empty(2, spec.heads))

@@ -55,6 +55,7 @@ class TupeA(PositionBias):
         exceptions={"real": "a table has nothing between whole positions"},
     )
     name = "tupe_a"
+    bounded = True
 
     def __init__(self, spec: StackSpec, *, cls: str = "first", matrix: str = "factored") -> None:
         super().__init__(spec)
@@ -71,11 +72,6 @@ class TupeA(PositionBias):
             self.free = nn.Parameter(torch.empty(spec.heads, length, length))
             self.reset = None if cls == "none" else nn.Parameter(torch.empty(2, spec.heads))
         self.reset_parameters()
-
-    @property
-    def max_positions(self) -> int:
-        """Return the number of positions."""
-        return self.spec.max_length
 
     def reset_parameters(self) -> None:
         if self.reset is not None:
