@@ -132,7 +132,7 @@ class Positions:
 
     @property
     def delta(self) -> Tensor:
-        """Relative position key - query, (batch or 1, T, S): the one sign convention of this library.
+        """Return the relative position key - query, (batch or 1, T, S): the library's one sign convention.
 
         Distances are grouped where `group` says so.
 
@@ -159,7 +159,7 @@ class Positions:
 
     @property
     def timed(self) -> Positions:
-        """The positions that an encoding of times reads: the times, else the positions themselves.
+        """Return the positions that an encoding of times reads: the times, else the positions themselves.
 
         Example:
             >>> at = torch.tensor([[0.0, 2.5]])
@@ -172,7 +172,7 @@ class Positions:
 
     @property
     def batch(self) -> int:
-        """The number of samples; 1 when all of a batch stand at the same positions.
+        """Return the number of samples; 1 when all of a batch stand at the same positions.
 
         Example:
             >>> Positions.from_mask(torch.tensor([[0, 1], [1, 1]])).batch
@@ -212,7 +212,7 @@ class Positions:
 
     @property
     def visible(self) -> Tensor | None:
-        """The keys that a query may see, by padding and documents: bool, True = may; None for all.
+        """Return the keys that a query may see, by padding and documents: bool, True = may; None for all.
 
         Returns:
             (batch or 1, S), with documents (batch or 1, T, S).

@@ -43,7 +43,7 @@ class Structure:
 
     @property
     def token_valid(self) -> Tensor:
-        """(batch, T) bool, False where a token is padding."""
+        """Return (batch, T) bool, False where a token is padding."""
         return self.valid if self.words is None else self.words >= 0
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Structure:
@@ -64,32 +64,32 @@ class Structure:
 
     @cached_property
     def depth(self) -> Tensor:
-        """See `depths`."""
+        """Return `depths`."""
         return depths(self.ancestors)
 
     @cached_property
     def ancestors(self) -> Tensor:
-        """See `ancestors`."""
+        """Return `ancestors`."""
         return ancestors(self._parents, self.valid)
 
     @cached_property
     def common_ancestors(self) -> Tensor:
-        """See `common_ancestors`."""
+        """Return `common_ancestors`."""
         return common_ancestors(self.ancestors, self.valid)
 
     @cached_property
     def child_index(self) -> Tensor:
-        """See `child_index`."""
+        """Return `child_index`."""
         return child_index(self._parents)
 
     @cached_property
     def neighbours(self) -> Tensor:
-        """(batch, N, N) bool: whether two nodes share an edge of either direction."""
+        """Return whether two nodes share an edge of either direction, (batch, N, N) bool."""
         return (self.edges > 0) | (self.edges > 0).transpose(1, 2)
 
     @cached_property
     def distance(self) -> Tensor:
-        """Edges on a shortest path along the directions of edges; see `distances`."""
+        """Return edges on a shortest path along the directions of edges; see `distances`."""
         return distances(self.edges > 0)
 
     @property

@@ -54,7 +54,7 @@ class FloaterForQuestionAnswering(FloaterPreTrainedModel):
         end_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> QuestionAnsweringModelOutput:
-        """Logits of start and end (batch, T) each, and with both positions (batch,) the mean loss of the two.
+        """Return logits of start and end (batch, T) each, and with both positions (batch,) the mean loss.
 
         The other arguments are those of `FloaterModel.forward`.
 
@@ -112,7 +112,7 @@ class FloaterForMultipleChoice(FloaterPreTrainedModel):
         positions: Positions | None = None,
         **kwargs: Any,
     ) -> MultipleChoiceModelOutput:
-        """Logits (batch, choices) of texts (batch, choices, T), and with labels (batch,) the mean loss.
+        """Return logits (batch, choices) of texts (batch, choices, T), and with labels (batch,) a mean loss.
 
         The mask has the shape of the ids; embeddings are (batch, choices, T, dim). The other arguments are
         those of `FloaterModel.forward`, over batch x choices rows.

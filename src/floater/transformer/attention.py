@@ -20,7 +20,7 @@ from floater.transformer.recipe import Recipe
 
 
 def project(linear: nn.Linear, x: Tensor, bias: Tensor | None) -> Tensor:
-    """x W + b + b(t), the positions' bias added by the product itself (Liu et al. 2020, equation 12).
+    """Compute x W + b + b(t), the positions' bias added by the product itself (Liu et al. 2020, equation 12).
 
     Args:
         linear: the projection, with a bias b or none.
@@ -45,7 +45,7 @@ def project(linear: nn.Linear, x: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def added_product(rows: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """rows + bias + x W, the first two in the memory of the product, which adds to them.
+    """Compute rows + bias + x W, the first two in the memory of the product, which adds to them.
 
     Args:
         rows: (1 or batch, T, width) of the dtype of the weight.
@@ -132,7 +132,7 @@ class Attention(nn.Module):
     def project(
         self, name: Projection, linear: nn.Linear, x: Tensor, position: PositionModel, state: Any, layer: int
     ) -> Tensor:
-        """(batch, T, dim) -> (batch, T, heads, head_dim), with the positions' bias."""
+        """Project (batch, T, dim) to (batch, T, heads, head_dim), with the positions' bias."""
         y = project(linear, x, position.projection_bias(name, state, layer))
         return y.view(*x.shape[:-1], self.heads, y.shape[-1] // self.heads)
 
@@ -147,7 +147,7 @@ class Attention(nn.Module):
         earlier: Earlier | None = None,
         sharpen: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Self-attention.
+        """Compute self-attention.
 
         Args:
             x: (batch, T, dim).
@@ -191,7 +191,7 @@ class Attention(nn.Module):
         layer: int,
         sharpen: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """softmax(q k^T scale + bias) v, projected.
+        """Compute softmax(q k^T scale + bias) v, projected.
 
         Args:
             q: (batch, heads, T, head_dim).
@@ -333,7 +333,7 @@ class CrossAttention(Attention):
         layer: int | None = None,
         sharpen: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Cross-attention; keys and values are computed once per source when there is a cache.
+        """Compute cross-attention; keys and values are computed once per source when there is a cache.
 
         Args:
             x: (batch, T, dim) of the target.

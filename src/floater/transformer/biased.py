@@ -26,7 +26,7 @@ def gradient_in_pieces(q: Tensor) -> bool:
 
 
 def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
-    """softmax(q k^T scale + bias) v, whose backward pass makes the weights again, piece by piece.
+    """Compute softmax(q k^T scale + bias) v; its backward pass makes the weights again, piece by piece.
 
     PyTorch's kernel for CPUs has no gradient for a bias: where one is asked for, it keeps the weights of all
     heads.

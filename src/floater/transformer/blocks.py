@@ -33,7 +33,7 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., dim) -> (..., dim)."""
+        """Map (..., dim) to (..., dim)."""
         out: Tensor = self.outer(self.dropout(self.activation(self.inner(x))))
         return out
 
@@ -59,7 +59,7 @@ class Residual(nn.Module):
         self.norm_first = config.norm_first
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], *, keep: bool = True) -> Tensor:
-        """(batch, T, dim) -> (batch, T, dim); without x itself in the sum unless `keep`."""
+        """Map (batch, T, dim) to (batch, T, dim); without x itself in the sum unless `keep`."""
         out = self.dropout(sublayer(self.norm(x) if self.norm_first else x))
         if keep:
             out = x + out
@@ -94,7 +94,7 @@ class EncoderBlock(GradientCheckpointingLayer):
         earlier: Earlier | None = None,
         sharpen: bool = False,
     ) -> Tensor:
-        """One block; see `Attention.forward` for the arguments."""
+        """Apply one block; see `Attention.forward` for the arguments."""
         layer = self.layer if layer is None else layer
         x = position.block(x, state, layer)
         if earlier is not None and self.attention_residual.norm_first:
@@ -138,7 +138,7 @@ class DecoderBlock(EncoderBlock):
         layer: int | None = None,
         sharpen: bool = False,
     ) -> Tensor:
-        """One block; see `Attention.forward` and `CrossAttention.forward` for the arguments."""
+        """Apply one block; see `Attention.forward` and `CrossAttention.forward` for the arguments."""
         layer = self.layer if layer is None else layer
         x = position.block(x, state, layer)
         x = self.attention_residual(

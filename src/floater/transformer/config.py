@@ -201,7 +201,7 @@ class FloaterConfig(PreTrainedConfig):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """A configuration of a named size.
+        """Make a configuration of a named size.
 
         Args:
             name: a key of `PRESETS`.
@@ -239,7 +239,7 @@ class FloaterConfig(PreTrainedConfig):
 
 
 def _nearest(name: str) -> str | None:
-    """The field that a name is a misspelling of, or what others call it; None where it is none."""
+    """Return the field that a name is a misspelling of, or what others call it; None where it is none."""
     if name in ("max_length", "max_position_embeddings"):
         return "training_length"
     names = [field.name for field in fields(FloaterConfig)]
@@ -247,7 +247,7 @@ def _nearest(name: str) -> str | None:
 
 
 def _completed(position: str, given: dict[str, Any], *, plain: bool) -> dict[str, Any]:
-    """Options of a position model with the defaults of those that are not given.
+    """Return options of a position model with the defaults of those that are not given.
 
     Args:
         position: its name.
@@ -268,7 +268,7 @@ def _completed(position: str, given: dict[str, Any], *, plain: bool) -> dict[str
 
 
 def _entry(entry: str | dict[str, Any], *, plain: bool) -> dict[str, Any]:
-    """One of several position models, its options completed."""
+    """Return one of several position models, its options completed."""
     given = {"name": entry} if isinstance(entry, str) else dict(entry)
     name = given.pop("name")
     return {"name": name, **_completed(name, given, plain=plain)}

@@ -120,7 +120,7 @@ class FloaterForDocuments(FloaterPreTrainedModel):
         self.post_init()
 
     def sentence_vectors(self, words: Tensor, costs: list[Tensor] | None = None) -> Tensor:
-        """The vector of each sentence: (N, W) word ids, padded on the right, give (N, dim).
+        """Return a vector for each sentence (N, W) of word ids, padded on the right: (N, dim).
 
         With halting `costs` gets its mean cost over the words.
         """
@@ -141,7 +141,7 @@ class FloaterForDocuments(FloaterPreTrainedModel):
     def forward(
         self, words: Tensor, sentences: Tensor, labels: Tensor | None = None, **kwargs: Any
     ) -> SequenceClassifier:
-        """Logits of documents.
+        """Return logits of documents.
 
         Args:
             words: (N, W) ids of the words of all sentences, padded on the right.
@@ -167,7 +167,7 @@ class FloaterForDocuments(FloaterPreTrainedModel):
 
 
 def mean(x: Tensor, mask: Tensor) -> Tensor:
-    """The mean over the tokens of each row: (N, T, dim) and (N, T) bool give (N, dim), 0 where there is none.
+    """Return the mean over tokens, of (N, T, dim) and (N, T) bool: (N, dim), 0 where there is none.
 
     Example:
         >>> mean(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]))

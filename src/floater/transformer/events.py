@@ -158,7 +158,7 @@ class FloaterForEvents(FloaterPreTrainedModel):
         self.post_init()
 
     def gaps(self, raw: Tensor) -> Gaps:
-        """The distribution of the time to the next event, in units, from `EventsOutput.raw`."""
+        """Return the distribution of the time to the next event, in units, from `EventsOutput.raw`."""
         if self.config.head == "hazard":
             return PiecewiseHazard(raw, self.config.edges or (0.0, 1.0))
         mean, std = self.config.log_gap or (0.0, 1.0)
@@ -254,7 +254,7 @@ class FloaterForSeries(FloaterPreTrainedModel):
         asked: Tensor | None = None,
         **kwargs: Any,
     ) -> EventsOutput:
-        """Values at all times given those that are shown.
+        """Predict values at all times given those that are shown.
 
         Args:
             values: (batch, T, features); what is not shown is not read.
@@ -291,7 +291,7 @@ class FloaterForSeries(FloaterPreTrainedModel):
 
 
 def stand_anyhow(config: EventsConfig, times: Tensor, mask: Tensor) -> Positions:
-    """As `stand`, of events in any order.
+    """Do what `stand` does for events in any order.
 
     Example:
         >>> every = torch.ones(1, 3).bool()

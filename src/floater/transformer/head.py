@@ -63,7 +63,7 @@ def head_at(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
 
 
 def logits_at(model: PreTrainedModel, places: Tensor, **given: Any) -> Tensor:
-    """Logits of a model at some tokens, its head not run at the others if it is apart.
+    """Return logits of a model at some tokens, its head not run at the others if it is apart.
 
     Args:
         model: whose `logits` are (batch, T, vocabulary).

@@ -94,7 +94,7 @@ class FloaterForImageClassification(FloaterPreTrainedModel):
     def forward(
         self, pixel_values: Tensor, labels: Tensor | None = None, scaled: bool = True, **kwargs: Any
     ) -> SequenceClassifier:
-        """Logits (batch, labels), and with labels (batch,) the mean loss.
+        """Return logits (batch, labels), and with labels (batch,) the mean loss.
 
         Args:
             pixel_values: (batch, channels, height, width), of values from 0 to 1; sides are multiples of the

@@ -35,7 +35,7 @@ class LengthPredictor(nn.Module):
 
     @torch.no_grad()
     def forward(self, source: Tensor, valid: Tensor | None) -> Tensor:
-        """The likeliest length of each target, at least 1.
+        """Return the likeliest length of each target, at least 1.
 
         Args:
             source: (batch, S, dim), the encoder's output.
@@ -48,7 +48,7 @@ class LengthPredictor(nn.Module):
         return (length + logits.argmax(1) - REACH).clamp(min=1)
 
     def loss(self, source: Tensor, valid: Tensor | None, target_length: Tensor) -> Tensor:
-        """Nats per text, a scalar, for the true lengths (batch or 1,)."""
+        """Return nats per text, a scalar, for the true lengths (batch or 1,)."""
         logits, length = self._logits(source, valid)
         offset = (target_length.expand(len(source)) - length).clamp(-REACH, REACH)
         return F.cross_entropy(logits.float(), offset + REACH)

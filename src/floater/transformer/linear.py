@@ -10,7 +10,7 @@ _CHUNK = 64  # tokens between which sums of keys and values are kept
 
 
 def feature(x: Tensor) -> Tensor:
-    """elu(x) + 1, above zero (Katharopoulos et al. 2020, equation 7).
+    """Return elu(x) + 1, above zero (Katharopoulos et al. 2020, equation 7).
 
     Example:
         >>> feature(torch.tensor([0.0, 2.0])).tolist()
@@ -61,7 +61,7 @@ def linear_attention(
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """sum_{s <= t} q_t k_s v_s, chunk by chunk."""
+    """Compute sum_{s <= t} q_t k_s v_s, chunk by chunk."""
     length, slots = q.shape[2], k.shape[2]
     before = k[:, :, : slots - length].transpose(-1, -2) @ v[:, :, : slots - length]
     k, v = k[:, :, slots - length :], v[:, :, slots - length :]

@@ -80,7 +80,7 @@ class Memory:
 
     @property
     def length(self) -> int:
-        """The number of tokens that it holds."""
+        """Return the number of tokens that it holds."""
         return self.hidden[0].shape[1] if self.hidden else 0
 
     def before(

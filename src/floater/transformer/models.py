@@ -85,7 +85,7 @@ class FloaterModel(FloaterPreTrainedModel):
         output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> Hidden:
-        """Hidden states of token ids (batch, T).
+        """Return hidden states of token ids (batch, T).
 
         Args:
             input_ids: (batch, T).
@@ -197,7 +197,7 @@ class FloaterForMaskedLM(FloaterPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> MaskedLM:
-        """Logits (batch, T, vocabulary), and with labels (batch, T), -100 ignored, the mean loss.
+        """Return logits (batch, T, vocabulary), and with labels (batch, T), -100 ignored, the mean loss.
 
         `num_items_in_batch` replaces the number of labels that the loss is divided by. The other arguments
         are those of `FloaterModel.forward`.
@@ -210,13 +210,7 @@ class FloaterForMaskedLM(FloaterPreTrainedModel):
                 logits, labels, vocab_size=logits.shape[-1], num_items_in_batch=num_items_in_batch
             )
             loss = with_auxiliary(loss, found.auxiliary_loss, labels, num_items_in_batch)
-        return MaskedLM(
-            loss=loss,
-            logits=logits,
-            hidden_states=found.hidden_states,
-            attentions=found.attentions,
-            auxiliary_loss=found.auxiliary_loss,
-        )
+        return MaskedLM(loss=loss, logits=logits, **found.beside)
 
 
 class FloaterForSequenceClassification(FloaterPreTrainedModel):
@@ -255,7 +249,7 @@ class FloaterForSequenceClassification(FloaterPreTrainedModel):
         positions: Positions | None = None,
         **kwargs: Any,
     ) -> SequenceClassifier:
-        """Logits (batch, labels), and with labels (batch,) or (batch, labels) the mean loss.
+        """Return logits (batch, labels), and with labels (batch,) or (batch, labels) the mean loss.
 
         The other arguments are those of `FloaterModel.forward`.
         """
@@ -266,13 +260,7 @@ class FloaterForSequenceClassification(FloaterPreTrainedModel):
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
             loss = with_auxiliary(loss, found.auxiliary_loss, labels, None)
-        return SequenceClassifier(
-            loss=loss,
-            logits=logits,
-            hidden_states=found.hidden_states,
-            attentions=found.attentions,
-            auxiliary_loss=found.auxiliary_loss,
-        )
+        return SequenceClassifier(loss=loss, logits=logits, **found.beside)
 
 
 class FloaterForTokenClassification(FloaterPreTrainedModel):
@@ -310,7 +298,7 @@ class FloaterForTokenClassification(FloaterPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> TokenClassifier:
-        """Logits (batch, T, labels), and with labels (batch, T), -100 ignored, the mean loss.
+        """Return logits (batch, T, labels), and with labels (batch, T), -100 ignored, the mean loss.
 
         `num_items_in_batch` replaces the number of labels that the loss is divided by. The other arguments
         are those of `FloaterModel.forward`.
@@ -321,13 +309,7 @@ class FloaterForTokenClassification(FloaterPreTrainedModel):
         if labels is not None:
             loss = self.loss_function(logits, labels, self.config, num_items_in_batch=num_items_in_batch)
             loss = with_auxiliary(loss, found.auxiliary_loss, labels, num_items_in_batch)
-        return TokenClassifier(
-            loss=loss,
-            logits=logits,
-            hidden_states=found.hidden_states,
-            attentions=found.attentions,
-            auxiliary_loss=found.auxiliary_loss,
-        )
+        return TokenClassifier(loss=loss, logits=logits, **found.beside)
 
 
 class FloaterForCausalLM(FloaterPreTrainedModel, FloaterGenerationMixin):
@@ -366,7 +348,7 @@ class FloaterForCausalLM(FloaterPreTrainedModel, FloaterGenerationMixin):
         reading: Reading | None = None,
         **kwargs: Any,
     ) -> CausalLM:
-        """Logits (batch, T, vocabulary), and with labels (batch, T), -100 ignored, the mean loss.
+        """Return logits (batch, T, vocabulary), and with labels (batch, T), -100 ignored, the mean loss.
 
         Labels are the inputs: the loss compares each with the logits one token earlier. The first token of
         a packed document is not predicted, as nothing of the document comes before. `use_cache` keeps
@@ -395,9 +377,7 @@ class FloaterForCausalLM(FloaterPreTrainedModel, FloaterGenerationMixin):
             loss=loss,
             logits=logits,
             past_key_values=past_key_values,
-            hidden_states=found.hidden_states,
-            attentions=found.attentions,
-            auxiliary_loss=found.auxiliary_loss,
+            **found.beside,
         )
 
 

@@ -29,7 +29,7 @@ SOFTNESS = 0.3
 
 
 def soft_copy(source: Tensor, valid: Tensor | None, lengths: Tensor) -> Tensor:
-    """Decoder inputs: means of the encoded source around the place t s / l, for a target of l tokens.
+    """Return decoder inputs: means of the encoded source around t s / l, for a target of l tokens.
 
     The weights are softmax_j(-(j - t s / l)^2 / 0.3), as in the program of Bao et al. 2019.
 
@@ -98,7 +98,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         target_length: Tensor | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLM:
-        """Logits of all target tokens.
+        """Return logits of all target tokens.
 
         Args:
             input_ids: (batch, S) source.
@@ -178,7 +178,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         target_length: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """The likeliest token at each place; there is no search, so there is one text a source.
+        """Return the likeliest token at each place; there is no search, so there is one text a source.
 
         Args:
             input_ids: (batch, S) source.
@@ -217,7 +217,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         return out.scatter(1, (~ended).sum(1, keepdim=True) + 1, end)
 
     def _ends(self) -> tuple[int, int, int]:
-        """The ids of the start, the end and the padding."""
+        """Return the ids of the start, the end and the padding."""
         config = self.config
         found = config.decoder_start_token_id, config.eos_token_id, config.pad_token_id
         if not all(isinstance(token, int) for token in found):
@@ -229,7 +229,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
 
 
 def encoder_decoder(config: FloaterConfig) -> FloaterForConditionalGeneration:
-    """The encoder-decoder that a configuration's position model is for, freshly drawn.
+    """Make the encoder-decoder that a configuration's position model is for, freshly drawn.
 
     Raises:
         PositionError: if there is no such position model, or an option is not valid.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 from transformers import modeling_outputs as theirs
@@ -12,13 +13,13 @@ IGNORED = -100
 
 
 def total(*losses: Tensor | None) -> Tensor | None:
-    """The sum of those losses that there are; None if there is none."""
+    """Return the sum of those losses that there are; None if there is none."""
     found = [loss for loss in losses if loss is not None]
     return sum(found[1:], found[0]) if found else None
 
 
 def per_item(total: Tensor, items: Tensor | int) -> Tensor:
-    """A sum over items divided by their number; 0 where there is no item, as in a batch without a label.
+    """Divide a sum over items by their number; 0 where there is no item, as in a batch without a label.
 
     Example:
         >>> import torch
@@ -31,7 +32,7 @@ def per_item(total: Tensor, items: Tensor | int) -> Tensor:
 def with_auxiliary(
     loss: Tensor, auxiliary: Tensor | None, labels: Tensor, items: Tensor | int | None
 ) -> Tensor:
-    """A loss with a batch's share of what is learned beside the task.
+    """Return a loss with a batch's share of what is learned beside the task.
 
     Args:
         loss: mean over `items` labels.
@@ -56,6 +57,11 @@ class Hidden(theirs.BaseModelOutput):
     """`auxiliary_loss` is for `with_auxiliary`: the mean cost of halting, times `config.ponder_cost`."""
 
     auxiliary_loss: Tensor | None = None
+
+    @property
+    def beside(self) -> dict[str, Any]:
+        """Return what a head passes on with its own outputs."""
+        return {name: getattr(self, name) for name in ("hidden_states", "attentions", "auxiliary_loss")}
 
 
 @dataclass

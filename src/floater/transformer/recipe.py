@@ -128,11 +128,11 @@ class Recipe:
 
     @property
     def table_std(self) -> float | None:
-        """Standard deviation of tables of positions; None leaves it to each encoding."""
+        """Return the standard deviation of tables of positions; None leaves it to each encoding."""
         return self.initializer_range if self.initialization in ("normal", "gpt") else None
 
     def embedding_factor(self, dim: int) -> float:
-        """Factor of token embeddings of width `dim`."""
+        """Return the factor of token embeddings of width `dim`."""
         return math.sqrt(dim) if self.scale_embedding else 1.0
 
     def normalization(self, dim: int) -> nn.Module:
@@ -247,6 +247,6 @@ class HeadTransform(nn.Module):
         self.norm = Recipe.of(config).normalization(config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., dim) -> (..., dim)."""
+        """Map (..., dim) to (..., dim)."""
         out: Tensor = self.norm(self.activation(self.linear(x)))
         return out

@@ -117,7 +117,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         states: bool = False,
         attentions: bool = False,
     ) -> BaseModelOutput:
-        """The encoder's output for source tokens (batch, S) or embeddings (batch, S, dim).
+        """Return the encoder's output for source tokens (batch, S) or embeddings (batch, S, dim).
 
         The target length of the positions is the decoder's business. Source and target have one `reading`.
         """
@@ -175,7 +175,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         return randomised(times, source, target)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Labels (batch, T) shifted right by the decoder's start token; -100 becomes padding.
+        """Shift labels (batch, T) right by the decoder's start token; -100 becomes padding.
 
         Raises:
             ValueError: if the configuration has no start or padding token.
@@ -246,7 +246,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLM:
-        """Logits of each next target token.
+        """Return logits of each next target token.
 
         Args:
             input_ids: (batch, S) source.

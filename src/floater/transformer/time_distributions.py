@@ -22,15 +22,15 @@ class Gaps(Protocol):
     """The distribution of a positive time."""
 
     def log_prob(self, gap: Tensor) -> Tensor:
-        """Log density at a gap (...)."""
+        """Return the log density at a gap (...)."""
         ...
 
     def cdf(self, gap: Tensor) -> Tensor:
-        """Probability of a shorter gap (...)."""
+        """Return the probability of a shorter gap (...)."""
         ...
 
     def median(self) -> Tensor:
-        """The gap that is as likely too long as too short (...)."""
+        """Return the gap that is as likely too long as too short (...)."""
         ...
 
 
@@ -64,18 +64,18 @@ class LogNormalMixture:
         return ((gap.double().log() - self.mean) / self.std).to(gap.dtype)
 
     def log_prob(self, gap: Tensor) -> Tensor:
-        """Log density at a gap (...)."""
+        """Return the log density at a gap (...)."""
         density: Tensor = self._z.log_prob(self._standard(gap)) - gap.log() - math.log(self.std)
         return density
 
     def cdf(self, gap: Tensor) -> Tensor:
-        """Probability of a shorter gap (...)."""
+        """Return the probability of a shorter gap (...)."""
         below: Tensor = self._z.cdf(self._standard(gap))
         return below
 
     @torch.no_grad()
     def median(self) -> Tensor:
-        """The gap that is as likely too long as too short (...), by bisection between the components'."""
+        """Return the gap that is as likely too long as too short (...), by bisection between components'."""
         low, high = self._means.amin(-1), self._means.amax(-1)
         for _ in range(40):
             middle = (low + high) / 2
@@ -112,18 +112,18 @@ class PiecewiseHazard:
         return (self._rates * torch.minimum(inside, self._widths)).sum(-1)
 
     def log_prob(self, gap: Tensor) -> Tensor:
-        """Log density at a gap (...)."""
+        """Return the log density at a gap (...)."""
         interval = torch.searchsorted(self._edges, gap.contiguous(), right=True) - 1
         rate = self._rates.gather(-1, interval.unsqueeze(-1)).squeeze(-1)
         return rate.log() - self._integral(gap)
 
     def cdf(self, gap: Tensor) -> Tensor:
-        """Probability of a shorter gap (...)."""
+        """Return the probability of a shorter gap (...)."""
         return -torch.expm1(-self._integral(gap))
 
     @torch.no_grad()
     def median(self) -> Tensor:
-        """The gap that is as likely too long as too short (...): the integral of the hazard is log 2."""
+        """Return the gap as likely too long as too short (...): the integral of the hazard is log 2."""
         reached = F.pad((self._rates[..., :-1] * self._widths[:-1]).cumsum(-1), (1, 0))
         interval = (reached <= math.log(2)).sum(-1, keepdim=True) - 1
         rest = (math.log(2) - reached.gather(-1, interval)) / self._rates.gather(-1, interval)

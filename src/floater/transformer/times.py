@@ -92,12 +92,12 @@ class Times:
 
     @property
     def horizon(self) -> int:
-        """T in tokens."""
+        """Return T in tokens."""
         return int(self.max_scale * self.length)
 
     @property
     def least(self) -> int:
-        """The shortest length whose reading fills the horizon: shorter texts are spaced like one of it."""
+        """Return the shortest length whose reading fills the horizon: shorter texts are spaced like it."""
         return self.horizon if self.mode in _AFFINE else self.length
 
     def drawn(self, last: float, real: bool = False) -> Callable[[Tensor], Tensor]:
@@ -139,7 +139,7 @@ class Times:
 
 
 def _entries(times: Tensor) -> Callable[[Tensor], Tensor]:
-    """The map of token indices to the entries of times (n,)."""
+    """Return the map of token indices to the entries of times (n,)."""
 
     def at(positions: Tensor) -> Tensor:
         wide = times.to(wide_dtype(positions.device)) if times.is_floating_point() else times

@@ -117,7 +117,7 @@ class Paths:
 
     @property
     def valid(self) -> Tensor:
-        """(R, D) bool, False past the end of a sequence."""
+        """Return (R, D) bool, False past the end of a sequence."""
         place = torch.arange(self.rows.shape[1], device=self.rows.device)
         ended: Tensor = place >= self.lengths[:, None]
         return ~ended
