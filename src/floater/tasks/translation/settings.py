@@ -77,7 +77,8 @@ class Training(SmoothedTrainingSettings):
         max_tokens: tokens in a batch: padded length of the longer side times sentences.
         generation_num_beams: beam of the validation translations; 1 for a model that is not autoregressive.
         samples: validation translations shown each time.
-        warm_start: a finished run whose weights and vocabulary this one starts from (protocol B.2).
+        warm_start: a finished run whose weights and vocabulary this one starts from (protocol B.2), of
+            sinusoids for `floater`; of any encoding for a list of it and a `floater` that is added.
     """
 
     label_smoothing_factor: float = 0.1
