@@ -26,21 +26,19 @@ class SurveyRow:
     """A row of Table 1 of Dufter, Schmitt, Schuetze, "Position Information in Transformers" (2022).
 
     Args:
-        point: the reference point of positions.
         injection: "APE", added to embeddings; "MAM", the attention matrix is modified; "both"; "-" neither.
+        parameters: their number, in the survey's letters.
         learnable: whether it has parameters.
         recurring: whether it acts in every block.
         unbound: whether it serves texts longer than any that was trained on.
-        parameters: their number, in the survey's letters.
         differs: why a cell measured from our code is another one, by the name of the cell.
     """
 
-    point: Point
     injection: Injection
-    learnable: bool
-    recurring: bool
-    unbound: bool
     parameters: str
+    learnable: bool = True
+    recurring: bool = False
+    unbound: bool = False
     differs: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -93,7 +93,8 @@ class PositionModel(nn.Module):
 
     Class attributes: `card` is the entry in the catalogue; `sites` are those of `StackSpec.site` where it
     acts; `length_aware` says that its decoder must know the final length of the text, `autoregressive` that
-    a decoder may write one token after another; `bounded` that it has `max_length` positions.
+    a decoder may write one token after another; `bounded` that it has `max_length` positions;
+    `derives_places` that it finds by itself where tokens stand: by order, segments, coordinates, a structure.
 
     Args:
         spec: the stack of blocks it serves.
@@ -114,6 +115,7 @@ class PositionModel(nn.Module):
     length_aware: ClassVar[bool] = False
     autoregressive: ClassVar[bool] = True
     bounded: ClassVar[bool] = False
+    derives_places: ClassVar[bool] = False
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__()
@@ -143,7 +145,8 @@ class PositionModel(nn.Module):
         queries and keys included, read the true positions: random times would blur the distances.
         """
         card = getattr(self, "card", None)  # the identity has none
-        return card is not None and card.point == "absolute" and not self.length_aware
+        own = self.length_aware or self.derives_places
+        return card is not None and card.point == "absolute" and not own
 
     @property
     def reads_distances(self) -> bool:
@@ -152,7 +155,7 @@ class PositionModel(nn.Module):
         Rotations of queries and keys do not: cached keys are rotated before a query is known.
         """
         card = getattr(self, "card", None)
-        relative = card is not None and card.point in ("relative", "both")
+        relative = card is not None and card.point in ("relative", "both") and not self.derives_places
         return relative and self.overrides("bias", "logits") and not self.overrides("qkv")
 
     @classmethod

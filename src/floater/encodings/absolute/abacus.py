@@ -54,6 +54,7 @@ class Abacus(PositionModel):
             "shift": "places are counted within a number",
         },
     )
+    derives_places = True
 
     def __init__(
         self,
@@ -71,11 +72,6 @@ class Abacus(PositionModel):
         self.digits, self.max_offset = tuple(digits), max_offset
         self.table = nn.Parameter(torch.empty(size, spec.dim))
         self.reset_parameters()
-
-    @property
-    def reads_times(self) -> bool:
-        """Return whether it reads times: no, tokens."""
-        return False
 
     def reset_parameters(self) -> None:
         self.spec.init_table(self.table)

@@ -45,14 +45,7 @@ class Axial(PositionModel):
         models="Reformer",
         equation="x_t + [P1_{t // t1} ; P2_{t mod t1}]",
         parameters="d // 2 * -(-t_max // segment) + (d - d // 2) * segment",
-        survey=SurveyRow(
-            "absolute",
-            "APE",
-            learnable=True,
-            recurring=False,
-            unbound=False,
-            parameters="(d-d1)*t_max/t1 + d1*t1",
-        ),
+        survey=SurveyRow("APE", parameters="(d-d1)*t_max/t1 + d1*t1"),
         exceptions={"real": "a table has nothing between whole positions"},
     )
     bounded = True

@@ -52,10 +52,7 @@ class Complex(Precise):
         equation="x_{t,k} exp(i w_k t), x_{t,k} = r_k exp(i theta_k) complex",
         parameters="d // 2",
         survey=SurveyRow(
-            "absolute",
             "-",
-            learnable=True,
-            recurring=False,
             unbound=True,
             parameters="2*n*d",
             differs={

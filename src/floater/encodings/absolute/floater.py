@@ -44,11 +44,7 @@ _STARTS = {
 
 
 def learned_field(
-    kind: str,
-    dim: int,
-    hidden: int | None,
-    activation: str,
-    adapt: Callable[[Tensor], Tensor] | None = None,
+    kind: str, dim: int, hidden: int | None, activation: str, adapt: Callable[[Tensor], Tensor] | None = None
 ) -> MLPField:
     """Return the field that the options `field`, `hidden` and `activation` ask for, its clocks adapted.
 
@@ -130,9 +126,7 @@ class Floater(PositionModel):
         equation="W x_t + b + b(t); db/dt = W2 s(W1 b + u1 t + b1) + u2 t + b2",
         parameters="2 * d * (d + 2) + 3 * l * d",
         survey=SurveyRow(
-            "absolute",
             "APE",
-            learnable=True,
             recurring=True,
             unbound=True,
             parameters="0 or more",

@@ -34,9 +34,7 @@ class Learned(AddedVectors):
         models="GPT-2, OPT, ViT",
         equation="x_t + P_t",
         parameters="t_max * d",
-        survey=SurveyRow(
-            "absolute", "APE", learnable=True, recurring=False, unbound=False, parameters="t_max * d"
-        ),
+        survey=SurveyRow("APE", parameters="t_max * d"),
         exceptions={"real": "a table has nothing between whole positions"},
     )
     bounded = True

@@ -40,7 +40,7 @@ class MaximumVariance(Sinusoidal):
         link="https://doi.org/10.1109/ICDMW48858.2019.9024754",
         point="absolute",
         equation="x_t + p_t; p_{t,2j} = sin(k t / 10000^{2j/d}), p_{t,2j+1} = cos(k t / 10000^{2j/d})",
-        survey=SurveyRow("absolute", "APE", learnable=False, recurring=False, unbound=True, parameters="0"),
+        survey=SurveyRow("APE", learnable=False, unbound=True, parameters="0"),
     )
 
     def __init__(self, spec: StackSpec, *, k: float = 1024.0) -> None:

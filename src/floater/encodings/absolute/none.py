@@ -9,8 +9,5 @@ class NoPosition(PositionModel):
     """The plain Transformer: its encoder is permutation equivariant (Liu et al. 2020, section 2.1)."""
 
     card = Card(
-        paper="Vaswani et al. 2017",
-        link="https://arxiv.org/abs/1706.03762",
-        point="none",
-        equation="x",
+        paper="Vaswani et al. 2017", link="https://arxiv.org/abs/1706.03762", point="none", equation="x"
     )

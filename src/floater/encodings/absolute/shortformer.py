@@ -36,7 +36,7 @@ class Shortformer(PositionModel):
         link="https://arxiv.org/abs/2012.15832",
         point="absolute",
         equation="q_t = (x_t + p_t) W_q, k_t = (x_t + p_t) W_k, v_t = x_t W_v",
-        survey=SurveyRow("absolute", "APE", learnable=False, recurring=True, unbound=True, parameters="0"),
+        survey=SurveyRow("APE", learnable=False, recurring=True, unbound=True, parameters="0"),
     )
 
     def __init__(self, spec: StackSpec) -> None:

@@ -45,7 +45,7 @@ class Sinusoidal(AddedVectors):
         point="absolute",
         models="Transformer, MarianMT, M2M-100",
         equation="x_t + p_t; p_{t,2j} = sin(t / 10000^{2j/d}), p_{t,2j+1} = cos(t / 10000^{2j/d})",
-        survey=SurveyRow("absolute", "APE", learnable=False, recurring=False, unbound=True, parameters="0"),
+        survey=SurveyRow("APE", learnable=False, unbound=True, parameters="0"),
     )
 
     def __init__(

@@ -29,7 +29,7 @@ class Universal(Sinusoidal):
         link="https://arxiv.org/abs/1807.03819",
         point="absolute",
         equation="x^n_t + p_t + p_n; p_{t,2j} = sin(t / 10000^{2j/d}), p_{t,2j+1} = cos(t / 10000^{2j/d})",
-        survey=SurveyRow("absolute", "APE", learnable=False, recurring=True, unbound=True, parameters="0"),
+        survey=SurveyRow("APE", learnable=False, recurring=True, unbound=True, parameters="0"),
     )
 
     def __init__(self, spec: StackSpec) -> None:

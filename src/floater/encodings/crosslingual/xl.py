@@ -60,6 +60,7 @@ class CrossLingual(PositionModel):
         point="absolute",
         equation="x_t + p_t + p_{r(t)}, r the order of the other language",
     )
+    derives_places = True
 
     def __init__(self, spec: StackSpec, *, join: str = "sum") -> None:
         super().__init__(spec)
@@ -70,11 +71,6 @@ class CrossLingual(PositionModel):
             for _ in range(2 * (join == "learned" and spec.site != "decoder"))
         )
         self.reset_parameters()
-
-    @property
-    def reads_times(self) -> bool:
-        """Return whether it reads times: no, second positions have none."""
-        return False
 
     def reset_parameters(self) -> None:
         for weight in self.maps:
@@ -130,6 +126,7 @@ class CrossLingualHeads(PositionModel):
         point="absolute",
         equation="(x_t + p_t) W_i in some heads i, (x_t + p_{r(t)}) W_i in others, r the other order",
     )
+    derives_places = True
 
     def __init__(self, spec: StackSpec, *, reordered: int | None = None) -> None:
         super().__init__(spec)
@@ -137,11 +134,6 @@ class CrossLingualHeads(PositionModel):
         self.reordered = spec.heads // 2 if reordered is None else reordered
         if not 0 <= self.reordered <= spec.heads:
             raise PositionError(f"reordered is {reordered}; it must be from 0 to {spec.heads}")
-
-    @property
-    def reads_times(self) -> bool:
-        """Return whether it reads times: no, second positions have none."""
-        return False
 
     def prepare(self, positions: Positions) -> HeadsState:
         return HeadsState(*both(positions, self.spec))

@@ -13,7 +13,7 @@ from floater.flow import sinusoid
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 
-_SURVEY = SurveyRow("absolute", "APE", learnable=False, recurring=False, unbound=True, parameters="0")
+_SURVEY = SurveyRow("APE", learnable=False, unbound=True, parameters="0")
 
 
 class LengthAware(PositionModel):

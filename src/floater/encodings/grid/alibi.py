@@ -39,16 +39,12 @@ class GridALiBi(PositionBias):
         models="CROMA",
         equation="q_t k_s / sqrt(d_h) - m |c_s - c_t|, m = 2^{-8 i / h}, c the coordinates",
     )
+    derives_places = True
 
     def __init__(self, spec: StackSpec, *, axes: int = 2) -> None:
         super().__init__(spec)
         check_axes(axes)
         self.axes, self.slopes = axes, slopes(spec.heads)
-
-    @property
-    def reads_distances(self) -> bool:
-        """Return whether it adds a bias of distances of positions: no, of coordinates."""
-        return False
 
     def prepare(self, positions: Positions) -> Tensor:
         query, key = coordinates(positions, self.axes, "alibi_grid")

@@ -65,6 +65,7 @@ class BiPE(PositionModel):
             "shift": "places are counted within a segment, and segments within a text",
         },
     )
+    derives_places = True
 
     def __init__(
         self,
@@ -84,11 +85,6 @@ class BiPE(PositionModel):
         self.slopes = [96 * slope for slope in slopes(spec.heads)]
         self.table = nn.Parameter(torch.empty(spec.max_length, spec.dim))
         self.reset_parameters()
-
-    @property
-    def reads_distances(self) -> bool:
-        """Return whether it adds a bias of distances of positions: no, of segments."""
-        return False
 
     def reset_parameters(self) -> None:
         self.spec.init_table(self.table)

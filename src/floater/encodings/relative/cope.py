@@ -42,6 +42,7 @@ class Cope(PositionModel):
         equation="q_t (k_s + e[p_{ts}]) / sqrt(d_h), p_{ts} = sum_{l=s}^t sigmoid(q_t k_l / sqrt(d_h))",
         parameters="l * positions * (d // h)",
     )
+    derives_places = True
 
     def __init__(self, spec: StackSpec, *, positions: int = 64) -> None:
         super().__init__(spec)
@@ -49,11 +50,6 @@ class Cope(PositionModel):
             raise PositionError(f"positions is {positions}; it must be at least 2")
         self.table = nn.Parameter(torch.empty(spec.layers, positions, spec.dim // spec.heads))
         self.reset_parameters()
-
-    @property
-    def reads_distances(self) -> bool:
-        """Return whether it reads distances: no, the order alone."""
-        return False
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.table)

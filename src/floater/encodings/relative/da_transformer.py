@@ -32,7 +32,7 @@ class DATransformer(PositionModel):
         point="relative",
         equation="ReLU(q_t k_s) / sqrt(d_h) * (1 + exp(v)) / (1 + exp(v - w |t - s|))",
         parameters="2 * h",
-        survey=SurveyRow("relative", "MAM", learnable=True, recurring=True, unbound=True, parameters="2*h"),
+        survey=SurveyRow("MAM", recurring=True, unbound=True, parameters="2*h"),
     )
 
     def __init__(self, spec: StackSpec) -> None:

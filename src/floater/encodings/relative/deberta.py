@@ -94,10 +94,7 @@ class Deberta(PositionModel):
         parameters="3 * t_max * d + 2 * d * d * l",
         survey=SurveyRow(
             "both",
-            "both",
-            learnable=True,
             recurring=True,
-            unbound=False,
             parameters="3*t_max*d",
             differs={"parameters": "with the projections of P in every block"},
         ),

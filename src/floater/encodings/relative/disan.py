@@ -38,7 +38,6 @@ class DiSAN(PositionModel):
         point="relative",
         equation="q_t k_s / sqrt(d_h) - (inf where s >= t, s <= t or s = t)",
         survey=SurveyRow(
-            "relative",
             "MAM",
             learnable=False,
             recurring=True,

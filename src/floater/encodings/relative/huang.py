@@ -15,15 +15,7 @@ _LINK = "https://aclanthology.org/2020.findings-emnlp.298"
 
 
 def _row(reason: str) -> SurveyRow:
-    return SurveyRow(
-        "relative",
-        "MAM",
-        learnable=True,
-        recurring=True,
-        unbound=False,
-        parameters="d*l*h*(2*t_max-1)",
-        differs={"parameters": reason},
-    )
+    return SurveyRow("MAM", recurring=True, parameters="d*l*h*(2*t_max-1)", differs={"parameters": reason})
 
 
 class Huang(PositionModel):

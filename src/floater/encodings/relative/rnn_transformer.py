@@ -36,10 +36,7 @@ class RNNTransformer(PositionModel):
         equation="h_t = GRU(x_t, h_{t-1}) instead of x_t",
         parameters="6 * d * d + 6 * d",
         survey=SurveyRow(
-            "relative",
             "-",
-            learnable=True,
-            recurring=False,
             unbound=True,
             parameters="6*d^2 + 3*d",
             differs={

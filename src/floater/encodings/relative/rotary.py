@@ -57,7 +57,7 @@ class Rotary(PositionModel):
         point="relative",
         models="Llama, Mistral, Qwen, Gemma, GPT-NeoX, ModernBERT",
         equation="(R_t W_q x_t)^T (R_s W_k x_s), R_t rotates pair i by t / 10000^{2i/d_h}",
-        survey=SurveyRow("relative", "MAM", learnable=False, recurring=True, unbound=True, parameters="0"),
+        survey=SurveyRow("MAM", learnable=False, recurring=True, unbound=True, parameters="0"),
     )
 
     def __init__(

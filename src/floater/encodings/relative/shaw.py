@@ -63,11 +63,8 @@ class Shaw(ShawTables):
         equation="q_t (k_s + a^K_{clip(s-t)}) / sqrt(d_h); sum_s w_ts (v_s + a^V_{clip(s-t)})",
         parameters="2 * (2 * clip + 1) * (d // h) * l",
         survey=SurveyRow(
-            "relative",
             "MAM",
-            learnable=True,
             recurring=True,
-            unbound=False,
             parameters="2*(2*t_max-1)*d*l",
             differs={"parameters": "heads share vectors of width d/h, distances are clipped at 16"},
         ),
@@ -124,11 +121,8 @@ class ShawAbsolute(ShawTables):
         equation="q_t (k_s + a^K_{t,s}) / sqrt(d_h); sum_s w_ts (v_s + a^V_{t,s})",
         parameters="2 * t_max**2 * (d // h) * l",
         survey=SurveyRow(
-            "absolute",
             "MAM",
-            learnable=True,
             recurring=True,
-            unbound=False,
             parameters="2*t_max^2*d*l",
             differs={"parameters": "heads share vectors of width d/h, as in the relative form"},
         ),

@@ -137,11 +137,8 @@ class SineSPE(Precise, StochasticPositions):
         "P_d(t - s) = sum_k a_{d,k}^2 cos(2 pi f_{d,k} (t - s) + c_{d,k}) / 2K",
         parameters="3 * sines * d + l * d",
         survey=SurveyRow(
-            "relative",
             "MAM",
-            learnable=True,
             recurring=True,
-            unbound=False,
             parameters="3*K*d*h + l*d",
             differs={
                 "unbound": "waves go on past any length",

@@ -49,15 +49,11 @@ class StickBreaking(PositionModel):
         point="relative",
         equation="sum_s beta_{ts} prod_{s<l<t} (1 - beta_{tl}) v_s, beta_{ts} = sigmoid(q_t k_s / sqrt(d_h))",
     )
+    derives_places = True
 
     def __init__(self, spec: StackSpec, *, attend_current: bool = False) -> None:
         super().__init__(spec)
         self.attend_current = attend_current
-
-    @property
-    def reads_distances(self) -> bool:
-        """Return whether it adds a bias of distances: no."""
-        return False
 
     def prepare(self, positions: Positions) -> StickOrder:
         length, slots = positions.query.shape[1], positions.key.shape[1]

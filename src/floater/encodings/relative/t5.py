@@ -86,11 +86,8 @@ class T5(PositionBias):
         equation="q_t k_s + b_{bucket(s - t)}",
         parameters="buckets * h",
         survey=SurveyRow(
-            "relative",
             "MAM",
-            learnable=True,
             recurring=True,
-            unbound=False,
             parameters="(2*t_max-1)*h",
             differs={"parameters": "distances share buckets, 32 by default"},
         ),

@@ -55,9 +55,7 @@ class Tener(PositionModel):
         equation="q_t x_s + q_t R_{t-s} + u x_s + v R_{t-s}",
         parameters="2 * d * l",
         survey=SurveyRow(
-            "relative",
             "MAM",
-            learnable=True,
             recurring=True,
             unbound=True,
             parameters="2*d*l*h",

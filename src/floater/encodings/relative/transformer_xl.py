@@ -56,9 +56,7 @@ class TransformerXL(PositionModel):
         equation="(q_t k_s + q_t W_r R_{t-s} + u k_s + v W_r R_{t-s}) / sqrt(d_h)",
         parameters="2 * d + d * d * l",
         survey=SurveyRow(
-            "relative",
             "MAM",
-            learnable=True,
             recurring=True,
             unbound=True,
             parameters="2*d + d^2*l*h",

@@ -52,14 +52,7 @@ class Graformer(Structured, PositionBias):
         point="relative",
         equation="q_t k_s + b_{r(t,s)}, r the signed length of the shortest path",
         parameters="2 * (t_max + 1) * h",
-        survey=SurveyRow(
-            "relative",
-            "MAM",
-            learnable=True,
-            recurring=True,
-            unbound=False,
-            parameters="2 * (D_max + 1) * h",
-        ),
+        survey=SurveyRow("MAM", recurring=True, parameters="2 * (D_max + 1) * h"),
         exceptions=WHOLE,
     )
     needs = "graph"

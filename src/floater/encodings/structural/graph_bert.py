@@ -51,7 +51,7 @@ class GraphBert(Structured):
         link="https://arxiv.org/abs/2001.05140",
         point="both",
         equation="x_t + p_{WL(t)} + p_{rank(t)} + p_{d(0,t)}, p sinusoidal",
-        survey=SurveyRow("both", "APE", learnable=False, recurring=False, unbound=True, parameters="0"),
+        survey=SurveyRow("APE", learnable=False, unbound=True, parameters="0"),
         exceptions=WHOLE,
     )
     needs = "graph"

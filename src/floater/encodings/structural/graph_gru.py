@@ -47,9 +47,7 @@ class GraphGRU(Structured):
         equation="(q_t + a_{t,s}) (k_s + b_{t,s}), [a; b] = W^r GRU(labels from t to s)",
         parameters="(2 * l + 11 / 2) * d * d + 7 * d + (2 * labels + 2) * d",
         survey=SurveyRow(
-            "relative",
             "MAM",
-            learnable=True,
             recurring=True,
             unbound=True,
             parameters="7 * d^2 + 3 * d",

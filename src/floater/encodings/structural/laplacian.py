@@ -56,10 +56,8 @@ class Laplacian(Structured):
         equation="x_t + C l_t + c, l_t the Laplacian eigenvectors at t; attention to neighbours",
         parameters="vectors * d + d",
         survey=SurveyRow(
-            "absolute",
             "APE",
             learnable=False,
-            recurring=False,
             unbound=True,
             parameters="0",
             differs={

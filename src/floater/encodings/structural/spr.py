@@ -47,7 +47,7 @@ class SPRAbsolute(Structured):
         link="https://arxiv.org/abs/1909.00383",
         point="absolute",
         equation="x_t + p_{abs(t)}, abs(t) = d_tree(t, ROOT), p sinusoidal",
-        survey=SurveyRow("absolute", "APE", learnable=False, recurring=False, unbound=True, parameters="0"),
+        survey=SurveyRow("APE", learnable=False, unbound=True, parameters="0"),
         exceptions=WHOLE,
     )
     needs = "tree"
@@ -123,14 +123,7 @@ class SPRRelative(Structured):
         point="relative",
         equation="q_t (k_s + a_{rel(t,s)}), sum_s A_ts (v_s + b_{rel(t,s)})",
         parameters="2 * (2 * t_max + 1) * d",
-        survey=SurveyRow(
-            "relative",
-            "MAM",
-            learnable=True,
-            recurring=False,
-            unbound=False,
-            parameters="2 * (2 * t_max + 1) * d",
-        ),
+        survey=SurveyRow("MAM", parameters="2 * (2 * t_max + 1) * d"),
         exceptions=WHOLE,
     )
     needs = "tree"

@@ -54,9 +54,7 @@ class Structural(Structured):
         equation="q_t (k_s + W^r r_{t,s}), sum_s A_ts (v_s + W^f r_{t,s})",
         parameters="(2 * l + 3) * d * d + (d + 1) * width + (2 * labels + 2) * d",
         survey=SurveyRow(
-            "relative",
             "MAM",
-            learnable=True,
             recurring=True,
             unbound=True,
             parameters="5 * d^2 + (d + 1) * d_r",

@@ -31,16 +31,7 @@ class Structured(PositionModel):
 
     needs: ClassVar[Literal["tree", "graph"]]
     sites: ClassVar[tuple[Site, ...]] = ("self",)
-
-    @property
-    def reads_times(self) -> bool:
-        """Return whether it reads times: no, a structure."""
-        return False
-
-    @property
-    def reads_distances(self) -> bool:
-        """Return whether it reads distances of positions: no, a structure."""
-        return False
+    derives_places = True
 
     def structure(self, positions: Positions) -> Structure:
         """Return the structure of the positions.

@@ -53,11 +53,7 @@ class Tree(Structured):
         equation="x_t + [p^i e_{b_i}]_{p, i}, b_i the branches up to the root",
         parameters="d // (branching * depth)",
         survey=SurveyRow(
-            "absolute",
             "APE",
-            learnable=True,
-            recurring=False,
-            unbound=False,
             parameters="d / D_max",
             differs={"parameters": "each step takes as many dimensions as there are branches"},
         ),

@@ -40,9 +40,7 @@ class BertA(Learned):
         equation="((x_t + p_t) W_Q) ((x_s + p_s) W_K) / sqrt(d_h)",
         parameters="t_max * d",
         recipe="bert",
-        survey=SurveyRow(
-            "absolute", "APE", learnable=True, recurring=False, unbound=False, parameters="t_max*d"
-        ),
+        survey=SurveyRow("APE", parameters="t_max*d"),
         exceptions={"real": "a table has nothing between whole positions"},
     )
 

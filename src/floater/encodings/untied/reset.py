@@ -106,12 +106,7 @@ class UntiedCls(PositionBias):
     )
 
     def __init__(
-        self,
-        spec: StackSpec,
-        *,
-        model: str = "t5",
-        options: dict[str, Any] | None = None,
-        cls: str = "first",
+        self, spec: StackSpec, *, model: str = "t5", options: dict[str, Any] | None = None, cls: str = "first"
     ) -> None:
         super().__init__(spec)
         one_of("cls", cls, CLS[:2])

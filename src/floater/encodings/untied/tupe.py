@@ -185,11 +185,7 @@ class TupeR(TupeA):
         parameters="2 * d * d + t_max * d + 4 * d + buckets * h",
         recipe="bert",
         survey=SurveyRow(
-            "both",
             "MAM",
-            learnable=True,
-            recurring=False,
-            unbound=False,
             parameters="2*d^2 + t_max*(d+2)",
             differs={
                 "recurring": "the survey has it in the first block; section 3.3 reuses it in all of them",
