@@ -124,7 +124,7 @@ def test_scores_and_mixtures_are_sums_over_pairs():
         ("graformer", {"subwords": -1}, "subwords -1 at least 0"),
         ("laplacian", {"attention": "some"}, "attention is 'some'"),
         ("laplacian", {"vectors": 0}, "vectors is 0; it must be at least 1"),
-        ("laplacian", {"vectors": 9, "projection_bias": False}, "vectors is 9; it must be from 1 to dim 8"),
+        ("laplacian", {"vectors": 9, "projection": False}, "vectors is 9; it must be from 1 to dim 8"),
         ("graph_bert", {"restart": 1.0}, r"restart 1\.0 between 0 and 1"),
         ("graph_bert", {"rounds": -1}, "rounds -1 must be at least 0"),
         ("graph_bert", {"dim": 9, "heads": 3}, r"dim is 9; .*even"),
