@@ -23,7 +23,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def settings(folder: Path, *, train: int = 20_000, test: int = 80, steps: int = 1500) -> StudySettings:
-    """The study of the demo: about four minutes of one core a model.
+    """Return the study of the demo: about four minutes of one core a model.
 
     Args:
         folder: gets the corpus, the runs, the tables and the report.

@@ -61,7 +61,7 @@ def themed() -> Iterator[None]:
 
 
 def svg(figure: Figure, name: str, description: str) -> str:
-    """A figure as an SVG element of a page.
+    """Return a figure as an SVG element of a page.
 
     Args:
         figure: drawn while `themed`.
@@ -162,7 +162,7 @@ def loss_by_position(results: Results, test: str) -> Figure:
 
 
 def learning(results: Results, key: str, label: str) -> Figure:
-    """A value of the log against the steps: a line for each variant, its seeds as a band.
+    """Draw a value of the log against the steps: a line for each variant, its seeds as a band.
 
     Of a variant without a scored seed, those that run or failed are drawn.
     """
@@ -184,7 +184,7 @@ def learning(results: Results, key: str, label: str) -> Figure:
 
 
 def cost(results: Results, column: Column, key: str, label: str) -> Figure:
-    """A score against what it costs: a mark for each variant, with the spread of its seeds."""
+    """Draw a score against what it costs: a mark for each variant, with the spread of its seeds."""
     variants = drawn(results)
     (figure, axes), ends = _panel(), list[_End]()
     for index, variant in enumerate(variants):
@@ -200,7 +200,7 @@ def cost(results: Results, column: Column, key: str, label: str) -> Figure:
 
 
 def spent(outcome: Outcome, key: str) -> float | None:
-    """What a trial cost: "tokens_per_second", "memory_mib" or "minutes"."""
+    """Return what a trial cost: "tokens_per_second", "memory_mib" or "minutes"."""
     if key == "tokens_per_second":
         return outcome.tokens_per_second
     found = outcome.result.get(key) if key == "minutes" else outcome.cost.get(key)
@@ -212,7 +212,7 @@ def _series(outcome: Outcome, key: str) -> dict[int, float]:
 
 
 def _summed(variants: Sequence[Array]) -> Array:
-    """The sum of variants, of which one that a model refuses to go on with is shorter."""
+    """Return the sum of variants, of which one that a model refuses to go on with is shorter."""
     total = np.zeros(max(map(len, variants)))
     for variant in variants:
         total[: len(variant)] += variant
@@ -299,7 +299,7 @@ def apart(heights: Sequence[float], gap: float = 0.075) -> list[float]:
 
 
 def _look(variants: Sequence[Variant], index: int, marks: bool = True) -> dict[str, Any]:
-    """A colour for each model, and for each of its variants another line."""
+    """Return a colour for each model, and for each of its variants another line."""
     models = list(dict.fromkeys(variant.model for variant in variants))
     model = models.index(variants[index].model)
     line = sum(variant.model == variants[index].model for variant in variants[:index]) + model // len(_SERIES)

@@ -56,14 +56,14 @@ class Finished:
 
     @property
     def scores(self) -> tuple[float, ...]:
-        """The score of the task's first metric on each of its validation sets."""
+        """Return the score of the task's first metric on each of its validation sets."""
         task = TASKS[self.settings.data.task]
         names = [task.metrics[0], *(f"{task.metrics[0]}_{split}" for split in task.valid[1:])]
         return tuple(float(self.result[name]) for name in names)
 
 
 def read_run(run: str) -> Finished:
-    """The settings and the result of a finished GLUE run.
+    """Return the settings and the result of a finished GLUE run.
 
     Raises:
         DataError: if it is no such run.
@@ -179,7 +179,7 @@ def _cell(rates: Mapping[float, Sequence[tuple[float, ...]]]) -> str:
 
 
 def _average(rates: Mapping[str, Mapping[float, Sequence[tuple[float, ...]]]]) -> str:
-    """The mean of the best medians of all tasks but WNLI; none where one is missing."""
+    """Return the mean of the best medians of all tasks but WNLI; none where one is missing."""
     names = [name for name in TASKS if name != "WNLI"]
     if not all(rates.get(name) for name in names):
         return "-"

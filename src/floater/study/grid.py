@@ -80,7 +80,7 @@ class Trial:
 
     @property
     def run(self) -> Path:
-        """Its run directory."""
+        """Return its run directory."""
         return self.folder / TRIALS / self.name
 
     @property
@@ -105,7 +105,7 @@ class Trial:
 
     @property
     def after(self) -> str | None:
-        """The trial that must be finished first."""
+        """Return the trial that must be finished first."""
         return None if self.variant.start is None else f"{self.variant.start}-{self.seed}"
 
 
@@ -189,7 +189,7 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
 
 
 def _variants(settings: StudySettings, task: Task, origin: str) -> Iterator[Variant]:
-    """The variants of the table, on all labels of the axes."""
+    """Yield the variants of the table, on all labels of the axes."""
     for variant in _models(settings, _has_positions(task), origin):
         for labels in itertools.product(*settings.axes.values()):
             name, start = (part and "-".join((part, *labels)) for part in (variant.name, variant.start))
@@ -237,7 +237,7 @@ def _models(settings: StudySettings, positions: bool, origin: str) -> Iterator[V
 def _trial(
     task: Task, settings: StudySettings, common: Mapping[str, Any], variant: Variant, seed: int, origin: str
 ) -> Any:
-    """The settings of a trial."""
+    """Return the settings of a trial."""
     entry = dict(settings.models[variant.model] or {})
     own = entry.pop("settings", None) or {}
     for key in ("start", "seeds"):
@@ -377,7 +377,7 @@ def files_read(settings: Any) -> dict[str, Any]:
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested mappings, changed; the options of a position model are replaced as a whole.
+    """Return nested mappings, changed; the options of a position model are replaced as a whole.
 
     Example:
         >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})

@@ -83,7 +83,7 @@ def _ready(waiting: Sequence[Trial], ended: Collection[str]) -> list[Trial]:
 
 
 def last_error(trial: Trial) -> str:
-    """The last error of a failed trial."""
+    """Return the last error of a failed trial."""
     try:
         return trial.error.read_text(encoding="utf-8").strip()
     except OSError:

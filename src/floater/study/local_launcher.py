@@ -18,7 +18,7 @@ class Started(Protocol):
     """A trial that was started."""
 
     def poll(self) -> int | None:
-        """Its exit code, or None while it runs."""
+        """Return its exit code, or None while it runs."""
         ...
 
     def interrupt(self) -> None:
@@ -75,7 +75,7 @@ class LocalLauncher:
 
 
 def _gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = torch.cuda.device_count()
     return named.split(",")[:count] if named else [str(i) for i in range(count)]

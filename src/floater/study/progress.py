@@ -13,7 +13,7 @@ _TRAINING = 0.95  # the rest is for scoring
 
 
 def entries(run: Path) -> list[dict[str, Any]]:
-    """The log of a run; empty before its first entry."""
+    """Return the log of a run; empty before its first entry."""
     try:
         found: list[dict[str, Any]] = json.loads((run / LOG).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):

@@ -66,7 +66,7 @@ class RayLauncher:
 
 
 def _ray() -> Any:
-    """The library, some of whose functions say no types."""
+    """Return the library, some of whose functions have no types."""
     try:
         import ray
     except ImportError as error:
@@ -99,7 +99,7 @@ class _Task:
 
 
 def _run(trial: Trial, budget: Budget, directory: str) -> int:
-    """A trial on the machine that Ray chose, in the study's directory."""
+    """Run a trial on the machine that Ray chose, in the study's directory."""
     process = TrialProcess(trial, budget, directory=directory)
     try:
         return process.wait()

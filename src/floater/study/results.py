@@ -47,7 +47,7 @@ class Column:
 
     @property
     def label(self) -> str:
-        """As a reader writes it.
+        """Return the label as a reader writes it.
 
         Example:
             >>> Column("lengths", "bleu", 80, 100).label, Column("news", "chrf", 140).label
@@ -102,7 +102,7 @@ class Outcome:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The median over the training."""
+        """Return the median over the training."""
         found = [entry["tokens_per_second"] for entry in self.log if "tokens_per_second" in entry]
         return float(np.median(found)) if found else None
 
@@ -177,12 +177,12 @@ class Results:
     outcomes: list[Outcome]
 
     def of(self, variant: Variant) -> list[Outcome]:
-        """The outcomes of a variant's seeds that count."""
+        """Return the outcomes of a variant's seeds that count."""
         return [o for o in self.outcomes if o.trial.variant.name == variant.name and o.counts]
 
     @cached_property
     def baseline(self) -> Variant | None:
-        """The variant that others are compared with."""
+        """Return the variant that others are compared with."""
         named = self.settings.baseline
         return next((variant for variant in self.grid.variants if named in (None, variant.name)), None)
 
@@ -193,7 +193,7 @@ class Results:
 
     @cached_property
     def metrics(self) -> dict[str, list[str]]:
-        """The metrics of each test set, the task's own first."""
+        """Return the metrics of each test set, the task's own first."""
         found: dict[str, list[str]] = {}
         for outcome in self.outcomes:
             for test, measured in outcome.measured.items():
@@ -201,7 +201,7 @@ class Results:
         return found
 
     def columns(self, metric: int | None = 0) -> list[Column]:
-        """The columns of the first metric of each test set, or of another; of all for None."""
+        """Return the columns of the first metric of each test set, or of another; of all for None."""
         columns = []
         for test, metrics in self.metrics.items():
             chosen = metrics if metric is None else metrics[metric : metric + 1]
@@ -221,7 +221,7 @@ class Results:
         return next((name.removeprefix(prefix) for name in names if name.startswith(prefix)), None)
 
     def _bins(self, test: str, metric: str) -> list[tuple[int, int | None]]:
-        """The bins of a test set but for those that only others reach, as their windows are longer."""
+        """Return the bins of a test set but for those that only others reach, as their windows are longer."""
         bins = []
         for bin in bounds(self.settings.edges):
             here = self.count(Column(test, metric, *bin))
@@ -355,7 +355,7 @@ def follows(variant: Variant, other: Variant) -> bool:
 
 
 def gather(settings: StudySettings, grid: Grid) -> Results:
-    """What the trials of a study have brought so far."""
+    """Return what the trials of a study have brought so far."""
     return Results(settings, grid, [_outcome(trial, grid) for trial in grid.trials])
 
 
@@ -376,7 +376,7 @@ def _outcome(trial: Trial, grid: Grid) -> Outcome:
 
 
 def trained(outcomes: Sequence[Outcome]) -> list[Path]:
-    """The runs with a final model."""
+    """Return the runs with a final model."""
     return [outcome.trial.run for outcome in outcomes if (outcome.trial.run / MODEL).is_dir()]
 
 

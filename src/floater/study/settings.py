@@ -89,7 +89,7 @@ class ShortToLong:
             raise ValueError(f"skip names {min(unknown)}, which is none of the files")
 
     def _changed(self, names: Sequence[str]) -> str | None:
-        """The first of these settings that is not its default."""
+        """Return the first of these settings that is not its default."""
         # of a dataclass, plain defaults are the attributes of the class; the others are empty here
         now, plain = ({name: getattr(of, name, None) or None for name in names} for of in (self, type(self)))
         return next((name for name in names if now[name] != plain[name]), None)
@@ -235,12 +235,12 @@ class StudySettings:
 
     @property
     def edges(self) -> list[int]:
-        """The bounds of the bins of length; none for no bins."""
+        """Return the bounds of the bins of length; none for no bins."""
         return self.bins or (PAPER_BINS if self.short_to_long.given else [])
 
 
 def bounds(edges: Sequence[int]) -> list[tuple[int, int | None]]:
-    """The bins between some edges: below the first, from each to the next, and from the last on.
+    """Return the bins between some edges: below the first, from each to the next, and from the last on.
 
     Example:
         >>> bounds([15, 20])
@@ -250,7 +250,7 @@ def bounds(edges: Sequence[int]) -> list[tuple[int, int | None]]:
 
 
 def repeated(values: Sequence[Any]) -> Any:
-    """The first value that was there before; None for none.
+    """Return the first value that was there before; None for none.
 
     Example:
         >>> repeated([1, 2, 1]), repeated([1, 2])

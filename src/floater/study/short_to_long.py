@@ -111,11 +111,11 @@ def write(
     files = {
         name: (folder / f"{name}.{source}", folder / f"{name}.{target}") for name in ("train", "valid", TEST)
     }
-    said = json.loads(json.dumps(asdict(settings) | {"languages": [source, target]}))
+    record = json.loads(json.dumps(asdict(settings) | {"languages": [source, target]}))
     done = folder / _DONE
     before = json.loads(done.read_text(encoding="utf-8")) if done.is_file() else {}
-    differs = sorted(name for name in said if before.get(name) != said[name])
-    other = changed(before.get("files", {}), said)
+    differs = sorted(name for name in record if before.get(name) != record[name])
+    other = changed(before.get("files", {}), record)
     if before and used and (differs or other):
         how = (
             f"another short_to_long.{differs[0]}, {before.get(differs[0])!r}"
@@ -128,7 +128,7 @@ def write(
         parts = cut(settings, source, target)
         cldr.write(folder, parts, source=source, target=target)
         counts = {name: len(pairs) for name, pairs in parts.items()}
-        write_json(done, said | {"files": digests(said), "pairs": counts})
+        write_json(done, record | {"files": digests(record), "pairs": counts})
     data = {
         f"{part}_{side}": str(path)
         for part in ("train", "valid")
@@ -181,7 +181,7 @@ def _pairs(sources: Sequence[str], targets: Sequence[str], skip: dict[str, int])
 
 
 def _new(pairs: Iterable[Pair], seen: set[str], unique: bool) -> Iterator[Pair]:
-    """The pairs with two sides, white space at their ends aside, whose source was not seen."""
+    """Yield the pairs with two sides, white space at their ends aside, whose source was not seen."""
     for source, target in pairs:
         pair = source.strip(), target.strip()
         if all(pair) and not (unique and pair[0] in seen):

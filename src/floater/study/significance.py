@@ -31,7 +31,7 @@ class Difference:
 
     @property
     def p(self) -> float | None:
-        """The larger of the two p values, as both nulls must be rejected; None where neither is known.
+        """Return the larger of the two p values, as both nulls must be rejected; None where neither is known.
 
         Example:
             >>> Difference(1.0, p_examples=0.001, p_seeds=0.2).p, Difference(1.0, 0.01, None).p

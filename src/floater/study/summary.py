@@ -39,12 +39,12 @@ def _of_pair(results: Results, ours: str, theirs: str) -> list[str]:
 
 def sentences(results: Results) -> list[str]:
     """Summarise which differences are statistically significant, a sentence or two per column."""
-    said = [_standing(results), *_continued(results), *_overall(results)]
+    lines = [_standing(results), *_continued(results), *_overall(results)]
     for column in results.columns():
-        said += _of_column(results, column)
+        lines += _of_column(results, column)
     if results.comparisons:
-        said.append(method(results))
-    return said
+        lines.append(method(results))
+    return lines
 
 
 def method(results: Results) -> str:

@@ -47,7 +47,7 @@ class Table:
     rows: list[list[Cell]]
 
     def markdown(self) -> str:
-        """As Markdown; numbers stand on the right.
+        """Return it as Markdown; numbers stand on the right.
 
         Example:
             >>> print(Table(["model", "BLEU"], [[Cell("none"), Cell("1.0")]]).markdown(), end="")
@@ -75,7 +75,7 @@ class Table:
         )
 
     def csv(self) -> str:
-        """As CSV."""
+        """Return it as CSV."""
         return as_csv([self.head, *([cell.text for cell in row] for row in self.rows)])
 
 
@@ -87,7 +87,7 @@ def as_csv(lines: Iterable[Iterable[object]]) -> str:
 
 
 def scores(results: Results) -> Table:
-    """A line for each variant: parameters, scores with their spreads, cost."""
+    """Return a line for each variant: parameters, scores with their spreads, cost."""
     columns = results.columns()
     best = {column: results.best(column) for column in columns}
     table = []
@@ -112,7 +112,7 @@ def scores(results: Results) -> Table:
 
 
 def others(results: Results) -> dict[str, Table]:
-    """A table for each metric besides the first of each test set, by its name for readers."""
+    """Return a table for each metric besides the first of each test set, by its name for readers."""
     columns = [column for column in results.columns(None) if column not in results.columns()]
     found = {}
     for label in dict.fromkeys(column.metric_label for column in columns):
@@ -181,7 +181,7 @@ def compared(results: Results) -> Table:
 
 
 def trials(results: Results) -> Table:
-    """A line for each trial: how it ended and what it scored."""
+    """Return a line for each trial: how it ended and what it scored."""
     columns = results.columns()
     rows = []
     for outcome in results.outcomes:
@@ -224,7 +224,7 @@ def records(results: Results) -> list[dict[str, Any]]:
 
 
 def scores_csv(results: Results) -> str:
-    """Every score of every trial that has some, a line each, unrounded."""
+    """Return every score of every trial that has some, a line each, unrounded."""
     head = ["model", "seed", "test", "metric", "low", "high", "examples", "score"]
     lines: list[list[object]] = [[*head]]
     for outcome in results.outcomes:
@@ -249,7 +249,7 @@ def comparisons_csv(results: Results) -> str:
 
 
 def spread(value: Value, column: Column) -> str:
-    """A mean and its standard deviation over the seeds; how many these are where some have no score.
+    """Return a mean and its standard deviation over the seeds; how many these are where some have no score.
 
     Example:
         >>> bleu, loss = Column("news", "bleu"), Column("news", "loss")
@@ -288,7 +288,7 @@ def _number(value: float | None) -> str:
 
 
 def _spent(results: Results, variant: Variant, key: str) -> str:
-    """The median over the seeds; of minutes the least, since other work only adds to them."""
+    """Return the median over the seeds; of minutes the least, since other work only adds to them."""
     found = [value for outcome in results.of(variant) if (value := spent(outcome, key)) is not None]
     if not found:
         return EMPTY

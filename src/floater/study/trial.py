@@ -109,21 +109,21 @@ def is_measured(run: Path, test: str, given: Mapping[str, Any]) -> bool:
     path = run / MEASURED / f"{test}.json"
     if not path.is_file():
         return False
-    said = json.loads(path.read_text(encoding="utf-8"))
-    return said["test"] == given and changed(said.get("files", {}), given) is None
+    record = json.loads(path.read_text(encoding="utf-8"))
+    return record["test"] == given and changed(record.get("files", {}), given) is None
 
 
 def read(run: Path, test: str) -> Measurement:
     """Read what `run_trial` wrote of a test set."""
-    said = json.loads((run / MEASURED / f"{test}.json").read_text(encoding="utf-8"))
+    record = json.loads((run / MEASURED / f"{test}.json").read_text(encoding="utf-8"))
     with np.load(run / MEASURED / f"{test}.npz") as arrays:
         return Measurement(
             lengths=arrays["lengths"],
-            statistics={name: arrays[f"statistics.{name}"] for name in said["metrics"]},
+            statistics={name: arrays[f"statistics.{name}"] for name in record["metrics"]},
             position_nats=arrays["position_nats"],
             position_tokens=arrays["position_tokens"],
-            notes=said["notes"],
-            signatures=said["signatures"],
+            notes=record["notes"],
+            signatures=record["signatures"],
         )
 
 
@@ -139,7 +139,7 @@ def _write(run: Path, test: str, given: Mapping[str, Any], found: Measurement, s
     os.replace(hidden, folder / f"{test}.npz")
     if found.lines:
         write_whole(folder / f"{test}.txt", "".join(f"{line}\n" for line in found.lines))
-    said = {
+    record = {
         "test": given,
         "files": digests(given),
         "metrics": list(found.statistics),
@@ -147,7 +147,7 @@ def _write(run: Path, test: str, given: Mapping[str, Any], found: Measurement, s
         "signatures": found.signatures,
         "seconds": round(seconds, 1),
     }
-    write_json(folder / f"{test}.json", said)
+    write_json(folder / f"{test}.json", record)
 
 
 def _cost(run: Path) -> dict[str, Any]:

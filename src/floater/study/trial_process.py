@@ -53,7 +53,7 @@ class TrialProcess:
         )
 
     def poll(self) -> int | None:
-        """Its exit code, or None while it runs; why it had to end is in its error file."""
+        """Return its exit code, or None while it runs; why it had to end is in its error file."""
         code = self.process.poll()
         if code is None:
             try:
@@ -98,6 +98,6 @@ class TrialProcess:
 
 
 def _own(threads: int) -> dict[str, str]:
-    """The environment of a trial alone: its cores, and no bars in its log."""
+    """Return the environment of a trial alone: its cores, and no bars in its log."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return dict.fromkeys(names, str(threads)) | {"TOKENIZERS_PARALLELISM": "false", "TQDM_MININTERVAL": "30"}
