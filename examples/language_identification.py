@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-import torch
+from transformers import DataCollatorWithPadding
 
 from floater.tasks import Model, RunSettings, Splits, Task, register
 from floater.tasks.bpe import train_bpe
 from floater.tasks.corpora import cldr
 from floater.tasks.corpora.text import read_lines
-from floater.tasks.examples import Encoded, in_batches
+from floater.tasks.examples import Encoded, outputs
 from floater.tasks.measurement import Measurement
-from floater.training.run import evaluating
 from floater.transformer import FloaterForSequenceClassification
 
 
@@ -78,17 +77,12 @@ class LanguageIdentification(Task):
         return FloaterForSequenceClassification(config)
 
     def collate(self, settings: Settings, processor: Any, model: Any) -> Any:
-        def batch(rows: Any) -> dict[str, Any]:
-            padded = processor.pad([{"input_ids": row["input_ids"]} for row in rows], return_tensors="pt")
-            return {**padded, "labels": torch.tensor([row["label"] for row in rows])}
-
-        return batch
+        return DataCollatorWithPadding(processor)
 
     def score(self, settings: Settings, model: Any, processor: Any, examples: Encoded) -> Measurement:
         found = np.zeros(len(examples), dtype=int)
-        with evaluating(model):
-            for indices, batch in in_batches(examples, self.collate(settings, processor, model), "cpu", 4096):
-                found[indices] = model(batch["input_ids"], batch["attention_mask"]).logits.argmax(-1)
+        for indices, result, _ in outputs(model, examples, self.collate(settings, processor, model), 4096):
+            found[indices] = result.logits.argmax(-1).cpu()
         right = found == [row["label"] for row in examples.rows]
         statistics = {"accuracy": np.stack([right, np.ones(len(right))], axis=1)}  # what a study compares
         scores = {"accuracy": round(100 * float(right.mean()), 2)}

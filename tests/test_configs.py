@@ -4,8 +4,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from floater.settings import dump, load
+from floater.study.settings import StudySettings
 from floater.tasks.registry import of_config
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +25,16 @@ def test_a_configuration_begins_with_its_command_and_loads(path: Path, tmp_path:
     settings = load(kind, path, overrides)
     (tmp_path / "config.yaml").write_text(dump(settings), encoding="utf-8")
     assert load(kind, tmp_path / "config.yaml") == settings
+
+
+def test_a_single_run_of_table_3_is_that_of_the_study() -> None:
+    study = load(StudySettings, ROOT / "configs" / "study" / "floater_table3_base.yaml")
+    path = ROOT / "configs" / "glue" / "roberta_mrpc.yaml"
+    axis = study.axes["task"]["MRPC"]
+    training = {"training": study.settings["training"] | axis["training"]}
+    of_study = study.settings | axis | {"data": study.settings["data"] | axis["data"]} | training
+    own = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert {name: own[name] for name in ("data", "model", "training")} == of_study
 
 
 def test_plugged_and_plain_runs_of_glue_differ_in_the_plug_alone() -> None:

@@ -80,7 +80,7 @@ def _paraphrases(path: Path) -> Iterable[list[str]]:
 
 
 def _only(found: Iterable[_T], what: str) -> _T:
-    """The one that is found."""
+    """Return the only one that is found."""
     each = list(found)
     if len(each) != 1:
         raise DataError(f"{what}: found {len(each)} times, not once")

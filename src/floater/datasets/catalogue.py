@@ -30,7 +30,7 @@ class File:
 
     @property
     def name(self) -> str:
-        """Its name on this machine."""
+        """Return its name on this machine."""
         return self.urls[0].rpartition("/")[2]
 
 
@@ -54,7 +54,7 @@ class Dataset:
 
     @property
     def bytes(self) -> int:
-        """Size of the download, as far as it is stated."""
+        """Return the size of the download, as far as it is stated."""
         return sum(file.bytes or 0 for file in self.files)
 
 

@@ -97,7 +97,7 @@ def _from(url: str, file: File, folder: Path, known: str | None) -> Path:
 
 
 class _Short(Exception):
-    """A file has fewer bytes than the server said."""
+    """A file has fewer bytes than the server stated."""
 
 
 _PASSING = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError, _Short)
@@ -122,7 +122,7 @@ class _Download:
                 self._stream(url)
                 break
             except _PASSING:
-                if self._size() <= there:  # as long as something comes, it goes on
+                if self._size() <= there:  # it continues as long as something comes
                     raise
                 there = self._size()
                 time.sleep(WAIT)
@@ -151,8 +151,8 @@ class _Download:
             resumed = response.status_code == requests.codes.partial_content
             size = response.headers.get("Content-Length")
             total = None if size is None else int(size) + there * resumed
-            told = response.headers.get("ETag") or response.headers.get("Last-Modified")
-            self.version.write_text(json.dumps({"url": url, "version": told}), encoding="utf-8")
+            version = response.headers.get("ETag") or response.headers.get("Last-Modified")
+            self.version.write_text(json.dumps({"url": url, "version": version}), encoding="utf-8")
             bar = tqdm(total=total, initial=there * resumed, unit="B", unit_scale=True, disable=None)
             with bar, open(self.part, "ab" if resumed else "wb") as out:
                 bar.set_description(self.part.stem)
@@ -168,5 +168,5 @@ class _Download:
             read = json.loads(self.version.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        told = read.get("version") if read.get("url") == url else None
-        return None if told is None or told.startswith("W/") else str(told)
+        version = read.get("version") if read.get("url") == url else None
+        return None if version is None or version.startswith("W/") else str(version)

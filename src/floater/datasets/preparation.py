@@ -15,6 +15,7 @@ from floater.datasets import benchmarks, pretraining, translation
 from floater.datasets.catalogue import Dataset, dataset
 from floater.datasets.download import disk_errors, fetch
 from floater.errors import DataError
+from floater.training.files import write_json
 
 logger = logging.getLogger(__name__)
 SOURCES, RECORDED = "sources.json", "data.lock.json"
@@ -40,7 +41,7 @@ def prepare(chosen: str | Dataset, to: str | Path = "data", *, processes: int = 
     """Download a data set, check it, and put it in the layout that tasks and configurations expect.
 
     It is made in a hidden directory, which becomes `to`/NAME when all of it is there. A call that was stopped
-    goes on when it is repeated: with the downloads, and then from the beginning of what follows them.
+    resumes when it is repeated: with the downloads, and then from the beginning of what follows them.
 
     Args:
         chosen: a name of `datasets()`, or a data set.
@@ -95,7 +96,7 @@ def _download(wanted: Dataset, downloads: Path, lock: Path) -> dict[str, Path]:
         files[file.name] = fetch(file, downloads, recorded)
         if len(recorded) > before:
             logger.info("nobody states the checksum of %s; that of this download is in %s", file.name, lock)
-            _write(lock, _read(lock) | recorded)
+            write_json(lock, dict(sorted((_read(lock) | recorded).items())))
     return files
 
 
@@ -111,7 +112,7 @@ def _write_sources(wanted: Dataset, files: dict[str, Path], lock: Path, path: Pa
         for file in wanted.files
     ]
     about = {"title": wanted.title, "license": wanted.license, "home": wanted.home, "files": rows}
-    path.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    write_json(path, about)
 
 
 def _read(lock: Path) -> dict[str, str]:
@@ -122,9 +123,3 @@ def _read(lock: Path) -> dict[str, str]:
     except ValueError as error:
         raise DataError(f"{lock}: not JSON ({error})") from error
     return read
-
-
-def _write(lock: Path, recorded: dict[str, str]) -> None:
-    hidden = lock.with_name(f".{lock.name}.unfinished")
-    hidden.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    os.replace(hidden, lock)

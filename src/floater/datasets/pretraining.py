@@ -29,7 +29,7 @@ from floater.tasks import moses
 
 logger = logging.getLogger(__name__)
 EVERY = 200
-"""One of so many articles validates, as one of so many lines there."""
+"""Every 200th article validates, as every 200th line does there."""
 SHORTEST, LETTERS = 50, 0.7
 """Characters of a paragraph, letters among them, at least; share of letters."""
 _LONGEST = 1_000_000
@@ -152,7 +152,7 @@ def _normal(text: str) -> str:
 
 
 def _without(text: str, seen: set[bytes]) -> str:
-    """An article without the paragraphs that were there before."""
+    """Remove the paragraphs that occurred before from an article."""
     kept = []
     for paragraph in text.split("\n"):
         digest = hashlib.blake2b(paragraph.strip().lower().encode(), digest_size=8).digest()
@@ -179,7 +179,7 @@ def _ending(files: dict[str, Path], suffix: str) -> list[Path]:
 
 @functools.cache
 def _abbreviations() -> tuple[frozenset[str], frozenset[str]]:
-    """The abbreviations of Moses, and those that are some only before a number."""
+    """Return the abbreviations of Moses, and those that are some only before a number."""
     words = [line.partition("#NUMERIC_ONLY#") for line in NonbreakingPrefixes().words("en")]
     always, before_numbers = (
         frozenset(name.strip() for name, mark, _ in words if bool(mark) == only) for only in (False, True)

@@ -37,8 +37,8 @@ def train_bpe(
 
     Args:
         texts: the sentences of all languages together.
-        vocab_size: tokens wanted, bytes and special tokens included; at least 259. A small corpus may not
-            have so many pairs to merge: `len` of the result is what was reached.
+        vocab_size: tokens wanted, bytes and special tokens included; at least 259. A small corpus may have
+            too few pairs to merge: `len` of the result is the number reached.
         min_frequency: a pair seen less often than this is not merged.
         pretokenized: the texts are tokens with spaces between them, as Moses makes them; words are then what
             is between spaces, as in the code of Sennrich et al., instead of runs of letters, digits or signs.
@@ -89,7 +89,7 @@ def train_bpe(
         pair=f"$A {EOS} $B:1 {EOS}:1",
         special_tokens=[(EOS, SPECIALS.index(EOS))],
     )
-    return _pretrained(bpe)
+    return wrapped(bpe)
 
 
 def load_bpe(path: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
@@ -122,11 +122,11 @@ def load_bpe(path: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
     ids = [bpe.token_to_id(token) for token in SPECIALS]
     if ids != list(range(len(SPECIALS))):
         raise DataError(f"{file}: not a tokenizer of this task: {', '.join(SPECIALS)} have the ids {ids}")
-    return _pretrained(bpe)
+    return wrapped(bpe)
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, lines: Sequence[str]) -> list[np.ndarray]:
-    """Token ids of each line, with the end token, as int32.
+    """Return the token ids of each line, with the end token, as int32.
 
     Millions of lines fit into memory: lists of Python numbers would take ten times as much.
     """
@@ -140,9 +140,10 @@ def encode(tokenizer: PreTrainedTokenizerFast, lines: Sequence[str]) -> list[np.
     return rows
 
 
-def _pretrained(bpe: Tokenizer) -> PreTrainedTokenizerFast:
+def wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    """Return a tokenizer with `SPECIALS` as Hugging Face's Transformers have it."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
+        tokenizer_object=tokenizer,
         pad_token=PAD,
         bos_token=BOS,
         eos_token=EOS,

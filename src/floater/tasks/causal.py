@@ -13,7 +13,7 @@ from floater.transformer import FloaterForCausalLM
 
 
 def causal_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """Cross-entropy of the logits with the labels one token later: a loss function of a Trainer.
+    """Return the cross-entropy of logits with the labels one token later: a loss function of a Trainer.
 
     Args:
         outputs: of a causal model, with `logits` (batch, T, vocabulary).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,48 +11,38 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 
 from floater.errors import DataError
 from floater.tasks import settings
+from floater.tasks.corpora.conllu import Sentence
 from floater.tasks.corpora.documents import Document, read_documents
-from floater.tasks.corpora.split import PARTS, split
-from floater.tasks.examples import Collate, Encoded, in_batches
-from floater.tasks.measurement import Measurement
+from floater.tasks.corpora.split import PARTS
+from floater.tasks.examples import Collate, Encoded, outputs, padded
+from floater.tasks.measurement import Measurement, accuracy
 from floater.tasks.registry import register
 from floater.tasks.task import Prepared, Splits, Task
-from floater.tasks.vocabulary import PAD, Vocabulary
-from floater.training.run import evaluating
+from floater.tasks.vocabulary import PAD, Vocabulary, label_maps
 from floater.training.settings import TrainingSettings, check_numbers
 from floater.transformer.documents import DocumentsConfig, FloaterForDocuments
 
 
 @dataclass(frozen=True)
-class Data:
+class Data(settings.SplitData):
     """The documents, and what a word becomes.
 
     Attributes:
         train: a directory, or a .zip of one, with LABEL/NAME.txt for each document, a sentence a line.
-        valid_share: share of the documents that are for validation, chosen by their paths.
-        test_share: share that no training sees (floater evaluate --part test).
-        split_seed: another one chooses other parts.
         min_count: words that are rarer in the training documents count as unknown.
         max_words: a longer sentence is cut into several of at most this length.
     """
 
-    train: str
-    valid_share: float = 0.1
     test_share: float = 0.2
-    split_seed: int = 0
     min_count: int = 5
     max_words: int = 64
 
     def __post_init__(self) -> None:
-        check_numbers(self, positive=("valid_share",), test_share=0, split_seed=0, min_count=1, max_words=1)
-        if not self.valid_share + self.test_share < 1:
-            raise ValueError(
-                f"valid_share {self.valid_share} and test_share {self.test_share} leave nothing for training"
-            )
+        super().__post_init__()
+        check_numbers(self, positive=("valid_share",), min_count=1, max_words=1)
 
 
 @dataclass(frozen=True)
@@ -87,7 +76,7 @@ class Model(settings.Model):
 
     @property
     def levels(self) -> tuple[settings.Model, ...]:
-        """The Transformers of the sentence and of the word level."""
+        """Return the Transformers of the sentence and of the word level."""
         words = self.word_position, self.word_position_options
         return self, settings.Model(self.preset, *words, changes=self.changes)
 
@@ -131,10 +120,11 @@ class Documents(Task):
     Settings = DocumentsSettings
     metric, example, unit = "accuracy", "document", "words"
     output = "labels"
+    load_processor = staticmethod(Vocabulary.from_pretrained)
 
     def read(self, settings: DocumentsSettings) -> Splits:
         every = read_documents(settings.data.train)
-        return Splits(*(part_of(every, part, settings.data) for part in PARTS[:2]))
+        return Splits(*(settings.data.part(every, part) for part in PARTS[:2]))
 
     def toy(self, settings: DocumentsSettings) -> list[Document]:
         return [Document(f"{label}/1.txt", label, [["a"], ["b", "a"]]) for label in ("one", "other")]
@@ -142,12 +132,7 @@ class Documents(Task):
     def make_processor(self, settings: DocumentsSettings, train: list[Document]) -> Vocabulary:
         return vocabulary_of(train, settings.data.min_count)
 
-    def load_processor(self, folder: Path) -> Vocabulary:
-        return Vocabulary.from_pretrained(folder)
-
-    def encode(
-        self, settings: Any, processor: Vocabulary, examples: Any, *, training: bool = False
-    ) -> Encoded:
+    def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
         return encode(examples, processor, settings.data.max_words)
 
     def kind(self, settings: Any) -> Any:
@@ -159,8 +144,7 @@ class Documents(Task):
             len(processor),
             sentence_length=sum(train.lengths) / sentences,
             word_length=settings.data.max_words,
-            id2label=processor.names()[0],
-            label2id=processor.names()[1],
+            **label_maps(processor.tags),
         )
         return FloaterForDocuments(config)
 
@@ -180,7 +164,24 @@ class Documents(Task):
         )
 
     def score(self, settings: Any, model: Any, processor: Vocabulary, examples: Encoded) -> Measurement:
-        return classify(model, processor, examples)
+        """Label documents and score the labels; the loss is in nats per document."""
+        logits = torch.zeros(len(examples), len(processor.tags))
+        for indices, result, _ in outputs(model, examples, collate, 8192):
+            logits[indices] = result.logits.float().cpu()
+        wanted = torch.tensor([row["label"] for row in examples.rows])
+        losses, best = F.cross_entropy(logits, wanted, reduction="none").numpy(), logits.argmax(-1)
+        right, ones = (best == wanted).numpy(), np.ones(len(examples))
+        (percent, line), loss = accuracy(right, "documents"), losses.mean(dtype=float)
+        return Measurement(
+            lengths=np.array(examples.lengths),
+            statistics={
+                "accuracy": np.stack([right, ones], axis=1),
+                "loss": np.stack([losses, ones], axis=1),
+            },
+            lines=[processor.tags[label] for label in best.tolist()],
+            scores={"loss": round(float(loss), 4), "accuracy": percent},
+            report=f"{line}, loss {loss:.4f}",
+        )
 
     def evaluate(self, run: str | Path, source: Any, part: str | None = None) -> Measurement:
         """Label documents with the final model of a run, and score the labels.
@@ -196,33 +197,16 @@ class Documents(Task):
         """
         model, vocabulary, settings = self.load(run)
         documents = read_documents(source)
-        documents = part_of(documents, part, settings.data) if part else documents
-        return classify(model, vocabulary, self.encode(settings, vocabulary, documents))
+        documents = settings.data.part(documents, part) if part else documents
+        return self.score(settings, model, vocabulary, self.encode(settings, vocabulary, documents))
 
     measure = evaluate
 
 
-def part_of(documents: list[Document], part: str, data: Data) -> list[Document]:
-    """Return the documents of "train", "valid" or "test".
-
-    Raises:
-        DataError: if there is none.
-    """
-    shares = {"valid": data.valid_share, "test": data.test_share}
-    found = split(documents, part, **shares, seed=data.split_seed, name=lambda document: document.id)
-    if not found:
-        raise DataError(
-            f"none of the {len(documents):,} documents is for '{part}', with data.valid_share "
-            f"{data.valid_share}, test_share {data.test_share} and split_seed {data.split_seed}"
-        )
-    return found
-
-
 def vocabulary_of(documents: Sequence[Document], min_count: int) -> Vocabulary:
     """Return the words that occur at least `min_count` times, and the labels."""
-    count = Counter(word for document in documents for words in document.sentences for word in words)
-    known = [word for word, times in count.most_common() if times >= min_count]
-    return Vocabulary(known, [], sorted({document.label for document in documents}), [], 0)
+    flat = [Sentence(words, [each.label], [], []) for each in documents for words in each.sentences]
+    return Vocabulary.of(flat, min_count, suffix=0)
 
 
 def encode(documents: Sequence[Document], vocabulary: Vocabulary, max_words: int) -> Encoded:
@@ -257,54 +241,13 @@ def collate(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         >>> batch["words"].tolist(), batch["sentences"].tolist()
         ([[5, 6], [7, 0], [8, 0]], [[0, 1], [2, -1]])
     """
-    flat = [torch.tensor(words) for example in examples for words in example["sentences"]]
+    flat = [words for example in examples for words in example["sentences"]]
     counts = [len(example["sentences"]) for example in examples]
     rows = torch.split(torch.arange(len(flat)), counts)
-    words = pad_sequence(flat, batch_first=True, padding_value=PAD)
+    words = padded(flat, PAD)
     return {
         "words": words,
         "attention_mask": (words != PAD).long(),
-        "sentences": pad_sequence(list(rows), batch_first=True, padding_value=-1),
+        "sentences": padded(rows, -1),
         "labels": torch.tensor([example["label"] for example in examples]),
     }
-
-
-def classify(
-    model: FloaterForDocuments, vocabulary: Vocabulary, examples: Encoded, max_tokens: int = 8192
-) -> Measurement:
-    """Label documents and score the labels; lengths are in words.
-
-    Args:
-        model: it is left in the mode it is in.
-        vocabulary: of the model.
-        examples: with the right labels.
-        max_tokens: words in a batch.
-
-    Returns:
-        Loss, in nats per document, and accuracy; the lines are the labels.
-
-    Raises:
-        PositionError: if the position model cannot serve a document.
-    """
-    found: list[tuple[str, float, float]] = [("", 0.0, 0.0)] * len(examples)
-    with evaluating(model):
-        for indices, batch in in_batches(examples, collate, model.device, max_tokens):
-            wanted = batch.pop("labels")
-            logits = model(**batch).logits.float()
-            losses = F.cross_entropy(logits, wanted, reduction="none").tolist()
-            best = logits.argmax(-1)
-            hits = (best == wanted).float().tolist()
-            for index, label, loss, hit in zip(indices, best.tolist(), losses, hits, strict=True):
-                found[index] = vocabulary.tags[label], loss, hit
-    labels, nats, right = zip(*found, strict=True)
-    ones, loss, accuracy = np.ones(len(found)), sum(nats) / len(nats), 100 * sum(right) / len(right)
-    return Measurement(
-        lengths=np.array(examples.lengths),
-        statistics={
-            "accuracy": np.stack([np.array(right), ones], axis=1),
-            "loss": np.stack([np.array(nats), ones], axis=1),
-        },
-        lines=labels,
-        scores={"loss": round(loss, 4), "accuracy": round(accuracy, 2)},
-        report=f"accuracy {accuracy:.2f} ({sum(right):,.0f} of {len(found):,} documents), loss {loss:.4f}",
-    )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
+from floater.errors import DataError
 from floater.training import TokenBatchSampler
 from floater.training.run import evaluating
 
+logger = logging.getLogger(__name__)
 Collate = Callable[[Sequence[Any]], dict[str, Any]]
 
 
@@ -53,12 +57,49 @@ class Encoded(Dataset[Any]):
         return self.rows[index]
 
 
+def keep_short(lengths: Sequence[int], most: int | None, what: str, unit: str) -> list[int]:
+    """Return the indices of the training examples that are not too long, and log the number of others.
+
+    Args:
+        lengths: of all.
+        most: length of the longest that is kept; None keeps all.
+        what: an example is, for messages.
+        unit: of the lengths, in the plural.
+
+    Raises:
+        DataError: if none is left.
+
+    Example:
+        >>> keep_short([3, 9, 4], 4, "sentence", "words")
+        [0, 2]
+    """
+    kept = [index for index, length in enumerate(lengths) if most is None or length <= most]
+    if not kept:
+        raise DataError(f"no {what} is left: all {len(lengths)} have more than {most} {unit}")
+    if dropped := len(lengths) - len(kept):
+        logger.info("%s training %ss of more than %s %s excluded", f"{dropped:,}", what, most, unit)
+    return kept
+
+
+def padded(rows: Iterable[Any], value: int = 0) -> Tensor:
+    """Return rows of numbers, or of vectors, as one tensor, padded on the right; integers become int64.
+
+    Example:
+        >>> padded([[1, 2], [3]], -100)
+        tensor([[   1,    2],
+                [   3, -100]])
+    """
+    tensors = [torch.as_tensor(row) for row in rows]
+    whole = pad_sequence(tensors, batch_first=True, padding_value=value)
+    return whole.long() if whole.dtype == torch.int32 else whole
+
+
 def in_batches(
     examples: Examples, collate: Collate, device: torch.device | str, max_tokens: int
 ) -> Iterator[tuple[list[int], dict[str, Any]]]:
     """Go through examples from short to long, in batches on a device.
 
-    No DataLoader: even one that does not shuffle draws from torch's random numbers.
+    No DataLoader: even one that does not shuffle uses torch's random numbers.
 
     Args:
         examples: encoded.
@@ -82,8 +123,8 @@ def in_batches(
 
 def outputs(
     model: PreTrainedModel, examples: Examples, collate: Collate, max_tokens: int, *, baked: bool = False
-) -> Iterator[tuple[list[int], Any, Tensor | None]]:
-    """Compute a model's outputs for examples, from short to long; no random number is drawn.
+) -> Iterator[tuple[list[int], Any, Any]]:
+    """Compute a model's outputs for examples, from short to long; no random number is used.
 
     Args:
         model: left in the mode it is in.

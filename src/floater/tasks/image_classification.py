@@ -14,9 +14,10 @@ from floater.errors import DataError
 from floater.tasks import settings
 from floater.tasks.corpora.images import DIGITS, Image, read_images, resized
 from floater.tasks.examples import Collate, Encoded, in_batches
-from floater.tasks.measurement import Measurement
+from floater.tasks.measurement import Measurement, accuracy
 from floater.tasks.registry import register
 from floater.tasks.task import Prepared, Splits, Task
+from floater.tasks.vocabulary import label_maps
 from floater.training.run import evaluating
 from floater.training.settings import SmoothedTrainingSettings, check_numbers
 from floater.transformer.images import FloaterForImageClassification, ImageConfig
@@ -87,6 +88,7 @@ class ImageClassification(Task):
 
     Settings = ImageSettings
     metric, example, unit, output = "accuracy", "image", "patches", "classes"
+    load_processor = staticmethod(ImageConfig.from_pretrained)
 
     def read(self, settings: ImageSettings) -> Splits:
         return Splits(
@@ -113,17 +115,10 @@ class ImageClassification(Task):
             "num_channels": data.num_channels,
             "image_mean": pixels.mean(1).tolist(),
             "image_std": pixels.std(1).clamp(min=1e-3).tolist(),
-            "id2label": dict(enumerate(classes)),
-            "label2id": {name: index for index, name in enumerate(classes)},
         }
-        return ImageConfig.preset(settings.model.preset, **fields)
+        return ImageConfig.preset(settings.model.preset, **fields, **label_maps(classes))
 
-    def load_processor(self, folder: Path) -> ImageConfig:
-        return ImageConfig.from_pretrained(folder)
-
-    def encode(
-        self, settings: Any, processor: ImageConfig, examples: Any, *, training: bool = False
-    ) -> Encoded:
+    def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
         return encode(processor, examples, settings.data.image_size)
 
     def kind(self, settings: Any) -> Any:
@@ -155,13 +150,14 @@ class ImageClassification(Task):
                 logits = model(batch["pixel_values"], scaled=scaled).logits
                 found[indices] = logits.argmax(-1).cpu().numpy()
         right = found == [row["label"] for row in examples.rows]
-        accuracy, names = 100 * float(right.mean()), dict(processor.id2label or {})
+        percent, line = accuracy(right, "images")
+        names = dict(processor.id2label or {})
         return Measurement(
             lengths=np.array(examples.lengths),
             statistics={"accuracy": np.stack([right, np.ones(len(right))], axis=1)},
             lines=[names[index] for index in found.tolist()],
-            scores={"accuracy": round(accuracy, 2)},
-            report=f"accuracy {accuracy:.2f} ({int(right.sum()):,} of {len(right):,} images)",
+            scores={"accuracy": percent},
+            report=line,
         )
 
     def evaluate(
@@ -177,7 +173,7 @@ class ImageClassification(Task):
 
         Raises:
             DataError: if the run or the images are not what they must be, or patches do not fill them.
-            PositionError: if the position model cannot serve so many patches.
+            PositionError: if the position model cannot serve this many patches.
         """
         if coordinates not in ("scaled", "counted"):
             raise DataError(f"coordinates is {coordinates!r}; it must be 'scaled' or 'counted'")

@@ -19,40 +19,20 @@ from floater.tasks.examples import Encoded
 from floater.tasks.finetuning import CheckpointTask, FineTuningSettings, Head
 from floater.tasks.finetuning.extension import training_positions
 from floater.tasks.finetuning.features import readable
-from floater.tasks.language_modeling.data import read_documents, read_splits
+from floater.tasks.finetuning.settings import Training as FineTuning
+from floater.tasks.language_modeling.data import read_documents
 from floater.tasks.language_modeling.score import masked_score
-from floater.tasks.language_modeling.settings import Masking
+from floater.tasks.language_modeling.settings import Masking, TextData
 from floater.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
 from floater.tasks.settings import check_block
-from floater.tasks.task import Prepared, Splits
+from floater.tasks.task import Prepared
 from floater.training.run import evaluating
-from floater.training.settings import TrainingSettings, check_numbers
+from floater.training.settings import check_numbers
 
 logger = logging.getLogger(__name__)
 Texts = Sequence[Sequence[str]]
-
-
-@dataclass(frozen=True)
-class Data:
-    """Where the text comes from, and how it is cut.
-
-    Attributes:
-        train: training text, UTF-8, plain or .gz; a file or a list of files.
-        valid: validation text.
-        documents: what ends a document, besides the end of a file: a "blank line", each "line", or nothing
-            more, "file". A row holds one document or a part of it.
-        block: tokens of a row, special ones included.
-    """
-
-    train: str | list[str]
-    valid: str | list[str]
-    documents: Literal["blank line", "line", "file"] = "blank line"
-    block: int = 512
-
-    def __post_init__(self) -> None:
-        check_numbers(self, block=8)
 
 
 @dataclass(frozen=True)
@@ -72,18 +52,13 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Training(TrainingSettings):
+class Training(FineTuning):
     """Optimisation. Defaults are those of fairseq's RoBERTa on WikiText-103, for one epoch."""
 
     learning_rate: float = 5e-4
-    lr_scheduler_type: Literal["inverse_sqrt", "linear", "constant_with_warmup"] = "linear"
-    warmup_steps: int | float = 0.06
-    initial_learning_rate: float = 0.0
+    per_device_train_batch_size: int | None = None
     num_train_epochs: int = 1
-    adam_epsilon: float = 1e-6
     weight_decay: float = 0.01
-    save_total_limit: int = 1
-    average_last: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +75,14 @@ class MaskedLMSettings(FineTuningSettings):
     random_positions: ClassVar[bool] = True
 
     task: Literal["masked_lm"] = "masked_lm"
-    data: Data
+    data: TextData
     masking: Masking = field(default_factory=Masking)
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_block("data.block", self.data.block, self.training)
+        check_block(f"data.block is {self.data.block}", self.data.block, self.training)
 
 
 @register("masked_lm")
@@ -122,8 +97,8 @@ class MaskedLM(CheckpointTask):
     HEAD = Head(AutoModelForMaskedLM)
     metric, greater, example = "loss", False, "row"
 
-    def read(self, settings: MaskedLMSettings) -> Splits:
-        return read_splits(settings.data)
+    def read_test(self, settings: MaskedLMSettings, source: Any) -> Texts:
+        return read_documents(source, settings.data.documents)
 
     def encode(self, settings: Any, processor: Any, examples: Texts, *, training: bool = False) -> Any:
         path = settings.model.path
@@ -139,7 +114,7 @@ class MaskedLM(CheckpointTask):
 
     def check_model(self, settings: Any, model: Any, processor: Any, examples: Encoded, name: str) -> None:
         longest = max((row["input_ids"] for row in examples.rows), key=len)
-        with _readable(examples), evaluating(model):
+        with readable(f"rows of {len(longest)} tokens", "data.block"), evaluating(model):
             model(torch.from_numpy(longest).long()[None])
 
     def before(self, prepared: Prepared) -> dict[str, Any]:
@@ -161,33 +136,9 @@ class MaskedLM(CheckpointTask):
 
     def score(self, settings: Any, model: Any, processor: Any, examples: Any) -> Measurement:
         asked = settings.evaluation
-        with _readable(examples):
-            return masked_score(
-                model,
-                examples,
-                masking=settings.masking,
-                tokenizer=processor,
-                seed=asked.seed,
-                max_tokens=asked.max_tokens,
-            )
-
-    def evaluate(self, run: str | Path, source: Any) -> Measurement:
-        """Measure how well the final model of a run predicts the masked tokens of a text.
-
-        Args:
-            run: a finished run directory.
-            source: the text, a file or several.
-
-        Raises:
-            DataError: if the run or a file is not what it must be, or the model has too few positions.
-        """
-        model, tokenizer, settings = self.load(run)
-        texts = read_documents(source, settings.data.documents)
-        return self.score(settings, model, tokenizer, self.encode(settings, tokenizer, texts))
-
-
-def _readable(rows: Encoded) -> Any:
-    return readable(f"rows of {max(rows.lengths)} tokens", "data.block")
+        how = {"seed": asked.seed, "max_tokens": asked.max_tokens}
+        with readable(f"rows of {max(examples.lengths)} tokens", "data.block"):
+            return masked_score(model, examples, settings.masking, processor, **how)
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, documents: Texts, block: int) -> Encoded:
@@ -229,7 +180,7 @@ def documents_of(tokenizer: PreTrainedTokenizerFast, documents: Texts) -> Iterat
 
 
 def special(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
-    """The special tokens before and after a text."""
+    """Return the special tokens before and after a text."""
     encoded = tokenizer("a", return_special_tokens_mask=True)
     ids, mask = encoded["input_ids"], encoded["special_tokens_mask"]
     first, last = mask.index(0), len(mask) - mask[::-1].index(0)

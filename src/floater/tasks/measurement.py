@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def perplexity(loss: float) -> float:
-    """exp of a loss in nats a token; infinite where a float cannot hold it.
+    """Return exp of a loss in nats a token; infinite where a float cannot hold it.
 
     Example:
         >>> perplexity(0.0), perplexity(1e6)
@@ -81,7 +81,7 @@ class Measurement:
 
     @property
     def metrics(self) -> list[str]:
-        """The names of all metrics that it has scores of.
+        """Return the names of all metrics that it has scores of.
 
         Example:
             >>> Measurement(np.array([3]), {"bleu": np.ones((1, 10))}).metrics
@@ -90,7 +90,7 @@ class Measurement:
         return [*self.statistics, *(name for name, m in METRICS.items() if m.of in self.statistics)]
 
     def score(self, metric: str, chosen: Array | None = None) -> float | None:
-        """The score of the chosen examples (a mask or indices), of all by default.
+        """Compute the score of the chosen examples (a mask or indices), of all by default.
 
         None if there are none, or one of them could not be scored: its statistics are not numbers; and if
         there is nothing to divide by, as where all references are empty.
@@ -110,7 +110,7 @@ class Measurement:
 
 
 def positions(nats: Sequence[Array]) -> tuple[Array, Array]:
-    """Sum and number of the losses of tokens at each position of their example.
+    """Return the sum and the number of the losses of tokens at each position of their example.
 
     Args:
         nats: of each example, the losses of its tokens in order.
@@ -125,6 +125,22 @@ def positions(nats: Sequence[Array]) -> tuple[Array, Array]:
         sums[: len(row)] += row
         counts[: len(row)] += 1
     return sums, counts
+
+
+def accuracy(right: Array, what: str, name: str = "accuracy") -> tuple[float, str]:
+    """Return the percentage of right answers, and a line of a report on it.
+
+    Args:
+        right: bool of each answer.
+        what: the answers are of, in the plural.
+        name: of the score.
+
+    Example:
+        >>> accuracy(np.array([True, False, True, True]), "words")
+        (75.0, 'accuracy 75.00 (3 of 4 words)')
+    """
+    percent = 100 * right.sum() / max(len(right), 1)
+    return round(float(percent), 2), f"{name} {percent:.2f} ({right.sum():,} of {len(right):,} {what})"
 
 
 def check_edges(edges: Sequence[int]) -> None:
@@ -163,13 +179,11 @@ METRICS: dict[str, Metric] = {
     "chrf": Metric("chrF", greater=True, score=_sacrebleu_score("chrf")),
     "tokenised_bleu": Metric("tokenised BLEU", greater=True, score=_sacrebleu_score("bleu")),
     # How many tokens sacrebleu counts in the hypotheses, and in the references, come first.
-    "length_ratio": Metric(
-        "length over the reference's (BLEU's tokens)", greater=None, score=_ratio, of="bleu"
-    ),
+    "length_ratio": Metric("length ratio (BLEU's tokens)", greater=None, score=_ratio, of="bleu"),
     "loss": Metric("loss (nats/token)", greater=False, score=_ratio),
     "excess": Metric("loss beyond that of the training length (nats/token)", greater=False, score=_ratio),
     "accuracy": Metric("accuracy (%)", greater=True, score=_percent),
     "exact": Metric("exact match (%)", greater=True, score=_percent),
-    "tokens": Metric("right tokens (%)", greater=True, score=_percent),
+    "tokens": Metric("teacher-forced token accuracy (%)", greater=True, score=_percent),
 }
 """Statistics of "loss" and "excess" are nats and tokens, of percentages what is right and of how many."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
@@ -12,8 +12,10 @@ from transformers.activations import ACT2FN
 
 from floater.encodings import PositionError, PositionModel, catalogue, options
 from floater.encodings.model import Site
+from floater.errors import DataError
 from floater.settings import convert, members_of
 from floater.tasks.bpe import BYTES, SPECIALS
+from floater.tasks.corpora.split import split
 from floater.training.settings import TrainingSettings, check_numbers, check_trained_flow
 from floater.transformer import FloaterConfig
 from floater.transformer.stacks import position_model
@@ -75,7 +77,7 @@ class Changes:
             raise ValueError(f"activation_function is '{self.activation_function}'; there are: {valid}")
 
     def given(self) -> dict[str, Any]:
-        """The fields that are not null.
+        """Return the fields that are not null.
 
         Example:
             >>> Changes(dropout=0.3).given()
@@ -150,7 +152,7 @@ class Model:
             self.position_model("cross")
 
     def position_model(self, site: Site = "self") -> PositionModel:
-        """The position model of a stack of blocks (see `StackSpec.site`), with parameters of its own.
+        """Build the position model of a stack of blocks (see `StackSpec.site`), with parameters of its own.
 
         Raises:
             ValueError: if the name, an option or a value is not valid.
@@ -171,15 +173,15 @@ class Model:
 
     @property
     def levels(self) -> tuple[Model, ...]:
-        """The Transformers that the model consists of."""
+        """Return the Transformers that the model consists of."""
         return (self,)
 
     def check_reach(self, length: int, longest: str) -> None:
-        """Refuse what is longer than the positions of a position model that has so many.
+        """Refuse what is longer than the positions of a position model that has a bound.
 
         Args:
             length: in tokens.
-            longest: what is so long, for the message.
+            longest: what has this length, for the message.
 
         Raises:
             PositionError: if it is longer.
@@ -191,7 +193,7 @@ class Model:
             )
 
     def config(self, vocab_size: int) -> FloaterConfig:
-        """The Hugging Face configuration for a vocabulary of this size."""
+        """Return the Hugging Face configuration for a vocabulary of this size."""
         return FloaterConfig.preset(self.preset, **self.fields(vocab_size))
 
     def fields(self, vocab_size: int) -> dict[str, Any]:
@@ -206,6 +208,45 @@ class Model:
             "is_encoder_decoder": self.encoder_decoder,
             **self.changes.given(),
         }
+
+
+@dataclass(frozen=True)
+class SplitData:
+    """Examples that are split by their ids into those for training, validation and a test.
+
+    Attributes:
+        train: where they come from.
+        valid_share: share of the examples that are for validation, chosen by their ids.
+        test_share: share that no training sees (floater evaluate --part test).
+        split_seed: another one chooses other parts.
+    """
+
+    train: str
+    valid_share: float = 0.1
+    test_share: float = 0.1
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_numbers(self, valid_share=0, test_share=0, split_seed=0)
+        if not self.valid_share + self.test_share < 1:
+            raise ValueError(
+                f"valid_share {self.valid_share} and test_share {self.test_share} leave nothing for training"
+            )
+
+    def part(self, examples: Sequence[Any], part: str) -> list[Any]:
+        """Return the examples, which have an `id` each, of "train", "valid" or "test".
+
+        Raises:
+            DataError: if there is none.
+        """
+        shares = {"valid": self.valid_share, "test": self.test_share}
+        found = split(examples, part, **shares, seed=self.split_seed, name=lambda example: str(example.id))
+        if not found:
+            raise DataError(
+                f"none of the {len(examples):,} examples is for '{part}', with data.valid_share "
+                f"{self.valid_share}, test_share {self.test_share} and split_seed {self.split_seed}"
+            )
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,11 +276,11 @@ class RunSettings:
                 check_trained_flow(self.training)
 
 
-def check_block(name: str, tokens: int, training: TrainingSettings) -> None:
+def check_block(what: str, tokens: int, training: TrainingSettings) -> None:
     """Refuse training rows that are longer than a batch.
 
     Args:
-        name: of the setting that says how long they are.
+        what: has this many tokens, for the message.
         tokens: of a row.
         training: the settings of the batches.
 
@@ -247,4 +288,4 @@ def check_block(name: str, tokens: int, training: TrainingSettings) -> None:
         ValueError: if a row is longer.
     """
     if training.per_device_train_batch_size is None and tokens > training.max_tokens:
-        raise ValueError(f"{name} is {tokens}, more than a batch, training.max_tokens {training.max_tokens}")
+        raise ValueError(f"{what}, more than a batch, training.max_tokens {training.max_tokens}")

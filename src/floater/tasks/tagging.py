@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,27 +10,20 @@ from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 
 from floater.encodings import catalogue, options
-from floater.errors import DataError
 from floater.positions import Positions
 from floater.tasks import settings
 from floater.tasks.corpora.conllu import Sentence, read_sentences
-from floater.tasks.examples import Collate, Encoded, in_batches
-from floater.tasks.measurement import Measurement
+from floater.tasks.examples import Collate, Encoded, keep_short, outputs, padded
+from floater.tasks.measurement import Measurement, accuracy
 from floater.tasks.registry import register
-from floater.tasks.task import Prepared, Splits, Task
-from floater.tasks.vocabulary import PAD, Vocabulary
-from floater.training.run import evaluating
+from floater.tasks.task import Prepared, Task
+from floater.tasks.vocabulary import PAD, Vocabulary, label_maps
 from floater.training.settings import SmoothedTrainingSettings, check_numbers
 from floater.transformer import FloaterForTokenClassification
 from floater.transformer.outputs import IGNORED
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -98,12 +90,8 @@ class Tagging(Task):
     Settings = TaggingSettings
     metric, example, unit = "accuracy", "sentence", "words"
     output = "tags"
-    shorten = ", or leave long sentences out with data.max_tokens"
-
-    def read(self, settings: TaggingSettings) -> Splits:
-        return Splits(
-            *(self.read_test(settings, path) for path in (settings.data.train, settings.data.valid))
-        )
+    load_processor = staticmethod(Vocabulary.from_pretrained)
+    shorten = ", or exclude long sentences with data.max_tokens"
 
     def read_test(self, settings: TaggingSettings, source: Any) -> list[Sentence]:
         return read_sentences(source, structured=structured(settings.model.position))
@@ -114,26 +102,17 @@ class Tagging(Task):
     def make_processor(self, settings: TaggingSettings, train: list[Sentence]) -> Vocabulary:
         return Vocabulary.of(train, settings.data.min_count, settings.data.suffix)
 
-    def load_processor(self, folder: Any) -> Vocabulary:
-        return Vocabulary.from_pretrained(folder)
-
-    def encode(
-        self, settings: Any, processor: Vocabulary, examples: Any, *, training: bool = False
-    ) -> Encoded:
-        most = settings.data.max_tokens if training else None
-        kept = [sentence for sentence in examples if most is None or len(sentence.words) <= most]
-        if not kept:
-            raise DataError(f"no sentence is left: all {len(examples)} have more than {most} words")
-        if dropped := len(examples) - len(kept):
-            logger.info("%s training sentences of more than %s words left out", f"{dropped:,}", most)
-        return encode(kept, processor)
+    def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
+        lengths = [len(sentence.words) for sentence in examples]
+        kept = keep_short(lengths, settings.data.max_tokens if training else None, self.example, self.unit)
+        return encode([examples[i] for i in kept], processor)
 
     def kind(self, settings: Any) -> Any:
         return FloaterForTokenClassification
 
     def build(self, settings: Any, processor: Vocabulary, train: Any) -> FloaterForTokenClassification:
         config = settings.model.config(len(processor))
-        config.id2label, config.label2id = processor.names()
+        config.id2label, config.label2id = label_maps(processor.tags).values()
         if "labels" in options(config.position):
             config.position_options = {"labels": 1 + len(processor.relations)} | config.position_options
         return FloaterForTokenClassification(config)
@@ -153,7 +132,31 @@ class Tagging(Task):
         )
 
     def score(self, settings: Any, model: Any, processor: Vocabulary, examples: Encoded) -> Measurement:
-        return tag(model, processor, examples)
+        """Tag sentences and score the tags: of all words, and of unknown ones; the lines are the tags."""
+        tags: list[list[str]] = [[]] * len(examples)
+        nats, count = 0.0, 0
+        for indices, result, labels in outputs(
+            model, examples, self.collate(settings, processor, model), 4096
+        ):
+            logits = result.logits.float()
+            nats += float(F.cross_entropy(logits.mT, labels, ignore_index=IGNORED, reduction="sum"))
+            count += int((labels != IGNORED).sum())
+            for index, row in zip(indices, logits.argmax(-1).tolist(), strict=True):
+                tags[index] = [processor.tags[tag] for tag in row[: examples.lengths[index]]]
+        wanted = chain.from_iterable(sentence.tags for sentence in examples.source)
+        right = np.array([a == b for a, b in zip(chain(*tags), wanted, strict=True)])
+        unknown = [word not in processor for sentence in examples.source for word in sentence.words]
+        percent, line = accuracy(right, "words")
+        of_unknown, more = accuracy(right[unknown], "words", "unknown words")
+        loss = round(nats / max(count, 1), 4)  # per word whose tag the model knows
+        by_sentence = np.split(right, np.cumsum(examples.lengths)[:-1])
+        return Measurement(
+            lengths=np.array(examples.lengths),
+            statistics={"accuracy": np.array([[np.sum(row), len(row)] for row in by_sentence])},
+            lines=[" ".join(row) for row in tags],
+            scores={"loss": loss, "accuracy": percent, "accuracy_unknown": of_unknown},
+            report=f"{line}\n{more}",
+        )
 
     measure = Task.evaluate
 
@@ -178,16 +181,9 @@ def encode(sentences: Sequence[Sentence], vocabulary: Vocabulary) -> Encoded:
 
 
 def collate(examples: Sequence[dict[str, list[int]]], *, structured: bool) -> dict[str, Any]:
-    """Make a batch padded on the right: `input_ids`, `labels`, and where the words stand.
-
-    That is `positions` from the dependency trees where `structured`, else an `attention_mask`.
-    """
-
-    def padded(name: str, value: int) -> Tensor:
-        rows = [torch.tensor(example[name]) for example in examples]
-        return pad_sequence(rows, batch_first=True, padding_value=value)
-
-    batch: dict[str, Any] = {"input_ids": padded("input_ids", PAD), "labels": padded("labels", IGNORED)}
+    """Make a padded batch: `input_ids`, `labels`, and `attention_mask` or, if `structured`, `positions`."""
+    ids, labels = ([row[name] for row in examples] for name in ("input_ids", "labels"))
+    batch: dict[str, Any] = {"input_ids": padded(ids, PAD), "labels": padded(labels, IGNORED)}
     if not structured:
         return batch | {"attention_mask": (batch["input_ids"] != PAD).long()}
     relations = [example["relations"] for example in examples]
@@ -202,46 +198,3 @@ def structured(position: str) -> bool:
         (True, False)
     """
     return hasattr(catalogue()[position], "needs")
-
-
-def tag(model: Any, vocabulary: Vocabulary, examples: Encoded, max_tokens: int = 4096) -> Measurement:
-    """Tag sentences and score the tags; lengths are in words.
-
-    Args:
-        model: it is left in the mode it is in.
-        vocabulary: of the model.
-        examples: with the right tags.
-        max_tokens: words in a batch, with padding.
-
-    Returns:
-        Loss, in nats per word whose tag the model knows, and accuracy, of all words and of unknown ones; the
-        lines are the tags.
-    """
-    make = functools.partial(collate, structured=structured(model.config.position))
-    tags: list[list[str]] = [[]] * len(examples)
-    nats, count = 0.0, 0
-    with evaluating(model):
-        for indices, batch in in_batches(examples, make, model.device, max_tokens):
-            labels = batch.pop("labels")
-            logits = model(**batch).logits.float()
-            loss = F.cross_entropy(
-                logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"
-            )
-            nats, count = nats + float(loss), count + int((labels != IGNORED).sum())
-            for index, row in zip(indices, logits.argmax(-1).tolist(), strict=True):
-                tags[index] = [vocabulary.tags[tag] for tag in row[: examples.lengths[index]]]
-    pairs = list(zip(examples.source, tags, strict=True))
-    hits = [[a == b for a, b in zip(row, sentence.tags, strict=True)] for sentence, row in pairs]
-    known = [word in vocabulary for sentence, _ in pairs for word in sentence.words]
-    of_unknown = [hit for hit, seen in zip(chain.from_iterable(hits), known, strict=True) if not seen]
-    right, accuracy = sum(map(sum, hits)), 100 * sum(map(sum, hits)) / len(known)
-    unknown = 100 * sum(of_unknown) / max(len(of_unknown), 1)
-    scores = {"loss": nats / max(count, 1), "accuracy": accuracy, "accuracy_unknown": unknown}
-    return Measurement(
-        lengths=np.array(examples.lengths),
-        statistics={"accuracy": np.array([[sum(row), len(row)] for row in hits])},
-        lines=[" ".join(row) for row in tags],
-        scores={name: round(value, 4 if name == "loss" else 2) for name, value in scores.items()},
-        report=f"accuracy {accuracy:.2f} ({right:,} of {len(known):,} words)\n"
-        f"unknown words {unknown:.2f} ({sum(of_unknown):,} of {len(of_unknown):,} words)",
-    )

@@ -106,7 +106,7 @@ class Task(ABC):
 
     @abstractmethod
     def score(self, settings: Any, model: Any, processor: Any, examples: Any) -> Measurement:
-        """Score a model on encoded examples; no random number is drawn, so that a training is not changed."""
+        """Score a model on encoded examples; no random number is used, so that a training is not changed."""
 
     # What a task may define.
 
@@ -128,7 +128,7 @@ class Task(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} reads no test sets")
 
-    def load_processor(self, folder: Path) -> Any:
+    def load_processor(self, folder: Path, /) -> Any:
         """Read a processor that was saved; by default a BPE vocabulary."""
         return load_bpe(folder)
 

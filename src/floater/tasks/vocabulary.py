@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from floater.errors import DataError
 from floater.tasks.corpora.conllu import Sentence
@@ -16,7 +18,7 @@ FILE = "vocabulary.json"
 
 
 def shapes(word: str, suffix: int) -> Iterator[str]:
-    """What an unknown word looks like, the most telling first: its kind and its last letters.
+    """Yield the shapes of an unknown word, the most specific first: its kind and its last letters.
 
     Example:
         >>> list(shapes("Unfriendly", 2))
@@ -28,6 +30,17 @@ def shapes(word: str, suffix: int) -> Iterator[str]:
             yield f"{kind} {word[len(word) - length :].lower()}"
 
 
+def label_maps(names: Sequence[str]) -> dict[str, Any]:
+    """Return the labels of a classifier as its configuration has them.
+
+    Example:
+        >>> label_maps(["no", "yes"])
+        {'id2label': {0: 'no', 1: 'yes'}, 'label2id': {'no': 0, 'yes': 1}}
+    """
+    return {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+
+
+@dataclass
 class Vocabulary:
     """The words, shapes of unknown words, tags and relations of the training sentences.
 
@@ -47,16 +60,14 @@ class Vocabulary:
         [2, 3, 4, 1]
     """
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        shapes: Sequence[str],
-        tags: Sequence[str],
-        relations: Sequence[str],
-        suffix: int,
-    ) -> None:
-        self.words, self.shapes, self.tags = list(words), list(shapes), list(tags)
-        self.relations, self.suffix = list(relations), suffix
+    words: list[str]
+    shapes: list[str]
+    tags: list[str]
+    relations: list[str]
+    suffix: int
+
+    def __post_init__(self) -> None:
+        """Number the entries."""
         self._word = {word: i for i, word in enumerate(self.words, start=2)}
         self._shape = {shape: i for i, shape in enumerate(self.shapes, start=2 + len(self.words))}
         self._tag = {tag: i for i, tag in enumerate(self.tags)}
@@ -64,7 +75,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, sentences: Sequence[Sentence], min_count: int, suffix: int) -> Vocabulary:
-        """The vocabulary of training sentences.
+        """Make the vocabulary of training sentences.
 
         Args:
             sentences: with tags and relations.
@@ -77,10 +88,10 @@ class Vocabulary:
         for word, times in count.items():
             if times < min_count:
                 seen.update(dict.fromkeys(shapes(word, suffix), times))
+        frequent = [shape for shape, times in seen.most_common() if times >= min_count]
         tags = {tag for sentence in sentences for tag in sentence.tags}
         relations = {relation for sentence in sentences for relation in sentence.relations}
-        telling = [shape for shape, times in seen.most_common() if times >= min_count]
-        return cls(known, telling, sorted(tags), sorted(relations), suffix)
+        return cls(known, frequent, sorted(tags), sorted(relations), suffix)
 
     def __len__(self) -> int:
         return 2 + len(self.words) + len(self.shapes)
@@ -89,33 +100,29 @@ class Vocabulary:
         return word in self._word
 
     def ids(self, words: Sequence[str]) -> list[int]:
-        """Ids of words; an unknown one has that of the most telling shape that is known."""
+        """Return the ids of words; an unknown one has that of its most specific shape that is known."""
         return [self._word.get(word) or self._unknown(word) for word in words]
 
     def _unknown(self, word: str) -> int:
         return next((self._shape[s] for s in shapes(word, self.suffix) if s in self._shape), UNKNOWN)
 
-    def names(self) -> tuple[dict[int, str], dict[str, int]]:
-        """Return the tags by their numbers, and the numbers by their tags."""
-        return dict(enumerate(self.tags)), dict(self._tag)
-
     def labels(self, tags: Sequence[str]) -> list[int]:
-        """Numbers of tags, -100 for one that is not known."""
+        """Return the numbers of tags, -100 for one that is not known."""
         return [self._tag.get(tag, IGNORED) for tag in tags]
 
     def edges(self, relations: Sequence[str]) -> list[int]:
-        """Numbers of relations, 0 for one that is not known."""
+        """Return the numbers of relations, 0 for one that is not known."""
         return [self._relation.get(relation, 0) for relation in relations]
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the vocabulary into a directory."""
-        parts = {name: value for name, value in vars(self).items() if not name.startswith("_")}
         Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / FILE).write_text(json.dumps(parts, indent=0, ensure_ascii=False), encoding="utf-8")
+        text = json.dumps(asdict(self), indent=0, ensure_ascii=False)
+        (Path(folder) / FILE).write_text(text, encoding="utf-8")
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Vocabulary:
-        """The vocabulary in a directory.
+        """Load the vocabulary in a directory.
 
         Raises:
             DataError: if there is none that can be read.

@@ -256,7 +256,7 @@ def test_what_a_person_gets_wrong_is_one_line(folder: Path, capsys: pytest.Captu
     config = str(write_config(folder, "new"))
     for changes, message in (
         (["data.train=none.zip"], "none.zip: cannot be read"),
-        (["data.valid_share=0.0001"], "none of the 60 documents is for 'valid', with data.valid_share"),
+        (["data.valid_share=0.0001"], "none of the 60 examples is for 'valid', with data.valid_share"),
         (["training.max_tokens=9"], "more than training.max_tokens, 9; raise that"),
         (["model.position=learned"], "a training document: learned positions count tokens; real times need"),
         (

@@ -12,7 +12,7 @@ import pytest
 
 from floater.errors import DataError
 from floater.tasks.corpora.events import Columns, EventSequence, gaps, read_sequences
-from floater.tasks.events.examples import Pieces, values_batch
+from floater.tasks.events.examples import pieces, values_batch
 from floater.transformer.events import EventsConfig
 
 ROWS = "id,time,type\nb,10,x\na,3,y\nb,10.5,z\na,3,x\nb,11,x\n"
@@ -127,10 +127,10 @@ def numbered(count, length=3):
 @pytest.mark.parametrize("length", [2, 5, 6, 11])
 def test_every_event_but_the_first_is_predicted_in_one_piece(length):
     config = EventsConfig(types=["x"])
-    pieces = Pieces(numbered(1, length), config, size=5, origin="here")
-    predicted = [time for piece in pieces.pieces for time in piece.times[1:].tolist()]
+    examples = pieces(numbered(1, length), config, size=5, origin="here")
+    predicted = [time for piece in examples.source for time in piece.times[1:].tolist()]
     assert predicted == list(range(1, length))
-    assert max(pieces.lengths) <= 6
+    assert max(examples.lengths) <= 6
 
 
 def test_what_is_hidden_is_asked_and_never_shown():
@@ -138,16 +138,16 @@ def test_what_is_hidden_is_asked_and_never_shown():
     values = np.arange(20.0).reshape(10, 2)
     sequence = EventSequence("a", times, (), values, values % 3 > 0)
     config = EventsConfig(goal="forecast", features=["x", "y"])
-    pieces = Pieces([sequence], config, size=50, origin="here")
+    examples = pieces([sequence], config, size=50, origin="here")
     for goal in ("interpolate", "forecast"):
-        batch = values_batch([pieces[0]], goal=goal, mask_ratio=0.3, seed=(1,))
+        batch = values_batch([examples[0]], goal=goal, mask_ratio=0.3, seed=(1,))
         both = batch["shown"] & batch["asked"]
         assert not both.any()
         assert ((batch["shown"] | batch["asked"])[0].numpy() == sequence.observed).all()
         hidden = (~batch["shown"] & (batch["asked"] | ~batch["asked"]))[0].numpy().all(1)
         assert hidden.sum() == 3
         assert (hidden[-3:].all()) == (goal == "forecast")
-        again = values_batch([pieces[0]], goal=goal, mask_ratio=0.3, seed=(1,))
+        again = values_batch([examples[0]], goal=goal, mask_ratio=0.3, seed=(1,))
         assert bool((again["shown"] == batch["shown"]).all())
 
 
@@ -155,12 +155,12 @@ def test_no_event_is_asked_for_without_another():
     none = np.ones((5, 1))
     sequence = EventSequence("a", np.arange(5.0), (), none, none > 0)
     config = EventsConfig(goal="interpolate", features=["x"])
-    assert Pieces([sequence], config, size=4, origin="here").lengths == [4]
+    assert pieces([sequence], config, size=4, origin="here").lengths == [4]
 
 
 def test_a_type_that_was_not_trained_on_is_named():
     with pytest.raises(DataError, match="here, sequence '0': type 'x' is in no training sequence"):
-        Pieces(numbered(1), EventsConfig(types=["y"]), size=5, origin="here")
+        pieces(numbered(1), EventsConfig(types=["y"]), size=5, origin="here")
 
 
 @pytest.mark.skipif(not (DATA / "so_badges").is_dir(), reason="the StackOverflow badges are not here")

@@ -16,7 +16,7 @@ from floater.errors import DataError
 from floater.settings import SettingsError, dump, load
 from floater.tasks import task
 from floater.tasks.corpora.events import Columns, read_sequences
-from floater.tasks.events import EventsSettings, configured, mean_nll, part_of
+from floater.tasks.events import EventsSettings, configured, mean_nll
 from helpers import equal_runs, train_killed
 
 from .small import VALUES, clocks, settings, waves, write_config, write_csv
@@ -253,7 +253,7 @@ def test_no_part_that_a_run_is_tested_on_was_trained_on(folder: Path) -> None:
         made = settings(folder, "parts", data={"test_share": 0.3, **data})
         asked = made.data
         every = read_sequences(asked.train, asked.columns)
-        parts = {part: {each.id for each in part_of(every, part, asked)} for part in ("train", "test")}
+        parts = {part: {each.id for each in asked.part(every, part)} for part in ("train", "test")}
         trained = {each.id for each in TASK.read(made).train}
         assert trained == parts["train"]
         assert parts["test"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floater.tasks.corpora.problems.chains import lego
-from floater.tasks.corpora.problems.drawn import Drawn
+from floater.tasks.corpora.problems.example import Example
 
 
 def solved(question: list[str]) -> tuple[dict[str, int], dict[str, int], str]:
@@ -27,7 +27,7 @@ def solved(question: list[str]) -> tuple[dict[str, int], dict[str, int], str]:
     return values, depths, asked
 
 
-def clauses(drawn: Drawn) -> list[int]:
+def clauses(drawn: Example) -> list[int]:
     """Return the place in the chain of the variable of each clause."""
     _, depths, _ = solved(drawn.question)
     return [depths[clause.split(" = ")[0]] for clause in " ".join(drawn.question).split(" ; ")[:-1]]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from floater.errors import DataError
 from floater.tasks.corpora.problems import PROBLEMS
-from floater.tasks.generated.data import collate, draw, encode, split_of, vocabulary
+from floater.tasks.generated.data import collate, encode, generate, split_of, vocabulary
 from floater.tasks.generated.settings import Data
 
 LENGTHS = (4, 8)
@@ -31,7 +31,7 @@ def test_no_question_is_in_two_splits_whatever_the_seeds(problem: str) -> None:
         split: {
             tuple(one.question)
             for seed in (0, 1)
-            for one in draw(data(problem, seed=seed), split, 100, LENGTHS)
+            for one in generate(data(problem, seed=seed), split, 100, LENGTHS)
         }
         for split in ("train", "valid", "test")
     }
@@ -49,10 +49,10 @@ def test_a_split_has_its_share() -> None:
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_draws_follow_from_the_seed_and_fit(problem: str) -> None:
-    first, again = (draw(data(problem), "train", 50, LENGTHS) for _ in range(2))
+    first, again = (generate(data(problem), "train", 50, LENGTHS) for _ in range(2))
     assert first == again
-    assert first != draw(data(problem, seed=1), "train", 50, LENGTHS)
-    assert first[:20] == draw(data(problem), "train", 20, LENGTHS)
+    assert first != generate(data(problem, seed=1), "train", 50, LENGTHS)
+    assert first[:20] == generate(data(problem), "train", 20, LENGTHS)
     assert {one.length for one in first} <= set(range(4, 9))
     assert max(one.length for one in first) == 8
 
@@ -61,7 +61,11 @@ def test_draws_follow_from_the_seed_and_fit(problem: str) -> None:
 def test_no_row_is_longer_than_said_and_some_are_as_long(problem: str) -> None:
     made = data(problem, least_first=False)
     tokenizer = vocabulary(made)
-    drawn = draw(made, "train", 3000, (8, 8)) if problem != "listops" else draw(made, "train", 500, (8, 8))
+    drawn = (
+        generate(made, "train", 3000, (8, 8))
+        if problem != "listops"
+        else generate(made, "train", 500, (8, 8))
+    )
     longest = max(encode(drawn, tokenizer, made.classifies).lengths)
     assert longest == made.tokens(8)
 
@@ -70,7 +74,7 @@ def test_no_row_is_longer_than_said_and_some_are_as_long(problem: str) -> None:
 def test_a_row_reads_as_the_question_and_its_answer(problem: str, seed: int) -> None:
     made = data(problem, seed=seed)
     tokenizer = vocabulary(made)
-    (drawn,) = draw(made, "train", 1, LENGTHS)
+    (drawn,) = generate(made, "train", 1, LENGTHS)
     row = encode([drawn], tokenizer, False)[0]
     said = ["<s>", *drawn.question, "=", *drawn.answer, "</s>"]
     assert tokenizer.convert_ids_to_tokens(row["input_ids"]) == said
@@ -83,13 +87,13 @@ def test_a_row_reads_as_the_question_and_its_answer(problem: str, seed: int) -> 
 
 def test_batches_are_padded_on_the_right_and_classes_are_not() -> None:
     made = data("copy")
-    examples = encode(draw(made, "train", 3, LENGTHS), vocabulary(made), False)
+    examples = encode(generate(made, "train", 3, LENGTHS), vocabulary(made), False)
     batch = collate([examples[i] for i in range(3)])
     assert batch["attention_mask"].sum(1).tolist() == examples.lengths
     assert (batch["input_ids"] == 0).equal(batch["attention_mask"] == 0)
     assert bool((batch["labels"][batch["attention_mask"] == 0] == -100).all())
     made = data("listops")
-    drawn = draw(made, "train", 3, LENGTHS)
+    drawn = generate(made, "train", 3, LENGTHS)
     examples = encode(drawn, vocabulary(made), True)
     batch = collate([examples[i] for i in range(3)])
     assert batch["labels"].tolist() == [int(one.answer[0]) for one in drawn]
@@ -98,9 +102,9 @@ def test_batches_are_padded_on_the_right_and_classes_are_not() -> None:
 
 def test_a_split_without_questions_is_an_error_and_not_a_loop() -> None:
     # neither of the two questions belongs to the test
-    with pytest.raises(DataError, match="draws of 'copy' with lengths 1 to 1 gave no test example"):
-        draw(Data("copy", lengths=(1, 1), symbols=2), "test", 1, (1, 1))
-    with pytest.raises(DataError, match="draws of 'parity' with lengths 1 to 1 gave no test example"):
-        draw(data("parity"), "test", 1, (1, 1))
+    with pytest.raises(DataError, match="examples of 'copy' with lengths 1 to 1 gave no test example"):
+        generate(Data("copy", lengths=(1, 1), symbols=2), "test", 1, (1, 1))
+    with pytest.raises(DataError, match="examples of 'parity' with lengths 1 to 1 gave no test example"):
+        generate(data("parity"), "test", 1, (1, 1))
     with pytest.raises(DataError, match="no ListOps expression of 2 to 3 tokens"):
-        draw(data("listops"), "train", 1, (2, 3))
+        generate(data("listops"), "train", 1, (2, 3))

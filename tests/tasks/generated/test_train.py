@@ -15,8 +15,9 @@ from floater.settings import SettingsError, load
 from floater.tasks import task
 from floater.tasks.corpora.problems import PROBLEMS
 from floater.tasks.generated import GeneratedSettings
-from floater.tasks.generated.data import collate, draw, encode
-from floater.tasks.generated.score import count
+from floater.tasks.generated.data import collate, encode, generate
+from floater.tasks.generated.score import score
+from floater.tasks.measurement import Measurement
 from helpers import equal_runs, train_killed
 
 from .small import settings, write_config
@@ -51,17 +52,21 @@ def expressions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
+def sums(found: Measurement) -> dict[str, list[float]]:
+    return {name: rows.sum(0).tolist() for name, rows in found.statistics.items()}
+
+
 def test_exact_match_is_what_greedy_decoding_says_alone(trained: Path) -> None:
     """The score reads the right answer as it goes; here the model says all of it by itself."""
     model, tokenizer, made = TASK.load(trained, "cpu")
     exact, all_exact = [], []
     for lengths in ((2, 2), (3, 4)):
-        drawn = draw(made.data, "test", 15, lengths)
+        drawn = generate(made.data, "test", 15, lengths)
         for question, answer, *_ in drawn:
             ids = tokenizer.convert_tokens_to_ids(["<s>", *question, "="])
             said = model.generate(torch.tensor([ids]), max_new_tokens=len(answer) + 1, do_sample=False)
             exact.append(tokenizer.convert_ids_to_tokens(said[0, len(ids) :].tolist()) == [*answer, "</s>"])
-        all_exact.append(count(model, encode(drawn, tokenizer, False)).exact)
+        all_exact.append(score(model, encode(drawn, tokenizer, False)).statistics["exact"][:, 0].sum())
     assert sum(exact) == sum(all_exact)
     assert sum(exact[:15]) == all_exact[0]
     assert all_exact[0] > 7, "it has learned something, so that the comparison says something"
@@ -69,7 +74,7 @@ def test_exact_match_is_what_greedy_decoding_says_alone(trained: Path) -> None:
 
 def test_tokens_are_counted_one_by_one(trained: Path) -> None:
     model, tokenizer, made = TASK.load(trained, "cpu")
-    drawn = draw(made.data, "test", 6, (2, 4))
+    drawn = generate(made.data, "test", 6, (2, 4))
     right, nats, exact = 0, 0.0, 0
     for question, answer, *_ in drawn:
         row = tokenizer.convert_tokens_to_ids(["<s>", *question, "=", *answer, "</s>"])
@@ -79,30 +84,30 @@ def test_tokens_are_counted_one_by_one(trained: Path) -> None:
         good = [int(p[place - 1].argmax()) == row[place] for place in places]
         right, exact = right + sum(good), exact + all(good)
         nats -= sum(float(p[place - 1, row[place]].log()) for place in places)
-    found = count(model, encode(drawn, tokenizer, False), max_tokens=1)
-    assert (found.right, found.exact, found.examples) == (right, exact, 6)
-    assert found.tokens == sum(len(one.answer) + 1 for one in drawn)
-    assert found.nats == pytest.approx(nats, rel=1e-4)
+    found = sums(score(model, encode(drawn, tokenizer, False), max_tokens=1))
+    tokens = sum(len(one.answer) + 1 for one in drawn)
+    assert (found["tokens"], found["exact"]) == ([right, tokens], [exact, 6])
+    assert found["loss"] == pytest.approx([nats, tokens], rel=1e-4)
 
 
 def test_listops_is_scored_by_its_class(expressions: Path) -> None:
     model, tokenizer, made = TASK.load(expressions, "cpu")
-    drawn = draw(made.data, "test", 10, (4, 30))
+    drawn = generate(made.data, "test", 10, (4, 30))
     examples = encode(drawn, tokenizer, True)
     right = 0
     for i, one in enumerate(drawn):
         batch = collate([examples[i]])
         with torch.no_grad():
             right += int(model(batch["input_ids"]).logits[0].argmax()) == int(one.answer[0])
-    found = count(model, examples)
-    assert (found.exact, found.right, found.tokens) == (right, right, 10)
+    found = sums(score(model, examples))
+    assert found["exact"] == found["tokens"] == [right, 10]
     assert model.config.num_labels == 10
 
 
 def test_recall_is_scored_at_its_values_alone(tmp_path: Path) -> None:
     data = {"problem": "recall", "lengths": [2, 3], "longest": 6, "symbols": 6, "slots": 2}
     model, tokenizer, made = TASK.load(train(settings(tmp_path, data=data)), "cpu")
-    drawn = draw(made.data, "test", 8, (4, 6))
+    drawn = generate(made.data, "test", 8, (4, 6))
     right = exact = 0
     for question, answer, *_ in drawn:
         row = tokenizer.convert_tokens_to_ids(["<s>", *question, "=", *answer, "</s>"])
@@ -114,9 +119,9 @@ def test_recall_is_scored_at_its_values_alone(tmp_path: Path) -> None:
         ]
         good = [first[place] == row[place + 1] for place in places]
         right, exact = right + sum(good), exact + all(good)
-    found = count(model, encode(drawn, tokenizer, False))
-    assert (found.right, found.exact) == (right, exact)
-    assert found.tokens == sum(one.length for one in drawn)
+    found = sums(score(model, encode(drawn, tokenizer, False)))
+    assert found["tokens"] == [right, sum(one.length for one in drawn)]
+    assert found["exact"] == [exact, 8]
 
 
 def test_a_test_has_a_bin_for_what_was_trained_on_and_longer_ones(trained: Path, expressions: Path) -> None:
@@ -184,7 +189,7 @@ def test_a_bin_without_a_question_is_refused_before_the_training(tmp_path: Path)
         ({"data": {"lengths": [5, 3]}}, "lengths are 5 to 3; they must grow"),
         ({"data": {"lengths": [0, 3]}}, "lengths are 0 to 3"),
         ({"data": {"longest": 4}}, "longest is 4; it must be at least the greatest length, 5"),
-        ({"data": {"problem": "multiply"}}, "problem' must be one of"),
+        ({"data": {"problem": "multiply"}}, "unknown problem 'multiply'; there are: copy, reverse"),
         ({"data": {"symbols": 1}}, "symbols is 1; it must be at least 2"),
         ({"data": {"problem": "listops", "lengths": [1, 3]}}, "the shortest list of ListOps has 4 tokens"),
         ({"data": {"problem": "lego", "lengths": [1, 3]}}, "begin at 1; a chain has at least 2 variables"),
@@ -195,7 +200,7 @@ def test_a_bin_without_a_question_is_refused_before_the_training(tmp_path: Path)
         ({"data": {"problem": "recall", "slots": 0}}, "slots is 0"),
         (
             {"model": {"position": "learned", "max_length": 12}},
-            "13 tokens, but 'learned' has 12.*test needs 83",
+            "'learned' has 12 positions, but a training row may have 13 tokens .*test needs 83",
         ),
         ({"training": {"max_tokens": 12}}, "13 tokens, more than a batch, training.max_tokens 12"),
     ],
@@ -227,7 +232,7 @@ def test_the_command_line_trains_tests_and_says_what_is_wrong(
             "reading has no 'stretch'; valid: length, interpolate",
         ),
         (["--reading", "group=4:2"], "'sinusoidal' has no bias of them"),
-        (["--source", "x"], "draws its own questions; it takes no --source"),
+        (["--source", "x"], "generates its own questions; it takes no --source"),
         (["--reference", "x"], "which takes no --reference"),
     ):
         assert main(["evaluate", str(trained), *wrong]) == 2
@@ -245,7 +250,7 @@ def test_a_damaged_vocabulary_is_named(
     tokenizer = run / "model" / "tokenizer.json"
     tokenizer.unlink() if text is None else tokenizer.write_text(text, encoding="utf-8")
     assert main(["evaluate", str(run)]) == 2
-    assert f"{run / 'model'}: no tokenizer can be read" in capsys.readouterr().err
+    assert f"floater: {tokenizer}: no" in capsys.readouterr().err
 
 
 def test_a_warm_up_may_be_a_share_of_the_steps(tmp_path: Path) -> None:

@@ -227,7 +227,10 @@ def test_a_batch_has_as_many_streams_as_examples(
         (["objective=masked"], "only a causal model has one"),
         (["data.memory=-1"], "memory is -1; it must be at least 0"),
         (["evaluation.stride=4"], "evaluation.stride is 4; with a memory there is none"),
-        (["model.position=dufter_relative"], "data.block and memory is 40, but 'dufter_relative' has 32"),
+        (
+            ["model.position=dufter_relative"],
+            "'dufter_relative' has 32 positions, but data.block and memory is 40",
+        ),
         (
             ["training.lr_scheduler_type=linear", "training.warmup_steps=12"],
             "warmup_steps is 12 steps, of only 12 that",

@@ -180,9 +180,9 @@ def test_bad_input_is_named(fails: Says, folder: Path) -> None:
     assert "did you mean 'rotary'?" in said("model.position=rotry")
     assert "unknown task 'language_model'; did you mean 'language_modeling'?" in said("task=language_model")
     learned = said("model.position=learned", "data.block=64")
-    assert "data.block is 64, but 'learned' has 32 positions; raise model.max_length" in learned
+    assert "'learned' has 32 positions, but data.block is 64; raise model.max_length" in learned
     window = said("model.position=learned", "evaluation.window=40")
-    assert "evaluation.window is 40, but 'learned' has 32 positions" in window
+    assert "'learned' has 32 positions, but evaluation.window is 40" in window
     assert "data.block is 400, more than a batch, training.max_tokens 192" in said("data.block=400")
     assert "stride is 24; it must be below the window, 24" in said("evaluation.stride=24")
     assert "block is 7; it must be at least 8" in said("data.block=7")

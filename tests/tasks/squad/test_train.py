@@ -73,7 +73,7 @@ def test_what_is_wrong_with_the_data_is_said(
     few = ["training.max_steps=1", "training.eval_steps=1", "training.save_steps=1"]
     assert main(["train", config, f"data.train={tmp_path / 'bad.json'}", *few]) == 0
     assert (
-        "1 training answers do not stand in their context; questions left out: 0-0-3"
+        "1 training answers do not stand in their context; questions excluded: 0-0-3"
         in capsys.readouterr().err
     )
     read["data"][0]["paragraphs"][3]["qas"][0]["answers"][0] = {"text": "o", "answer_start": 1}

@@ -89,7 +89,7 @@ def test_long_sentences_are_left_out_and_counted(caplog: pytest.LogCaptureFixtur
 
     with caplog.at_level("INFO"):
         assert encoded(2).lengths == [2]
-    assert "1 training sentences of more than 2 words left out" in caplog.text
+    assert "1 training sentences of more than 2 words excluded" in caplog.text
     with pytest.raises(DataError, match="no sentence is left: all 2 have more than 1 words"):
         encoded(1)
 

@@ -13,7 +13,7 @@ from floater.encodings import PositionError, catalogue
 from floater.settings import SettingsError, load
 from floater.tasks import task
 from floater.tasks.corpora.conllu import read_conllu
-from floater.tasks.tagging import TaggingSettings, collate, encode, tag
+from floater.tasks.tagging import TaggingSettings, collate, encode
 from helpers import equal_runs, train_killed
 
 from .small import conllu, settings, write_config
@@ -59,7 +59,7 @@ def test_unknown_words_and_tags_count(trained: Path) -> None:
     model, vocabulary, _ = TASK.load(trained, "cpu")
     sentence = read_conllu(trained.parent / "valid.conllu")[0]
     sentence.words[0], sentence.tags[0] = "omega", "NEW"
-    found = tag(model, vocabulary, encode([sentence], vocabulary))
+    found = TASK.score(None, model, vocabulary, encode([sentence], vocabulary))
     assert found.scores["accuracy"] < 100
     assert "unknown words 0.00 (0 of 1 words)" in str(found)
 

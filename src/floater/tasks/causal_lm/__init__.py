@@ -19,13 +19,14 @@ from floater.tasks.causal_lm.score import by_position, causal_batch, line, passk
 from floater.tasks.examples import Collate, Encoded
 from floater.tasks.finetuning import Adapter, CheckpointTask, FineTuningSettings, Head
 from floater.tasks.finetuning.extension import Extend, learn, merge, training_positions
-from floater.tasks.language_modeling.data import read_documents, read_splits
+from floater.tasks.language_modeling.data import read_documents
 from floater.tasks.language_modeling.far import doubling
-from floater.tasks.masked_lm import Data, Training, as_rows, documents_of, special
+from floater.tasks.language_modeling.settings import TextData
+from floater.tasks.masked_lm import Texts, Training, as_rows, documents_of, special
 from floater.tasks.measurement import Measurement, check_edges, perplexity
 from floater.tasks.registry import register
 from floater.tasks.settings import check_block
-from floater.tasks.task import Prepared, Splits
+from floater.tasks.task import Prepared
 from floater.training.run import RESULT
 from floater.training.run_trainer import RunTrainer
 from floater.training.settings import check_numbers
@@ -71,7 +72,7 @@ class CausalLMSettings(FineTuningSettings):
     random_positions: ClassVar[bool] = True
 
     task: Literal["causal_lm"] = "causal_lm"
-    data: Data
+    data: TextData
     train: Literal["all", "lora", "positions"] = "all"
     lora: Adapter = field(default_factory=Adapter)
     training: Training = field(default_factory=Training)
@@ -79,13 +80,13 @@ class CausalLMSettings(FineTuningSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_block("data.block", self.data.block, self.training)
+        check_block(f"data.block is {self.data.block}", self.data.block, self.training)
         if self.train != "all" and self.plug.train != "all":
             raise ValueError(f"train is '{self.train}' and plug.train '{self.plug.train}'; give one of them")
 
     @property
     def longest(self) -> int:
-        """The tokens of the long rows."""
+        """Return the number of tokens of the long rows."""
         return self.evaluation.length or self.extend.length or self.data.block
 
 
@@ -102,8 +103,8 @@ class CausalLM(CheckpointTask):
     HEAD = Head(AutoModelForCausalLM)
     metric, greater, example = "loss", False, "row"
 
-    def read(self, settings: CausalLMSettings) -> Splits:
-        return read_splits(settings.data)
+    def read_test(self, settings: CausalLMSettings, source: Any) -> Texts:
+        return read_documents(source, settings.data.documents)
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
         rows = rows_of(processor, examples, settings.data.block)
@@ -185,7 +186,7 @@ class CausalLM(CheckpointTask):
         asked, length = settings.evaluation, window or settings.longest
         edges = doubling(settings.data.block, length) if bins is None else list(bins)
         check_edges(edges)
-        texts = read_documents(source or settings.data.valid, settings.data.documents)
+        texts = self.read_test(settings, source or settings.data.valid)
         short = [*token_losses(model, tokenizer, self.encode(settings, tokenizer, texts), asked.max_tokens)]
         rows = long_rows(tokenizer, texts, length, asked)
         long = [*token_losses(model, tokenizer, rows, asked.max_tokens)]
@@ -217,7 +218,7 @@ def _history(file: Path) -> list[str]:
         return []
     result = json.loads(file.read_text(encoding="utf-8"))
     names = {"loss_original": "as it was", "loss_before": "before training", "loss": "after it"}
-    known = [f"{said} {perplexity(result[name]):.3f}" for name, said in names.items() if name in result]
+    known = [f"{when} {perplexity(result[name]):.3f}" for name, when in names.items() if name in result]
     return [f"perplexity of validation rows: {', '.join(known)}"]
 
 

@@ -67,7 +67,7 @@ def token_losses(
 
 
 def by_position(losses: Sequence[Array], edges: Sequence[int]) -> list[tuple[int, int, int, float]]:
-    """Average losses over ranges of the number of tokens read before; a range without a token is left out.
+    """Average losses over ranges of the number of tokens read before; a range without a token is skipped.
 
     Args:
         losses: of rows, as `token_losses` yields them.
@@ -100,7 +100,7 @@ def prompt(
         tokenizer: of the model.
         length: tokens of it all.
         depth: where the number stands in the filler, from 0 to 1.
-        rng: draws the number.
+        rng: generates the number.
 
     Returns:
         Token ids (length,), and how many of the last ones are the answer.

@@ -48,7 +48,7 @@ TOKEN = r"\w+|[^\w\s]"
 
 
 def tokens(text: str) -> list[str]:
-    r"""Words and punctuation marks of a text, by the regular expression ``\w+|[^\w\s]``.
+    r"""Return words and punctuation marks of a text, by the regular expression ``\w+|[^\w\s]``.
 
     Example:
         >>> tokens("12,50 $ et l’Inde")
@@ -58,7 +58,7 @@ def tokens(text: str) -> list[str]:
 
 
 def bin_name(low: int, high: int | None) -> str:
-    """Name of a length bin in `split` and in file names.
+    """Name a length bin in `split` and in file names.
 
     Example:
         >>> [bin_name(*limits) for limits in BINS]
@@ -79,7 +79,7 @@ def pairs(
     items: Sequence[str] = ITEMS,
     inventory: Inventory = CORE,
 ) -> list[Pair]:
-    """Distinct aligned sentences of the built-in corpus.
+    """Generate distinct aligned sentences of the built-in corpus.
 
     Source lengths follow the most even distribution (of greatest entropy) on the range with the mean asked
     for. Lists are drawn until the length is reached or nothing drawn fits, so a few sentences end one or two
@@ -124,7 +124,7 @@ def split(
     items: Sequence[str] = ITEMS,
     inventory: Inventory = CORE,
 ) -> dict[str, list[Pair]]:
-    """Training, validation and test sentences under 80 tokens, and a test set per bin of longer ones.
+    """Generate training, validation and test sentences under 80 tokens, and a test set per longer bin.
 
     All are made of the same items, so that the long bins differ in length alone. No source sentence occurs
     twice, within a part or between parts. The test sets do not depend on the sizes of the other parts.
@@ -211,7 +211,7 @@ def write(
 def _draw(
     pools: Pools, count: int, stream: str, limits: tuple[int, int], mean: float | None, taken: set[str]
 ) -> list[Pair]:
-    """`count` pairs whose sources are not in `taken`, to which they are added."""
+    """Generate `count` pairs whose sources are not in `taken`, to which they are added."""
     low, high = limits
     if count < 0:
         raise ValueError(f"count must be 0 or more, got {count}")
@@ -235,7 +235,7 @@ def _draw(
 
 
 def _sentence(pools: Pools, rng: Random, length: int) -> tuple[Pair, int]:
-    """Lists of random items with `length` source tokens or a few less, and their number of tokens."""
+    """Generate lists of items with `length` source tokens or a few less; return them and their tokens."""
     here: list[str] = []
     there: list[str] = []
     room, misses = length, 0
@@ -261,7 +261,7 @@ def _sentence(pools: Pools, rng: Random, length: int) -> tuple[Pair, int]:
 
 
 def _cumulative_weights(low: int, high: int, mean: float | None) -> list[float]:
-    """Weights exp(-rate (length - low)), the rate set by bisection so that lengths have this mean."""
+    """Return weights exp(-rate (length - low)), the rate set by bisection for this mean length."""
     if mean is None:
         return list(accumulate(1.0 for _ in range(low, high + 1)))
     if not low < mean < high:

@@ -75,7 +75,7 @@ CORE = Inventory(
 
 
 def complete() -> Inventory:
-    """All territories, languages, currencies and units that the CLDR names in every one of `LANGUAGES`.
+    """Return what the CLDR names in every one of `LANGUAGES`: territories, languages, currencies, units.
 
     Returns:
         Inventory: with years 1900 to 2099, numbers to 9999.9 and ten times the draws of `CORE`.
@@ -106,7 +106,7 @@ def complete() -> Inventory:
 
 
 def load_babel() -> Any:
-    """The babel package with the modules used here, or an `ImportError` that says how to install it."""
+    """Import babel with the modules used here; an `ImportError` says how to install it."""
     try:
         import babel
         import babel.dates
@@ -120,7 +120,7 @@ def load_babel() -> Any:
 
 
 def formats(inventory: Inventory) -> dict[str, Callable[[Random], Format]]:
-    """For each kind of item, a function that draws a value and returns how to write it in a locale.
+    """Return for each kind of item a function that chooses a value and returns how a locale writes it.
 
     Args:
         inventory: what the values are about.

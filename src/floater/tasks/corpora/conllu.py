@@ -86,11 +86,11 @@ def _sentence(rows: list[list[str]]) -> Sentence:
 
 
 def read_sentences(path: Path, *, structured: bool) -> list[Sentence]:
-    """The sentences of a CoNLL-U file.
+    """Read the sentences of a CoNLL-U file, and check their tags and trees.
 
     Args:
         path: of the file.
-        structured: their trees shall be used, so they must be trees.
+        structured: whether their trees are used and must be valid.
 
     Raises:
         DataError: if the file cannot be read, has no sentence, or one is no tree or has a word without a tag.

@@ -64,7 +64,7 @@ class EventSequence:
         return len(self.times)
 
     def part(self, begin: int, end: int) -> EventSequence:
-        """Its events from `begin` to before `end`."""
+        """Return the events from `begin` to before `end`."""
         cut = slice(begin, end)
         return EventSequence(self.id, self.times[cut], self.types[cut], self.values[cut], self.observed[cut])
 
@@ -141,7 +141,7 @@ def _table(name: str, columns: Columns) -> pa.Table:
 
 
 def _numbers(column: Any, name: str, called: str) -> np.ndarray:
-    """A column as float64, NaN where it is empty; dates are seconds since 1970."""
+    """Return a column as float64, NaN where it is empty; dates are seconds since 1970."""
     try:
         if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
             column = pa.compute.divide(
@@ -206,7 +206,7 @@ def _of_lines(folder: Path, columns: Columns) -> list[EventSequence]:
 
 
 def gaps(sequences: Sequence[EventSequence], unit: float) -> np.ndarray:
-    """All times between neighbouring events, in units.
+    """Return all times between neighbouring events, in units.
 
     Example:
         >>> none = np.zeros((3, 0))
@@ -218,15 +218,15 @@ def gaps(sequences: Sequence[EventSequence], unit: float) -> np.ndarray:
 
 
 def longest(sequences: Sequence[EventSequence]) -> EventSequence:
-    """The sequence that spans the most time."""
+    """Return the sequence that spans the most time."""
     return max(sequences, key=lambda sequence: float(sequence.times[-1] - sequence.times[0]))
 
 
 LEAST_SPREAD = 1e-2
-"""Of the logarithm of gaps: clocks that tick more evenly are told to one part in a hundred."""
+"""Of the logarithm of gaps: the least deviation, one part in a hundred, for clocks that tick more evenly."""
 
 
 def typical(positive: np.ndarray, resolution: float) -> tuple[float, float]:
-    """Mean and standard deviation of the logarithm of gaps, those below the resolution taken as that long."""
+    """Return mean and standard deviation of the logarithm of gaps, none shorter than the resolution."""
     logs = np.log(np.maximum(positive, resolution) if resolution else positive)
     return float(logs.mean()), max(float(logs.std()), LEAST_SPREAD)

@@ -107,12 +107,12 @@ class Examples:
 
     @property
     def pairs(self) -> tuple[list[str], list[str] | None]:
-        """The first sentences, and the second ones of a task over pairs."""
+        """Return the first sentences, and the second ones of a task over pairs."""
         return self.texts[0], self.texts[1] if len(self.texts) > 1 else None
 
 
 def find_file(folder: str, task: GlueTask, split: str) -> Path:
-    """The file of a split ("train", or one of `task.valid`) in a folder of all tasks, or of this one.
+    """Find the file of a split ("train", or one of `task.valid`) in a folder of all tasks, or of this one.
 
     Raises:
         DataError: if there is none; it names the files that are there.
@@ -132,8 +132,8 @@ def find_file(folder: str, task: GlueTask, split: str) -> Path:
 def read_examples(path: str | Path, task: GlueTask, *, labelled: bool = True) -> Examples:
     r"""Read a file of a task: fields between tabs, quotes that mean nothing, a header or none.
 
-    Columns are found by the names of the official header; files without one are told by their number of
-    fields. A byte-order mark is dropped.
+    Columns are found by the names of the official header; files without one are recognised by their number
+    of fields. A byte-order mark is dropped.
 
     Args:
         path: the file, plain or .gz.
@@ -225,7 +225,7 @@ def read_dataset(name: str, split: str, task: GlueTask) -> Examples:
 def _columns(
     fields: Sequence[str], task: GlueTask, path: str | Path
 ) -> tuple[list[int], int | None, int | None, int | None]:
-    """Where texts, label and index stand, and how many fields a line has; None for a file without header."""
+    """Find the columns of texts, label and index, and the number of fields; None without a header."""
     names = [field.strip() for field in fields]
     if all(text in names for text in task.texts):
         places = [names.index(text) for text in task.texts]

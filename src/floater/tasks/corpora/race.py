@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from floater.errors import DataError, no_directory
-from floater.tasks.corpora.text import read_lines
+from floater.tasks.corpora.text import read_json
 
 LEVELS = ("middle", "high")
 LETTERS = "ABCD"
@@ -36,14 +35,14 @@ class Question:
     answer: int | None
 
     def stated(self, option: int) -> str:
-        """The question with one of its options in it, or after it.
+        """Return the question with one of its options in it, or after it.
 
         Example:
             >>> Question("", "high", "", "Rome is in _ .", ("Italy",), None).stated(0)
             'Rome is in Italy .'
         """
-        asked, said = self.question.strip(), self.options[option].strip()
-        return asked.replace("_", said) if "_" in asked else f"{asked} {said}"
+        question, answer = self.question.strip(), self.options[option].strip()
+        return question.replace("_", answer) if "_" in question else f"{question} {answer}"
 
 
 def read_race(folder: str | Path) -> list[Question]:
@@ -77,10 +76,7 @@ def read_race(folder: str | Path) -> list[Question]:
 
 
 def _passage(path: Path, level: str) -> Iterator[Question]:
-    try:
-        read = json.loads("\n".join(read_lines(path)))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
+    read = read_json(path)
     if not isinstance(read, dict) or not isinstance(read.get("article"), str):
         raise DataError(f"{path}: not a passage of RACE: there must be a text 'article'")
     questions = read.get("questions")

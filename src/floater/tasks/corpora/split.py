@@ -1,4 +1,4 @@
-"""Parts of a data set, drawn by the ids of its examples."""
+"""Parts of a data set, chosen by the ids of its examples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def split(
     seed: int,
     name: Callable[[_Example], str],
 ) -> list[_Example]:
-    """Those examples of a data set that are for training, validation or testing.
+    """Return the examples of a data set that are for training, validation or testing.
 
     Where an example belongs follows from its id and the seed alone, so that no part changes with the others.
 
@@ -27,7 +27,7 @@ def split(
         examples: all of them.
         part: "train", "valid" or "test".
         valid, test: shares of the examples; the rest is for training.
-        seed: another one draws other parts.
+        seed: another one chooses other parts.
         name: the id of an example.
 
     Example:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from floater.errors import DataError
-from floater.tasks.corpora.text import read_lines
+from floater.tasks.corpora.text import read_json
 
 _ARTICLES = re.compile(r"(?P<file>.+)\[(?P<low>\d*):(?P<high>\d*)\]")
 
@@ -67,7 +66,7 @@ def read_squad(source: str | Path) -> Questions:
             names file, article and paragraph.
 
     Example:
-        >>> import tempfile
+        >>> import json, tempfile
         >>> asked = {"id": "q1", "question": "Where?", "answers": [{"text": "Rome", "answer_start": 3}]}
         >>> paragraph = {"context": "In Rome.", "qas": [asked]}
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -77,10 +76,7 @@ def read_squad(source: str | Path) -> Questions:
         ('Rome',)
     """
     file, articles = _articles(str(source))
-    try:
-        read = json.loads("\n".join(read_lines(file)))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{file}, line {error.lineno}: not JSON ({error.msg})") from error
+    read = read_json(file)
     data = read.get("data") if isinstance(read, dict) else None
     if not isinstance(data, list):
         raise DataError(f"{file}: not a file of SQuAD: at its top there must be a list named 'data'")
@@ -107,7 +103,7 @@ def read_squad(source: str | Path) -> Questions:
 
 
 def _question(asked: Any, title: str, context: str, place: str) -> tuple[Question, bool]:
-    """A question, and whether its first answer stands where the file says."""
+    """Read a question, and whether its first answer stands where the file says."""
     id_, text = _get(asked, "id", str, place), _get(asked, "question", str, place)
     place = f"{place}, question {id_!r}"
     answers = _get(asked, "answers", list, place) if "answers" in asked else None
@@ -130,7 +126,7 @@ def _get(tree: Any, name: str, kind: type, place: str) -> Any:
 
 
 def _articles(source: str) -> tuple[str, slice]:
-    """The file, and which of its articles.
+    """Split a source into the file and the slice of its articles.
 
     Example:
         >>> _articles("dev.json[40:]"), _articles("dev.json")

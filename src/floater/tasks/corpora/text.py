@@ -1,10 +1,12 @@
 """Plain text corpora: one sentence per line, source and target aligned by line number."""
 
 import gzip
+import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from floater.errors import DataError
 
@@ -63,6 +65,18 @@ def read_lines(path: Path) -> list[str]:
         raise DataError(f"{name}: corrupt gzip file ({error})") from error
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error.strerror or error})") from error
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file, plain or gzip.
+
+    Raises:
+        DataError: the file cannot be read (see `read_lines`), or is not JSON; it names the line.
+    """
+    try:
+        return json.loads("\n".join(read_lines(path)))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
 
 
 def _bounded(stream: gzip.GzipFile, name: str, most: int) -> Iterator[bytes]:

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from floater.errors import DataError
 from floater.tasks.corpora.events import EventSequence, gaps, longest, read_sequences, typical
-from floater.tasks.corpora.split import PARTS, split
-from floater.tasks.events.examples import Pieces, next_batch, values_batch
+from floater.tasks.events.examples import next_batch, pieces, values_batch
 from floater.tasks.events.settings import Columns, Data, EventsSettings
-from floater.tasks.examples import Collate, in_batches
+from floater.tasks.examples import Collate, Encoded, in_batches
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
 from floater.tasks.task import Prepared, Splits, Task
@@ -40,20 +39,14 @@ class Events(Task):
 
     Settings = EventsSettings
     metric, greater, example, unit = "nll", False, "piece", "events"
+    load_processor = staticmethod(EventsConfig.from_pretrained)
     shorten = ", or lower data.max_events"
 
     def read(self, settings: EventsSettings) -> Splits:
         data = settings.data
         every = _read(data.train, data)
-        parts = [part_of(every, part, data) for part in PARTS[:2]]
-        if data.valid:
-            parts[1] = _read(data.valid, data)
-        for name, part in zip(PARTS, parts, strict=False):
-            if not part:
-                raise DataError(
-                    f"{data.train}: none of its {len(every)} sequences is drawn for the part '{name}'"
-                )
-        return Splits(*parts)
+        valid = _read(data.valid, data) if data.valid else data.part(every, "valid")
+        return Splits(data.part(every, "train"), valid)
 
     def toy(self, settings: EventsSettings) -> list[EventSequence]:
         data, count = settings.data, 3
@@ -65,15 +58,10 @@ class Events(Task):
     def make_processor(self, settings: EventsSettings, train: Sequence[EventSequence]) -> EventsConfig:
         return configured(settings, train)
 
-    def load_processor(self, folder: Path) -> EventsConfig:
-        return EventsConfig.from_pretrained(folder)
-
-    def encode(
-        self, settings: Any, processor: EventsConfig, examples: Any, *, training: bool = False
-    ) -> Pieces:
+    def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
         data = settings.data
         origin = data.train if training else data.valid or f"validation part of {data.train}"
-        return Pieces(examples, processor, size=data.max_events, origin=origin)
+        return pieces(examples, processor, size=data.max_events, origin=origin)
 
     def kind(self, settings: EventsSettings) -> Any:
         return FloaterForEvents if settings.model.goal == "next" else FloaterForSeries
@@ -102,12 +90,12 @@ class Events(Task):
         made = super().trainer(prepared, run, data_collator=collate, **options)
         return made
 
-    def hardest(self, examples: Pieces) -> Sequence[int]:
+    def hardest(self, examples: Encoded) -> Sequence[int]:
         most = examples.lengths.index(max(examples.lengths))
-        return sorted({most, examples.pieces.index(longest(examples.pieces))})
+        return sorted({most, examples.source.index(longest(examples.source))})
 
-    def where(self, settings: Any, examples: Pieces, index: int, name: str) -> str:
-        return f"{name} sequence '{examples.pieces[index].id}'"
+    def where(self, settings: Any, examples: Encoded, index: int, name: str) -> str:
+        return f"{name} sequence '{examples.source[index].id}'"
 
     def try_batch(self, model: Any, batch: dict[str, Any]) -> None:
         model(**batch)
@@ -115,23 +103,23 @@ class Events(Task):
             _check_causal(model, batch)
 
     def summary(self, prepared: Prepared) -> str:
-        config, pieces = prepared.processor, prepared.train
-        span = max(float(np.ptp(piece.times)) for piece in pieces.pieces) / (
+        config, train = prepared.processor, prepared.train
+        span = max(float(np.ptp(piece.times)) for piece in train.source) / (
             config.unit * config.time_per_position
         )
-        said = (
-            f"{sum(pieces.lengths):,} training events in {len(pieces):,} pieces, "
+        text = (
+            f"{sum(train.lengths):,} training events in {len(train):,} pieces, "
             f"{sum(prepared.valid.lengths):,} validation events; a position is "
             f"{config.time_per_position:.6g} units, the longest span {span:.6g} positions"
         )
         if config.position_source == "time" and span > 4 * config.training_length:
-            said += (
+            text += (
                 f"\nthe longest span is {span:.6g} positions, model.max_length {config.training_length}: "
                 "a flow starts of order one over max_length only; raise it, or data.time_per_position"
             )
-        return said
+        return text
 
-    def score(self, settings: Any, model: Any, processor: Any, examples: Pieces) -> Measurement:
+    def score(self, settings: Any, model: Any, processor: Any, examples: Encoded) -> Measurement:
         return score(model, examples, self.collate(settings, processor, model))
 
     def evaluate(
@@ -153,10 +141,9 @@ class Events(Task):
         size = settings.data.max_events if window is None else window
         if size < 1:
             raise DataError(f"--window is {size}; it must be at least 1 event")
-        sequences = read_sequences(source, settings.data.columns)
-        sequences = part_of(sequences, part, settings.data) if part else sequences
-        check_ties(sequences, settings.data, str(source))
-        return self.score(settings, model, config, Pieces(sequences, config, size=size, origin=str(source)))
+        sequences = _read(str(source), settings.data)
+        sequences = settings.data.part(sequences, part) if part else sequences
+        return self.score(settings, model, config, pieces(sequences, config, size=size, origin=str(source)))
 
 
 def mean_nll(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
@@ -172,32 +159,16 @@ def mean_nll(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | No
 
 
 def _read(source: str, data: Data) -> list[EventSequence]:
+    """Read sequences; refuse events at one time where times have a density and no resolution."""
     sequences = read_sequences(source, data.columns)
-    check_ties(sequences, data, source)
-    return sequences
-
-
-def part_of(sequences: Sequence[EventSequence], part: str, data: Data) -> list[EventSequence]:
-    """Return the sequences of a part; "valid" has no share where it has data of its own."""
-    shares = {"valid": 0.0 if data.valid else data.valid_share, "test": data.test_share}
-    return split(sequences, part, **shares, seed=data.split_seed, name=lambda sequence: sequence.id)
-
-
-def check_ties(sequences: Sequence[EventSequence], data: Data, origin: str) -> None:
-    """Refuse events at one time where times between events have a density and no resolution.
-
-    Raises:
-        DataError: it names the sequence and the events.
-    """
-    if data.resolution or data.columns.values:
-        return
-    for sequence in sequences:
-        same = (sequence.times[1:] == sequence.times[:-1]).nonzero()[0]
+    for sequence in sequences if not (data.resolution or data.columns.values) else ():
+        same = (np.diff(sequence.times) == 0).nonzero()[0]
         if len(same):
             raise DataError(
-                f"{origin}, sequence '{sequence.id}': events {same[0]} and {same[0] + 1} are at one time, "
+                f"{source}, sequence '{sequence.id}': events {same[0]} and {same[0] + 1} are at one time, "
                 "which has no density; set data.resolution, the shortest time that the data resolve"
             )
+    return sequences
 
 
 def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> EventsConfig:
@@ -235,14 +206,13 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
     return model.config(**found)
 
 
-def score(model: Model, pieces: Pieces, collate: Collate, max_tokens: int = 4096) -> Measurement:
-    """Predict the events of pieces; no random number is drawn, so that a training is not changed.
+def score(model: Model, examples: Encoded, collate: Collate) -> Measurement:
+    """Predict the events of pieces; no random number is used, so that a training is not changed.
 
     Args:
         model: it is left in the mode it is in.
-        pieces: of sequences.
+        examples: pieces of sequences.
         collate: makes a batch of pieces.
-        max_tokens: events in a batch, with padding.
 
     Returns:
         Means over what is predicted: `nll` (nats, with the density of times and values in their units) first;
@@ -255,12 +225,11 @@ def score(model: Model, pieces: Pieces, collate: Collate, max_tokens: int = 4096
     sums: dict[str, float] = {}
     count, of = 0, _of_events if isinstance(model, FloaterForEvents) else _of_values
     with evaluating(model):
-        for _, batch in in_batches(pieces, collate, model.device, max_tokens):
+        for _, batch in in_batches(examples, collate, model.device, 4096):
             batch.pop("labels")
             found, more = of(model, batch)  # type: ignore[arg-type]
             count += more
-            for name, value in found.items():
-                sums[name] = sums.get(name, 0.0) + value
+            sums = {name: sums.get(name, 0.0) + value for name, value in found.items()}
     if not count:
         raise DataError("no value that was observed is hidden, so there is nothing to score")
     means, what = {name: value / count for name, value in sums.items()}, "values"
@@ -268,9 +237,9 @@ def score(model: Model, pieces: Pieces, collate: Collate, max_tokens: int = 4096
         means, what = means | {"accuracy": 100 * means["accuracy"]}, "events"
     else:
         means["rmse"] **= 0.5
-    said = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
+    report = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
     rounded = {name: round(value, 4) for name, value in means.items()}
-    return Measurement(scores=rounded, report=f"{said} ({count:,} {what})")
+    return Measurement(scores=rounded, report=f"{report} ({count:,} {what})")
 
 
 def _of_events(model: FloaterForEvents, batch: dict[str, Any]) -> tuple[dict[str, float], int]:

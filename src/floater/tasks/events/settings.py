@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from floater.tasks import settings
@@ -14,7 +15,7 @@ __all__ = ["Columns", "Data", "EventsSettings", "Model", "Training"]
 
 
 @dataclass(frozen=True)
-class Data:
+class Data(settings.SplitData):
     """The sequences of events, and the unit of their times.
 
     Attributes:
@@ -22,11 +23,8 @@ class Data:
             hf:NAME of a Hugging Face data set (hf:NAME:SPLIT).
         valid: validation sequences; null takes valid_share of those of train.
         columns: names of the columns.
-        valid_share: share of the sequences of train that are for validation, drawn by their ids.
-        test_share: share that no training sees (floater evaluate --part test).
-        split_seed: another one draws other parts.
-        max_events: longer sequences are cut into pieces of so many predicted events, each measured from its
-            first one; a piece of one event, from which nothing can be told, is left out.
+        max_events: longer sequences are cut into pieces of this many predicted events, each measured from
+            its first one; a piece of one event, from which nothing can be predicted, is excluded.
         unit: how much of the data's time one unit of reported times and errors is (86400: days of seconds).
         time_per_position: units from one position to the next; null is the median time between events.
         resolution: units; a shorter time between events counts as this; needed where events coincide.
@@ -34,12 +32,8 @@ class Data:
             ("forecast").
     """
 
-    train: str
     valid: str | None = None
     columns: Columns = field(default_factory=Columns)
-    valid_share: float = 0.1
-    test_share: float = 0.1
-    split_seed: int = 0
     max_events: int = 256
     unit: float = 1.0
     time_per_position: float | None = None
@@ -47,16 +41,17 @@ class Data:
     mask_ratio: float = 0.3
 
     def __post_init__(self) -> None:
-        least = dict.fromkeys(("resolution", "split_seed", "valid_share", "test_share"), 0)
-        check_numbers(self, positive=("unit", "time_per_position", "max_events"), **least)
-        if not self.valid_share + self.test_share < 1:
-            raise ValueError(
-                f"valid_share {self.valid_share} and test_share {self.test_share} leave nothing for training"
-            )
+        super().__post_init__()
+        check_numbers(self, positive=("unit", "time_per_position", "max_events"), resolution=0)
         if not self.valid and not self.valid_share:
             raise ValueError("valid is null and valid_share 0; one of them must say what validates")
         if not 0 < self.mask_ratio < 1:
             raise ValueError(f"mask_ratio is {self.mask_ratio}; it must be above 0 and below 1")
+
+    def part(self, examples: Sequence[Any], part: str) -> list[Any]:
+        """Return the sequences of a part; "valid" has no share where it has data of its own."""
+        shares = replace(self, valid_share=0.0) if self.valid else self
+        return super(Data, shares).part(examples, part)
 
 
 @dataclass(frozen=True)
@@ -88,7 +83,7 @@ class Model(settings.Model):
             raise ValueError(f"gap_feature goes with the goal 'next', not with '{self.goal}'")
 
     def config(self, vocab_size: int = 1, **found: Any) -> EventsConfig:
-        """The Hugging Face configuration with what the training set says; see `EventsConfig`."""
+        """Return the configuration with the statistics of the training set; see `EventsConfig`."""
         own = ("goal", "position_source", "gap_feature", "head", "components")
         return EventsConfig.preset(
             self.preset, **self.fields(vocab_size), **{name: getattr(self, name) for name in own}, **found

@@ -14,9 +14,5 @@ __all__ = [
     "Features",
     "FineTuning",
     "FineTuningSettings",
-    "Head",
-    "Plug",
-    "Training",
-    "load_finished",
-    "predict",
 ]
+__all__ += ["Head", "Plug", "Training", "load_finished", "predict"]

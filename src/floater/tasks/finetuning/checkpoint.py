@@ -35,7 +35,6 @@ PACKAGE = "package:"
 _READ = ["*.json", "*.txt", "*.safetensors"]
 _REVISION = re.compile(r"[\w.-]+/[\w.-]+@[\w.-]+")
 logger = logging.getLogger(__name__)
-_UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError)
 _POOLERS = ("pooler", "sequence_summary")
 _FIXED = ("id2label", "label2id", "num_labels", "problem_type", "return_dict")
 
@@ -81,9 +80,7 @@ def locate(path: str) -> str:
     if _REVISION.fullmatch(path):
         name, _, revision = path.partition("@")
         try:
-            return snapshot_download(
-                name, revision=revision, allow_patterns=["*.json", "*.txt", "*.safetensors"]
-            )
+            return snapshot_download(name, revision=revision, allow_patterns=_READ)
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: cannot be downloaded ({first_line(error)})") from error
     parent = Path(path).parent
@@ -94,7 +91,7 @@ def locate(path: str) -> str:
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
-    """The tokenizer of a checkpoint; one of this library's gets <s> before a text, as its models saw it.
+    """Load the tokenizer of a checkpoint; one of this library's gets <s> before a text, as its models saw it.
 
     Raises:
         DataError: if there is none, or none that knows where in the text a token stands.
@@ -114,11 +111,8 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
             special_tokens=[(BOS, ids[BOS]), (EOS, ids[EOS])],
         )
         return tokenizer
-    try:
-        with _quiet():
-            found = AutoTokenizer.from_pretrained(folder)
-    except _UNREADABLE as error:
-        raise DataError(f"{path}: no tokenizer can be read ({first_line(error)})") from error
+    with _loading(f"{path}: no tokenizer can be read"):
+        found = AutoTokenizer.from_pretrained(folder)
     # without its files, transformers makes a tokenizer of special tokens alone
     if not isinstance(found, PreTrainedTokenizerFast) or len(found) <= len(set(found.all_special_ids)):
         raise DataError(f"{path}: no tokenizer can be read; it should be in tokenizer.json beside the model")
@@ -136,10 +130,10 @@ def start(
     head: Head,
     tokenizer: PreTrainedTokenizerFast,
 ) -> PreTrainedModel:
-    """A checkpoint's model under a head, plugged as asked, before its first step.
+    """Load a checkpoint's model under a head, plugged as asked, before its first step.
 
-    Parameters of the head, and of a pooler in front of it, may be new; this is said. So is a head that the
-    checkpoint has, for labels in another order.
+    Parameters of the head, and of a pooler in front of it, may be new; they are logged. So is a head that
+    the checkpoint has, for labels in another order.
 
     Raises:
         DataError: if the checkpoint cannot be loaded, lacks other parameters, or cannot be plugged.
@@ -151,17 +145,14 @@ def start(
     if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id
     own = bool(getattr(config, "floater", None))
-    try:
-        with _quiet():
-            model, found = head.auto.from_pretrained(
-                folder,
-                config=config,
-                output_loading_info=True,
-                dtype=torch.float32,
-                ignore_mismatched_sizes=True,  # they are new, as if there were none
-            )
-    except _UNREADABLE as error:
-        raise DataError(f"{checkpoint.path}: no model can be loaded ({first_line(error)})") from error
+    with _loading(f"{checkpoint.path}: no model can be loaded"):
+        model, found = head.auto.from_pretrained(
+            folder,
+            config=config,
+            output_loading_info=True,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,  # they are new, as if there were none
+        )
     align(model)
     new = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
     body = f"{model.base_model_prefix}."
@@ -178,15 +169,15 @@ def start(
         )
     plug_in(model, plug, folder if own else None)
     flow = sum(p.numel() for name, p in model.named_parameters() if name in flow_parameters(model))
-    said = type(model).__name__, f"{model.num_parameters():,}", f"{flow:,}"
-    logger.info("%s: %s parameters, %s in a plugged flow", *said)
+    sizes = type(model).__name__, f"{model.num_parameters():,}", f"{flow:,}"
+    logger.info("%s: %s parameters, %s in a plugged flow", *sizes)
     if new:
         logger.info("new parameters, not in %s: %s", checkpoint.path, ", ".join(new))
     else:
         before, now = ([*of.id2label.values()] for of in (_config(folder), config))
         if {*map(str.lower, before)} == {*map(str.lower, now)} and before != now:
-            said = checkpoint.path, ", ".join(before), ", ".join(now)
-            logger.info("the head of %s was for %s; it is now for %s", *said)
+            orders = ", ".join(before), ", ".join(now)
+            logger.info("the head of %s was for %s; it is now for %s", checkpoint.path, *orders)
     return cast(PreTrainedModel, model)
 
 
@@ -201,16 +192,13 @@ def load_pretrained(folder: str) -> PreTrainedModel:
     """
     config = _config(folder)
     kind = getattr(transformers, next(iter(config.architectures or ["AutoModel"])), transformers.AutoModel)
-    try:
-        with _quiet():
-            model: PreTrainedModel = kind.from_pretrained(folder)
-    except _UNREADABLE as error:
-        raise DataError(f"{folder}: no model can be loaded ({first_line(error)})") from error
+    with _loading(f"{folder}: no model can be loaded"):
+        model: PreTrainedModel = kind.from_pretrained(folder)
     return model
 
 
 def plug_in(model: PreTrainedModel, plug: Plug, own: str | None) -> None:
-    """Plug FLOATER into a model as the settings ask, and leave what shall not be trained.
+    """Plug FLOATER into a model as the settings ask, and freeze what is not trained.
 
     Args:
         model: not plugged, or with the flow of its checkpoint.
@@ -245,7 +233,7 @@ def plug_in(model: PreTrainedModel, plug: Plug, own: str | None) -> None:
 def load_finished(
     run: str | Path, head: Head, device: str | torch.device | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """The final model of a fine-tuning run, in evaluation mode, and its tokenizer.
+    """Load the final model of a fine-tuning run, in evaluation mode, and its tokenizer.
 
     Args:
         run: a finished run directory.
@@ -268,12 +256,9 @@ def load_finished(
 
 
 def _config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:
-    try:
-        with _quiet():
-            config = AutoConfig.from_pretrained(folder)
-    except _UNREADABLE as error:
-        where = "" if Path(folder).is_dir() else "there is no such directory, and on the Hugging Face hub "
-        raise DataError(f"{folder}: {where}no model can be loaded ({first_line(error)})") from error
+    where = "" if Path(folder).is_dir() else "there is no such directory, and on the Hugging Face hub "
+    with _loading(f"{folder}: {where}no model can be loaded"):
+        config = AutoConfig.from_pretrained(folder)
     for name, value in (changes or {}).items():
         if not hasattr(config, name):
             raise DataError(f"model.config: a configuration of type '{config.model_type}' has no '{name}'")
@@ -285,13 +270,15 @@ def _config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """No report on the parameters of a checkpoint, or on retries: what matters of it is said in one line."""
+def _loading(message: str) -> Iterator[None]:
+    """Turn the many ways in which loading fails into one message; mute reports on parameters and retries."""
     before = [(logs, logs.get_verbosity()) for logs in (hf_logging, hub_logging)]
     for logs, _ in before:
         logs.set_verbosity_error()
     try:
         yield
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as error:
+        raise DataError(f"{message} ({first_line(error)})") from error
     finally:
         for logs, level in before:
             logs.set_verbosity(level)

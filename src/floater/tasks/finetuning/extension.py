@@ -34,7 +34,7 @@ class Extend:
     """More context for the checkpoint, before training (`floater.extend`).
 
     Attributes:
-        length: tokens that the model shall take; null leaves it as it is.
+        length: tokens that the model is to take; null leaves it as it is.
         method: how, by a name of `floater.extend`; null takes the default of the model's positions.
         options: of the method, as in {start: linear}.
         positions: of training rows: "consecutive", or "pose": two parts of a row, the second moved by a
@@ -49,7 +49,7 @@ class Extend:
     def __post_init__(self) -> None:
         check_numbers(self, length=1)
         if self.length is None and (self.method is not None or self.options):
-            raise ValueError("method and options of extend need length, the tokens that the model shall take")
+            raise ValueError("method and options of extend need length, the tokens that the model is to take")
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def merge(model: nn.Module) -> None:
 
 
 def pose(tokens: int, length: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw the positions of a row (Zhu et al. 2024, "PoSE: Efficient Context Window Extension").
+    """Generate the positions of a row (Zhu et al. 2024, "PoSE: Efficient Context Window Extension").
 
     The first part, of 1 to about half of the tokens, stands at the beginning; the second is moved by a
     uniform number of positions, so that it ends below `length`. That is the released code, with the text
@@ -190,7 +190,7 @@ def pose(tokens: int, length: int, rng: np.random.Generator) -> np.ndarray:
     Args:
         tokens: of the row.
         length: positions that there are.
-        rng: draws.
+        rng: of the random numbers.
 
     Returns:
         (tokens,) rising.

@@ -146,7 +146,7 @@ def predict(
     tokenizer: PreTrainedTokenizerFast,
     max_tokens: int = 4096,
 ) -> list[np.ndarray]:
-    """Compute the logits of each example; no random number is drawn, so that a training is not changed.
+    """Compute the logits of each example; no random number is used, so that a training is not changed.
 
     Args:
         model: it is left in the mode it is in.

@@ -25,7 +25,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Plug:
-    """FLOATER inside the checkpoint (Liu et al. 2020, section 3.3); left out, it stays as it is.
+    """FLOATER inside the checkpoint (Liu et al. 2020, section 3.3); without it, it stays as it is.
 
     Attributes:
         options: arguments of `floater.plug`, as in {delta: 0.1}; {} takes its defaults.

@@ -14,12 +14,12 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from floater.errors import DataError, first_line
+from floater.errors import DataError
 from floater.tasks.causal import causal_loss, check_causal
 from floater.tasks.corpora.problems import PROBLEMS
 from floater.tasks.examples import Collate, Encoded
-from floater.tasks.generated.data import collate, draw, encode, vocabulary
-from floater.tasks.generated.score import Solver, count, score_bins
+from floater.tasks.generated.data import collate, encode, generate, vocabulary
+from floater.tasks.generated.score import Solver, score, score_bins
 from floater.tasks.generated.settings import Data, GeneratedSettings
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
@@ -40,21 +40,15 @@ class Generated(Task):
     def read(self, settings: GeneratedSettings) -> Splits:
         data = settings.data
         return Splits(
-            draw(data, "train", data.train, data.lengths), draw(data, "valid", data.valid, data.lengths)
+            generate(data, "train", data.train, data.lengths),
+            generate(data, "valid", data.valid, data.lengths),
         )
 
     def toy(self, settings: GeneratedSettings) -> Any:
-        return draw(settings.data, "valid", 4, settings.data.lengths)
+        return generate(settings.data, "valid", 4, settings.data.lengths)
 
     def make_processor(self, settings: GeneratedSettings, train: Any) -> PreTrainedTokenizerFast:
         return vocabulary(settings.data)
-
-    def load_processor(self, folder: Path) -> PreTrainedTokenizerFast:
-        try:
-            found: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(folder)
-        except (OSError, ValueError) as error:
-            raise DataError(f"{folder}: no tokenizer can be read ({first_line(error)})") from error
-        return found
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
         return encode(examples, processor, settings.data.classifies)
@@ -83,16 +77,16 @@ class Generated(Task):
     def summary(self, prepared: Prepared) -> str:
         data, bound = prepared.settings.data, prepared.model.model.encoder.position.max_positions
         low, high = data.lengths
-        said = f"{len(prepared.train):,} training examples of '{data.problem}', lengths {low} to {high}"
+        text = f"{len(prepared.train):,} training examples of '{data.problem}', lengths {low} to {high}"
         if bound is not None and bound < (needed := data.tokens(data.most)):
-            said += (
+            text += (
                 f"\n'{prepared.settings.model.position}' has {bound} positions and the longest test needs "
                 f"{needed}: bins that it does not reach will be refused; raise model.max_length"
             )
-        return said
+        return text
 
     def score(self, settings: Any, model: Any, processor: Any, examples: Encoded) -> Measurement:
-        return Measurement(scores=count(model, examples).metrics)
+        return score(model, examples)
 
     def evaluate(
         self, run: str | Path, source: None = None, *, bins: Sequence[int] = (), reading: Any = None
@@ -115,13 +109,13 @@ class Generated(Task):
         """
         if source is not None:
             raise DataError(
-                f"{run} is a run of task 'generated', which draws its own questions; it takes no --source"
+                f"{run} is a run of task 'generated', which generates its own questions; it takes no --source"
             )
         model, tokenizer, settings = self.load(run)
         read_by(model, reading)
         data = settings.data
-        drawn = [(bin, draw(data, "test", data.test, bin)) for bin in data.bins(tuple(bins))]
-        parts = [(bin, encode(examples, tokenizer, data.classifies)) for bin, examples in drawn]
+        made = [(bin, generate(data, "test", data.test, bin)) for bin in data.bins(tuple(bins))]
+        parts = [(bin, encode(examples, tokenizer, data.classifies)) for bin, examples in made]
         return score_bins(model, parts, data.lengths)
 
     def measure(self, run: str | Path, bins: tuple[int, ...] = ()) -> Measurement:
@@ -129,8 +123,8 @@ class Generated(Task):
         return self.evaluate(run, bins=bins)
 
     def lengths(self, settings: GeneratedSettings) -> str:
-        return settings.data.unit
+        return PROBLEMS[settings.data.problem].unit
 
     def check_test(self, settings: GeneratedSettings, **test: Any) -> None:
         for lengths in settings.data.bins(tuple(test.get("bins", ()))):
-            draw(settings.data, "test", 1, lengths)
+            generate(settings.data, "test", 1, lengths)

@@ -1,4 +1,4 @@
-"""From draws to batches: splits that share no question, token ids, labels."""
+"""From problems to batches: splits that share no question, token ids, labels."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
-from floater.tasks.bpe import BOS, EOS, PAD
-from floater.tasks.corpora.problems import EQUALS, PROBLEMS, Drawn
-from floater.tasks.examples import Encoded
+from floater.tasks.bpe import BOS, EOS, PAD, wrapped
+from floater.tasks.corpora.problems import EQUALS, PROBLEMS, Example
+from floater.tasks.examples import Encoded, padded
 from floater.tasks.generated.settings import Data
 from floater.transformer.outputs import IGNORED
 
@@ -26,7 +25,7 @@ _TRIES = 1000
 
 
 def split_of(question: Sequence[str]) -> Split:
-    """The split that a question belongs to, whoever draws it: a tenth validates, a tenth tests.
+    """Return the split that a question belongs to, for any seed: a tenth validates, a tenth tests.
 
     Example:
         >>> split_of(["3", "1", "2"])
@@ -37,8 +36,8 @@ def split_of(question: Sequence[str]) -> Split:
     return next(split for split, tenths in _SHARES.items() if tenth in tenths)
 
 
-def draw(data: Data, split: Split, count: int, lengths: tuple[int, int]) -> list[Drawn]:
-    """Examples of a split.
+def generate(data: Data, split: Split, count: int, lengths: tuple[int, int]) -> list[Example]:
+    """Generate the examples of a split.
 
     Every question belongs to one split by its own text, so no question of one is in another, for any seeds.
 
@@ -46,38 +45,38 @@ def draw(data: Data, split: Split, count: int, lengths: tuple[int, int]) -> list
         data: the problem and the seed.
         split: which one.
         count: how many.
-        lengths: least and greatest length, drawn evenly; expressions of ListOps as long as they come.
+        lengths: least and greatest length, evenly distributed; expressions of ListOps as long as they come.
 
     Raises:
         DataError: if there are hardly any questions of such lengths in the split.
 
     Example:
-        >>> draw(Data("sort", symbols=5), "train", 1, (3, 3))
-        [Drawn(question=['0', '1', '4'], answer=['0', '1', '4'], length=3, asked=None)]
+        >>> generate(Data("sort", symbols=5), "train", 1, (3, 3))
+        [Example(question=['0', '1', '4'], answer=['0', '1', '4'], length=3, asked=None)]
     """
     problem = PROBLEMS[data.problem]
     splits = list(_SHARES).index(split)
     random = np.random.default_rng([data.seed, splits, *lengths])
-    found: list[Drawn] = []
+    found: list[Example] = []
     missed = 0
     while len(found) < count:
         try:
-            drawn = problem.draw(data, lengths, random)
+            example = problem.generate(data, lengths, random)
         except ValueError as error:
             raise DataError(str(error)) from error
-        if split_of(drawn.question) == split:
-            found.append(drawn)
+        if split_of(example.question) == split:
+            found.append(example)
             missed = 0
         elif (missed := missed + 1) == _TRIES:
             raise DataError(
-                f"{_TRIES:,} draws of '{data.problem}' with lengths {lengths[0]} to {lengths[1]} gave no "
+                f"{_TRIES:,} examples of '{data.problem}' with lengths {lengths[0]} to {lengths[1]} gave no "
                 f"{split} example; there are too few questions: take greater lengths or more symbols"
             )
     return found
 
 
 def vocabulary(data: Data) -> PreTrainedTokenizerFast:
-    """The tokens of a problem, as a tokenizer of words between spaces.
+    """Make the tokenizer of a problem, of words between spaces.
 
     Example:
         >>> vocabulary(Data("addition"))("1 2 + 3 =").input_ids
@@ -86,16 +85,10 @@ def vocabulary(data: Data) -> PreTrainedTokenizerFast:
     ids = {word: i for i, word in enumerate((PAD, BOS, EOS, *PROBLEMS[data.problem].words(data)))}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=PAD))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        bos_token=BOS,
-        eos_token=EOS,
-        model_input_names=["input_ids", "attention_mask"],
-    )
+    return wrapped(tokenizer)
 
 
-def encode(drawn: Sequence[Drawn], tokenizer: PreTrainedTokenizerFast, classifies: bool) -> Encoded:
+def encode(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, classifies: bool) -> Encoded:
     """Encode examples; their lengths are in tokens.
 
     A row of a problem whose answer is tokens is <s> question = answer </s>, and its labels are the answer and
@@ -103,18 +96,18 @@ def encode(drawn: Sequence[Drawn], tokenizer: PreTrainedTokenizerFast, classifie
     label is the class.
 
     Args:
-        drawn: the examples.
+        examples: the examples.
         tokenizer: of the problem.
         classifies: whether the answer is a class.
 
     Example:
         >>> data = Data("reverse", symbols=3)
-        >>> encode([Drawn(["0", "2"], ["2", "0"], 2)], vocabulary(data), classifies=False)[0]
+        >>> encode([Example(["0", "2"], ["2", "0"], 2)], vocabulary(data), classifies=False)[0]
         {'input_ids': [1, 4, 6, 3, 6, 4, 2], 'labels': [-100, -100, -100, -100, 6, 4, 2]}
     """
     ids = tokenizer.get_vocab()
     rows = []
-    for question, answer, _, asked in drawn:
+    for question, answer, _, asked in examples:
         row = [ids[BOS], *(ids[word] for word in question)]
         labels = [int(answer[0])] if classifies else []
         if not classifies:
@@ -124,7 +117,7 @@ def encode(drawn: Sequence[Drawn], tokenizer: PreTrainedTokenizerFast, classifie
             labels = [IGNORED] * len(row) + wanted
             row += written
         rows.append({"input_ids": row, "labels": labels})
-    return Encoded(rows, [len(row["input_ids"]) for row in rows], drawn)
+    return Encoded(rows, [len(row["input_ids"]) for row in rows], examples)
 
 
 def collate(examples: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
@@ -134,10 +127,10 @@ def collate(examples: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
         >>> collate([{"input_ids": [1, 5, 6], "labels": [7]}] * 2)["labels"]
         tensor([7, 7])
     """
-    rows, labels = ([torch.tensor(row[name]) for row in examples] for name in ("input_ids", "labels"))
+    rows, labels = ([row[name] for row in examples] for name in ("input_ids", "labels"))
     classes = len(labels[0]) == 1
     return {
-        "input_ids": pad_sequence(rows, batch_first=True),
-        "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),
-        "labels": torch.cat(labels) if classes else pad_sequence(labels, True, padding_value=IGNORED),
+        "input_ids": padded(rows),
+        "attention_mask": padded([1] * len(row) for row in rows),
+        "labels": torch.tensor(labels).flatten() if classes else padded(labels, IGNORED),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from floater.errors import DataError
+from floater.errors import DataError, nearest
 from floater.tasks import settings
 from floater.tasks.corpora.problems import PROBLEMS
 from floater.training.settings import TrainingSettings, check_numbers
@@ -16,7 +16,7 @@ __all__ = ["Data", "GeneratedSettings", "Model", "Training"]
 
 @dataclass(frozen=True)
 class Data:
-    """Which examples are generated, and of what length, in the unit of the problem (`unit`).
+    """Which examples are generated, and of what length, in the unit of the problem.
 
     Attributes:
         problem: "copy", "reverse", "sort", "addition", "sum", "parity", "poly", "dyck", "lego", "recall",
@@ -36,23 +36,10 @@ class Data:
         digits: of the number that is hidden (passkey).
         max_depth: how deep the digits of an expression may lie (listops; 10 in Long Range Arena).
         max_args: elements of a list at most (listops; 10 in Long Range Arena).
-        seed: of the draws; that of the training is another one.
+        seed: of the examples; that of the training is another one.
     """
 
-    problem: Literal[
-        "copy",
-        "reverse",
-        "sort",
-        "addition",
-        "sum",
-        "parity",
-        "poly",
-        "dyck",
-        "lego",
-        "recall",
-        "passkey",
-        "listops",
-    ]
+    problem: str
     lengths: tuple[int, int] = (1, 16)
     longest: int | None = None
     train: int = 50_000
@@ -69,17 +56,9 @@ class Data:
     max_args: int = 10
     seed: int = 0
 
-    @property
-    def unit(self) -> str:
-        """Return the unit of a length.
-
-        Example:
-            >>> Data("addition").unit
-            'digits of the longer number'
-        """
-        return PROBLEMS[self.problem].unit
-
     def __post_init__(self) -> None:
+        if self.problem not in PROBLEMS:
+            raise ValueError(f"unknown problem '{self.problem}'; {nearest(self.problem, PROBLEMS)}")
         least = {"symbols": 2, "modulus": 2, "max_depth": 2, "max_args": 2, "seed": 0}
         check_numbers(self, positive=("train", "valid", "test", "longest", "slots", "digits"), **least)
         low, high = self.lengths
@@ -97,11 +76,11 @@ class Data:
 
     @property
     def most(self) -> int:
-        """The greatest length that is tested."""
+        """Return the greatest length that is tested."""
         return self.longest or 8 * self.lengths[1]
 
     def tokens(self, length: int) -> int:
-        """The most tokens that a row of this length has: <s>, question, =, answer, </s>.
+        """Return the most tokens that a row of this length has: <s>, question, =, answer, </s>.
 
         Example:
             >>> Data("reverse").tokens(16), Data("addition").tokens(3), Data("listops").tokens(9)
@@ -110,7 +89,7 @@ class Data:
         return PROBLEMS[self.problem].tokens(self, length)
 
     def bins(self, edges: tuple[int, ...] = ()) -> list[tuple[int, int]]:
-        """Least and greatest length of each bin of the test: to the greatest trained one, twice as far, ...
+        """Return the bounds of each bin of the test: to the greatest trained length, twice that, ...
 
         Args:
             edges: the first length of every bin but the first, instead.
@@ -176,21 +155,13 @@ class GeneratedSettings(settings.RunSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        longest = self.data.tokens(self.data.most)
-        needed, bound = self.data.tokens(self.data.lengths[1]), self.model.position_model().max_positions
-        if self.training.per_device_train_batch_size is None and needed > self.training.max_tokens:
-            raise ValueError(
-                f"a training row may have {needed} tokens, more than a batch, training.max_tokens "
-                f"{self.training.max_tokens}"
-            )
+        needed, longest = (self.data.tokens(length) for length in (self.data.lengths[1], self.data.most))
+        row = f"a training row may have {needed} tokens"
+        settings.check_block(row, needed, self.training)
         times = Times.of(self.model.times, self.model.max_length)
         if times is not None and needed > times.horizon:
             raise ValueError(
-                f"a training row may have {needed} tokens, more than the horizon of random times, "
-                f"{times.horizon}; raise model.max_length or model.times.max_scale"
+                f"{row}, more than the horizon of random times, {times.horizon}; raise model.max_length or "
+                "model.times.max_scale"
             )
-        if bound is not None and needed > bound:
-            raise ValueError(
-                f"a training row may have {needed} tokens, but '{self.model.position}' has {bound} "
-                f"positions; raise model.max_length (the longest test needs {longest})"
-            )
+        self.model.check_reach(needed, f"{row} (the longest test needs {longest})")

@@ -20,6 +20,7 @@ from floater.tasks.glue.score import measure, predictions, submission
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
 from floater.tasks.task import Splits
+from floater.tasks.vocabulary import label_maps
 from floater.training.settings import check_numbers
 
 logger = logging.getLogger(__name__)
@@ -33,8 +34,7 @@ class Data:
         task: CoLA, SST-2, MRPC, QQP, STS-B, MNLI, QNLI, RTE or WNLI.
         folder: with the official files of all tasks (glue/RTE/train.tsv) or of this one (RTE/train.tsv).
         dataset: instead, a name for `datasets`, as nyu-mll/glue.
-        max_length: tokens of an example, special ones included; longer ones are truncated, and this is
-            logged.
+        max_length: tokens of an example, special ones included; the number of longer ones is logged.
     """
 
     task: str
@@ -73,13 +73,8 @@ class Glue(FineTuning):
 
     def head(self, settings: GlueSettings) -> Head:
         labels = _task(settings).labels
-        names = labels or ("score",)
-        config = {
-            "problem_type": "single_label_classification" if labels else "regression",
-            "id2label": dict(enumerate(names)),
-            "label2id": {name: i for i, name in enumerate(names)},
-        }
-        return Head(AutoModelForSequenceClassification, config)
+        kind = {"problem_type": "single_label_classification" if labels else "regression"}
+        return Head(AutoModelForSequenceClassification, kind | label_maps(labels or ("score",)))
 
     def metric_of(self, settings: GlueSettings) -> str:
         task = _task(settings)
@@ -89,27 +84,22 @@ class Glue(FineTuning):
         return self.metric_of(settings) != "loss"
 
     def read(self, settings: GlueSettings) -> Splits:
-        train, *valid = (self._split(settings, split) for split in ("train", *_task(settings).valid))
+        task, folder = _task(settings), settings.data.folder
+        names = ("train", *task.valid)
+        sources = names if folder is None else [corpus.find_file(folder, task, name) for name in names]
+        train, *valid = (self.read_test(settings, source) for source in sources)
         return Splits(train, valid)
-
-    def _split(self, settings: GlueSettings, split: str) -> Examples:
-        folder = settings.data.folder
-        return self.read_test(
-            settings, split if folder is None else corpus.find_file(folder, _task(settings), split)
-        )
 
     def read_test(self, settings: Any, source: str | Path, *, labelled: bool = True) -> Examples:
         task, dataset = _task(settings), settings.data.dataset
-        if dataset is not None and not Path(source).exists():
+        if dataset is not None and not Path(source).is_file():
             examples, source = corpus.read_dataset(dataset, str(source), task), f"{dataset}, {source}"
         else:
             examples = corpus.read_examples(source, task, labelled=labelled)
         if labelled and examples.left_out:
-            logger.warning("%s: %s broken lines left out", source, f"{examples.left_out:,}")
+            logger.warning("%s: %s broken lines excluded", source, f"{examples.left_out:,}")
         if labelled and examples.labels is None:
-            raise DataError(
-                f"{source} has no labels (column '{task.label}'); `floater predict` writes predictions"
-            )
+            raise DataError(f"{source}: no labels (column '{task.label}'); `floater predict` needs none")
         return examples
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Features:

@@ -71,8 +71,6 @@ def submission(found: np.ndarray, indices: Sequence[str], task: GlueTask) -> lis
         >>> submission(np.array([1, 0]), ["0", "1"], TASKS["RTE"])
         ['index\\tprediction', '0\\tnot_entailment', '1\\tentailment']
     """
-    if task.labels:
-        answers = [task.labels[label] for label in found.tolist()]
-    else:
-        answers = [f"{score:.3f}" for score in np.clip(found, *SCORE_RANGE).tolist()]
+    scores = [f"{score:.3f}" for score in np.clip(found, *SCORE_RANGE)]
+    answers = [task.labels[label] for label in found] if task.labels else scores
     return ["index\tprediction", *(f"{i}\t{what}" for i, what in zip(indices, answers, strict=True))]

@@ -25,7 +25,6 @@ from floater.tasks.language_modeling.data import (
     encode_documents,
     joined,
     read_documents,
-    read_splits,
     with_mask,
 )
 from floater.tasks.language_modeling.far import Losses, doubling, losses, ranges, summed
@@ -34,7 +33,7 @@ from floater.tasks.language_modeling.settings import LanguageModelingSettings
 from floater.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.tasks.measurement import Measurement, check_edges
 from floater.tasks.registry import register
-from floater.tasks.task import Prepared, Splits, Task
+from floater.tasks.task import Prepared, Task
 from floater.training import StreamSampler
 from floater.training.arguments import warmup_steps
 from floater.training.run import MODEL, VOCABULARY, inside, read_by
@@ -52,8 +51,8 @@ class LanguageModeling(Task):
     Settings = LanguageModelingSettings
     metric, greater, example = "loss", False, "row"
 
-    def read(self, settings: LanguageModelingSettings) -> Splits:
-        return read_splits(settings.data)
+    def read_test(self, settings: LanguageModelingSettings, source: Any) -> Texts:
+        return read_documents(source, settings.data.documents)
 
     def make_processor(self, settings: LanguageModelingSettings, train: Texts) -> Any:
         data = settings.data
@@ -75,7 +74,7 @@ class LanguageModeling(Task):
         rows: Rows | Streams
         if not data.memory:
             rows = Rows(documents, data.block, begin=begin, pack=data.pack)
-            said = f"{len(rows):,} rows"
+            cut = f"{len(rows):,} rows"
             if rows.cut:
                 logger.info("%s training lines of more than %s tokens cut", f"{rows.cut:,}", data.block - 1)
         else:
@@ -86,8 +85,8 @@ class LanguageModeling(Task):
             rows = Streams(documents, data.block, of_one * processes, begin=begin)
             if rows.streams < processes:
                 raise DataError(f"{rows.tokens:,} tokens are too few for {processes} processes")
-            said = f"{len(rows):,} rows of {rows.streams:,} streams"
-        logger.info("%s training documents: %s tokens in %s", f"{len(documents):,}", f"{rows.tokens:,}", said)
+            cut = f"{len(rows):,} rows of {rows.streams:,} streams"
+        logger.info("%s training documents: %s tokens in %s", f"{len(documents):,}", f"{rows.tokens:,}", cut)
         return rows
 
     def kind(self, settings: LanguageModelingSettings) -> Any:
@@ -189,7 +188,7 @@ class LanguageModeling(Task):
         check_edges(bins)
         model, tokenizer, settings = self.load(run)
         read_by(model, reading)
-        texts = read_documents(source, settings.data.documents)
+        texts = self.read_test(settings, source)
         block, (wide, _, held) = settings.data.block, windows_of(settings, window, stride, memory)
         if bins and (held or settings.objective != "causal"):
             raise DataError(f"bins {list(bins)}: only a causal model without a memory is scored by context")
@@ -216,7 +215,7 @@ class LanguageModeling(Task):
         in windows of the training length.
         """
         model, tokenizer, settings = self.load(run)
-        texts = read_documents(source, settings.data.documents)
+        texts = self.read_test(settings, source)
         total, found, near = _losses(model, tokenizer, settings, texts, window, stride)
         ordered = reads_in_order(settings) and bool(bins)
         part = np.searchsorted(bins, found.contexts, side="right") if ordered else np.zeros_like(found.rows)
@@ -240,7 +239,7 @@ class LanguageModeling(Task):
 
     def check_test(self, settings: LanguageModelingSettings, **test: Any) -> None:
         wide, _, held = windows_of(settings, test.get("window"), test.get("stride"))
-        read_documents(test["source"], settings.data.documents)
+        self.read_test(settings, test["source"])
         what = f"the window {'and memory have' if held else 'has'} {wide + held}"
         settings.model.check_reach(wide + held, what)
 
@@ -257,40 +256,30 @@ def encoded(settings: LanguageModelingSettings, tokenizer: Any, texts: Texts) ->
 
 
 def scorer(
-    settings: LanguageModelingSettings,
-    tokenizer: Any,
-    texts: Texts,
-    window: int | None = None,
-    stride: int | None = None,
-    memory: int | None = None,
+    settings: LanguageModelingSettings, tokenizer: Any, texts: Texts, *given: int | None
 ) -> Callable[..., Score]:
-    """Return what scores a model on a text; see `LanguageModeling.evaluate` for the arguments.
+    """Return what scores a model on a text.
+
+    Args:
+        settings: of the run.
+        tokenizer: of the run.
+        texts: documents.
+        *given: window, stride and memory, as for `LanguageModeling.evaluate`.
 
     Raises:
         DataError: if window, stride or memory is too small, the stride not below the window, or there is a
             memory beside a stride or for a masked model.
     """
-    asked = settings.evaluation
-    wide, step, held = windows_of(settings, window, stride, memory)
+    asked, (wide, step, held) = settings.evaluation, windows_of(settings, *given)
     documents, begin = encoded(settings, tokenizer, texts), begin_id(tokenizer)
-    batch = asked.max_tokens
+    causal: dict[str, Any] = {"documents": documents, "window": wide, "begin": begin}
     if held:
-        return functools.partial(
-            remembering_score, documents=documents, window=wide, memory=held, begin=begin, max_tokens=batch
-        )
+        return functools.partial(remembering_score, memory=held, max_tokens=asked.max_tokens, **causal)
     if settings.objective == "causal":
-        return functools.partial(
-            causal_score, documents=documents, window=wide, stride=step, begin=begin, max_tokens=batch
-        )
+        return functools.partial(causal_score, stride=step, max_tokens=asked.max_tokens, **causal)
     rows = Rows(documents, wide, begin=begin, pack=settings.data.pack)
-    return functools.partial(
-        masked_score,
-        rows=rows,
-        masking=settings.masking,
-        tokenizer=tokenizer,
-        seed=asked.seed,
-        max_tokens=batch,
-    )
+    masked: dict[str, Any] = {"masking": settings.masking, "tokenizer": tokenizer, "seed": asked.seed}
+    return functools.partial(masked_score, rows=rows, max_tokens=asked.max_tokens, **masked)
 
 
 def windows_of(
@@ -321,17 +310,11 @@ def windows_of(
 
 
 def _losses(
-    model: LanguageModel,
-    tokenizer: Any,
-    settings: LanguageModelingSettings,
-    texts: Texts,
-    window: int | None = None,
-    stride: int | None = None,
-    memory: int | None = None,
+    model: LanguageModel, tokenizer: Any, settings: LanguageModelingSettings, texts: Texts, *given: int | None
 ) -> tuple[Score, Losses, Losses | None]:
     """Score a text, and again in windows of the training length where those of a causal model are longer."""
-    score, found = losses(scorer(settings, tokenizer, texts, window, stride, memory), model)
-    wide, _, held = windows_of(settings, window, stride, memory)
+    score, found = losses(scorer(settings, tokenizer, texts, *given), model)
+    wide, _, held = windows_of(settings, *given)
     if held or settings.objective != "causal" or wide <= settings.data.block:
         return score, found, None
     return score, found, losses(scorer(settings, tokenizer, texts, settings.data.block), model)[1]

@@ -15,28 +15,16 @@ from transformers import PreTrainedTokenizerFast
 from floater.errors import DataError
 from floater.tasks.bpe import BOS, MASK, encode
 from floater.tasks.corpora.text import read_lines
+from floater.tasks.examples import padded
 from floater.tasks.language_modeling.settings import Masking
-from floater.tasks.task import Splits
 from floater.transformer.outputs import IGNORED
 
 Example = dict[str, Any]
 Document = list[np.ndarray]
 
 
-def read_splits(data: Any) -> Splits:
-    """Read the documents for training and for validation.
-
-    Args:
-        data: settings with the files `train` and `valid`, and `documents`, what ends a document.
-
-    Raises:
-        DataError: as `read_documents`.
-    """
-    return Splits(*(read_documents(files, data.documents) for files in (data.train, data.valid)))
-
-
 def read_documents(files: str | Sequence[str], ends: str) -> list[list[str]]:
-    """Read the documents of text files; blank lines are left out.
+    """Read the documents of text files; blank lines are skipped.
 
     Args:
         files: a file or several.
@@ -65,7 +53,7 @@ def read_documents(files: str | Sequence[str], ends: str) -> list[list[str]]:
 def encode_documents(
     tokenizer: PreTrainedTokenizerFast, documents: Sequence[Sequence[str]]
 ) -> list[Document]:
-    """Token ids of each line of each document, with the end token."""
+    """Return the token ids of each line of each document, with the end token."""
     rows = iter(encode(tokenizer, [line for document in documents for line in document]))
     return [[next(rows) for _ in document] for document in documents]
 
@@ -89,7 +77,7 @@ def joined(documents: Sequence[Document], end: int) -> list[Document]:
 
 
 def with_mask(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """A vocabulary with the token <mask>, its last one; one that has it already stays as it is."""
+    """Add the token <mask> to a vocabulary, as its last one, unless it has it already."""
     tokenizer.add_special_tokens({"mask_token": MASK})
     return tokenizer
 
@@ -105,7 +93,7 @@ class Row:
 class Rows(Dataset[Example]):
     """Rows of at most `block` tokens, filled with whole sentences in their order.
 
-    A document that does not fit goes on in the next row. In each row its part begins with <s>.
+    A document that does not fit continues in the next row. In each row its part begins with <s>.
 
     Args:
         documents: token ids of their sentences.
@@ -170,7 +158,7 @@ class Streams(Dataset[Example]):
     """A running text cut into parallel streams of rows, for models that remember the rows before.
 
     The text is every document after the other, each with <s> before it. It is shared out evenly among the
-    streams; row r of stream s is example s * rows + r, and goes on where row r - 1 ends. The last rows may be
+    streams; row r of stream s is example s * rows + r, and continues row r - 1. The last rows may be
     shorter. Each token but <s> is predicted once, the first of a row from the last of the row before.
 
     Args:
@@ -217,7 +205,7 @@ class Streams(Dataset[Example]):
 
 
 def stream_batch(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
-    """A batch of rows of streams, padded on the right; its labels are aligned with what predicts them.
+    """Make a padded batch of rows of streams; its labels are aligned with what predicts them.
 
     Returns:
         `input_ids`, `labels`, `document_ids` and `attention_mask`, (batch, longest) int64.
@@ -227,21 +215,18 @@ def stream_batch(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
         >>> stream_batch([row, {name: values[:1] for name, values in row.items()}], pad=0)["labels"].tolist()
         [[2, 9], [2, -100]]
     """
-    # a process whose streams are a row shorter than another's has a last batch of no token
-    longest = max(1, *(len(example["input_ids"]) for example in examples))
     fill = {"input_ids": pad, "labels": IGNORED, "document_ids": -1}
-    batch = {name: torch.full((len(examples), longest), value) for name, value in fill.items()}
-    batch["attention_mask"] = torch.zeros(len(examples), longest, dtype=torch.long)
-    for i, example in enumerate(examples):
-        length = len(example["input_ids"])
-        batch["attention_mask"][i, :length] = 1
-        for name in fill:
-            batch[name][i, :length] = torch.as_tensor(example[name])
-    return batch
+    batch = {name: padded((row[name] for row in examples), value) for name, value in fill.items()}
+    if not batch["input_ids"].shape[1]:
+        # a process whose streams are a row shorter than another's has a last batch of no token
+        batch = {name: torch.full((len(examples), 1), value) for name, value in fill.items()}
+    lengths = torch.tensor([len(row["input_ids"]) for row in examples])
+    there = torch.arange(batch["input_ids"].shape[1]) < lengths[:, None]
+    return batch | {"attention_mask": there.long()}
 
 
 def collate(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
-    """A batch of rows, padded on the right.
+    """Make a batch of rows, padded on the right.
 
     Returns:
         `input_ids` and `attention_mask`, (batch, longest) int64, and `document_ids` of the same shape where
@@ -252,22 +237,18 @@ def collate(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
         >>> collate(rows, pad=0)["document_ids"].tolist()
         [[0, 0, 1, 1], [0, 0, 0, 0]]
     """
-    longest = max(len(example["input_ids"]) for example in examples)
-    ids = torch.full((len(examples), longest), pad)
-    documents, mask = torch.zeros_like(ids), torch.zeros_like(ids)
-    for i, example in enumerate(examples):
-        parts = torch.tensor(example["parts"])
-        length = int(parts.sum())
-        ids[i, :length] = torch.as_tensor(example["input_ids"])
-        mask[i, :length] = 1
-        documents[i, :length] = torch.arange(len(parts)).repeat_interleave(parts)
-        documents[i, length:] = len(parts) - 1
-    batch = {"input_ids": ids, "attention_mask": mask}
-    return batch | {"document_ids": documents} if bool(documents.any()) else batch
+    parts = [example["parts"] for example in examples]
+    ids = padded((example["input_ids"] for example in examples), pad)
+    mask = padded(np.ones(sum(lengths), dtype=np.int64) for lengths in parts)
+    if max(map(len, parts)) == 1:
+        return {"input_ids": ids, "attention_mask": mask}
+    documents = padded((np.repeat(np.arange(len(lengths)), lengths) for lengths in parts), -1)
+    last = documents.amax(1, keepdim=True)
+    return {"input_ids": ids, "attention_mask": mask, "document_ids": documents.where(mask > 0, last)}
 
 
 def causal_batch(examples: Sequence[Example], *, pad: int, begin: int) -> dict[str, Tensor]:
-    """A batch for a causal model: the labels are its tokens, but for each <s> and the padding."""
+    """Make a batch for a causal model: the labels are its tokens, but for each <s> and the padding."""
     batch = collate(examples, pad=pad)
     ids = batch["input_ids"]
     nothing = (batch["attention_mask"] == 0) | (ids == begin)
@@ -277,7 +258,7 @@ def causal_batch(examples: Sequence[Example], *, pad: int, begin: int) -> dict[s
 def masked_batch(
     examples: Sequence[Example], masking: Masking, tokenizer: PreTrainedTokenizerFast, *seed: int
 ) -> dict[str, Tensor]:
-    """A batch for a masked model; the tokens that are masked are a function of the seed and their row alone.
+    """Make a batch for a masked model; which tokens are masked depends on the seed and their row alone.
 
     Args:
         examples: rows of `Rows`.
@@ -288,10 +269,7 @@ def masked_batch(
     chosen = [masked(row["input_ids"], masking, tokenizer, *seed, row["index"]) for row in examples]
     read = [row | {"input_ids": ids} for row, (ids, _) in zip(examples, chosen, strict=True)]
     batch = collate(read, pad=int(tokenizer.pad_token_id))
-    labels = torch.full_like(batch["input_ids"], IGNORED)
-    for row, (_, wanted) in zip(labels, chosen, strict=True):
-        row[: len(wanted)] = torch.as_tensor(wanted)
-    return batch | {"labels": labels}
+    return batch | {"labels": padded((labels for _, labels in chosen), IGNORED)}
 
 
 def masked(
@@ -329,5 +307,5 @@ def masked(
 
 
 def begin_id(tokenizer: PreTrainedTokenizerFast) -> int:
-    """The id of <s>."""
+    """Return the id of <s>."""
     return int(tokenizer.get_vocab()[BOS])

@@ -88,7 +88,7 @@ def summed(keys: Array, *values: Array) -> tuple[Array, Array]:
 
 
 def ranges(found: Losses, near: Losses | None, edges: Sequence[int], window: int) -> list[Range]:
-    """Average losses over ranges of context; one without a token is left out.
+    """Average losses over ranges of context; one without a token is skipped.
 
     Args:
         found: in windows of `window` tokens.

@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from floater.errors import DataError
+from floater.tasks.examples import Examples, moved
 from floater.tasks.language_modeling.data import (
     Document,
     Example,
@@ -60,7 +61,7 @@ class Range:
 
 @dataclass(frozen=True, kw_only=True)
 class Score(Measurement):
-    """How well a model predicts a text; its scores are the loss, the perplexity and the number of tokens.
+    """The loss, the perplexity and the number of tokens of a model on a text.
 
     Args:
         nats: cross-entropy, summed over the tokens.
@@ -81,21 +82,16 @@ class Score(Measurement):
 
     @property
     def loss(self) -> float:
-        """Nats per token."""
+        """Return the loss in nats per token."""
         return self.nats / self.tokens
 
     @property
     def perplexity(self) -> float:
-        """Return the perplexity of the tokens, exp(loss).
-
-        Example:
-            >>> Score(nats=20.0, tokens=10, seconds=1.0).perplexity
-            7.38905609893065
-        """
+        """Return the perplexity of the tokens, exp(loss)."""
         return perplexity(self.loss)
 
     def __str__(self) -> str:
-        """The score for a person, with a table of the ranges.
+        """Format the score for a reader, with a table of the ranges.
 
         Example:
             >>> ranges = [Range(1, 7, 6, 1.5, 1.25), Range(8, 15, 4, 2.75, None)]
@@ -123,7 +119,7 @@ class Score(Measurement):
 
 
 def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
-    """Where a window stands as it slides over a text, and the first token that it predicts there.
+    """Yield the positions of a window that slides over a text, and the first token that it predicts there.
 
     Each token but the first is predicted once: in the first window all, in each later one those that no
     earlier window had.
@@ -156,7 +152,7 @@ def causal_score(
     max_tokens: int = 4096,
     record: Record | None = None,
 ) -> Score:
-    """Perplexity of every token given those before it in a sliding window over its document.
+    """Measure the perplexity of tokens given those before them in a sliding window over their document.
 
     Args:
         model: a causal language model; it is left in the mode it is in.
@@ -193,7 +189,7 @@ def remembering_score(
     max_tokens: int = 4096,
     record: Record | None = None,
 ) -> Score:
-    """Perplexity of every token given its segment before it, and what the blocks remember of earlier ones.
+    """Measure the perplexity of tokens given their segment, and the blocks' memory of earlier ones.
 
     Dai et al. 2019, section 3.2, and Press et al. 2021, section 5. With a memory as long as the document that
     is a full pass over it.
@@ -232,18 +228,9 @@ def remembering_score(
     return _score(model, batches, record)
 
 
-class Encoded(Protocol):
-    """Rows of a text, and their lengths in tokens."""
-
-    @property
-    def lengths(self) -> list[int]: ...
-
-    def __getitem__(self, index: int, /) -> Example: ...
-
-
 def masked_score(
     model: PreTrainedModel,
-    rows: Encoded,
+    rows: Examples,
     masking: Masking,
     tokenizer: PreTrainedTokenizerFast,
     *,
@@ -251,7 +238,7 @@ def masked_score(
     max_tokens: int = 4096,
     record: Record | None = None,
 ) -> Score:
-    """Perplexity of the masked tokens, always the same ones for a seed.
+    """Measure the perplexity of the masked tokens, always the same ones for a seed.
 
     Args:
         model: a masked language model; it is left in the mode it is in.
@@ -277,7 +264,7 @@ Batch = Callable[[], Iterable[Part]]
 def _batches(
     lengths: Sequence[int], batch: Callable[[Sequence[int]], dict[str, Tensor]], max_tokens: int
 ) -> list[Batch]:
-    """Batches of few tokens, each made when it is called."""
+    """Make functions that make a batch each, of few tokens."""
 
     def made(indices: Sequence[int]) -> Iterator[Part]:
         given = batch(indices)
@@ -291,21 +278,21 @@ def _batches(
 def _score(
     model: PreTrainedModel, batches: Sequence[Batch], record: Record | None, later: bool = False
 ) -> Score:
-    """Sum the loss over batches, shared out among the processes; no random number of torch is drawn.
+    """Sum the loss over batches, shared out among the processes; no random number of torch is used.
 
     `later`: whether logits are of the token that comes next, so that the last one has none.
     """
     state, began = PartialState(), time.perf_counter()
     nats, tokens = 0.0, 0
+    uncached = {"use_cache": False} if isinstance(model, FloaterForCausalLM) else {}
     own = batches[state.process_index :: state.num_processes]
     with evaluating(model, baked=True):
         for indices, given, labels in itertools.chain.from_iterable(batch() for batch in own):
-            moved = {k: v.to(model.device) if isinstance(v, Tensor) else v for k, v in given.items()}
             labels = labels.to(model.device)
             if later:
                 labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
             places = labels != IGNORED
-            logits = logits_at(model, places, **moved, **_uncached(model))
+            logits = logits_at(model, places, **moved(given, model.device), **uncached)
             losses = F.cross_entropy(logits.float(), labels[places], reduction="none")
             nats += float(losses.sum())
             tokens += len(losses)
@@ -318,7 +305,3 @@ def _score(
     if not tokens:
         raise DataError("the text has no token to predict")
     return Score(nats=nats, tokens=tokens, seconds=time.perf_counter() - began)
-
-
-def _uncached(model: PreTrainedModel) -> dict[str, bool]:
-    return {"use_cache": False} if isinstance(model, FloaterForCausalLM) else {}

@@ -12,15 +12,35 @@ from floater.transformer.memory import check_memory
 
 
 @dataclass(frozen=True)
-class Data:
+class TextData:
     """Where the text comes from, and how it is cut.
 
     Attributes:
         train: training text, UTF-8, plain or .gz; a file or a list of files.
         valid: validation text.
         documents: what ends a document, besides the end of a file: a "blank line", each "line", or nothing
+            more, "file". A row holds one document or a part of it.
+        block: tokens of a row, special ones included.
+    """
+
+    train: str | list[str]
+    valid: str | list[str]
+    documents: Literal["blank line", "line", "file"] = "blank line"
+    block: int = 512
+
+    def __post_init__(self) -> None:
+        check_numbers(self, block=8)
+
+
+@dataclass(frozen=True)
+class Data(TextData):
+    """Where the text comes from, and how it is cut.
+
+    Attributes:
+        documents: what ends a document, besides the end of a file: a "blank line", each "line", or nothing
             more, "file". Attention and positions stay within a document.
-        block: tokens of a training row, filled with whole lines; a longer line is cut, and this is said.
+        block: tokens of a training row, filled with whole lines; the number of longer lines, which are cut,
+            is logged.
         full_sentences: fill rows with the sentences of one document after the other, with </s> between them;
             attention and positions then cross the borders of documents (FULL-SENTENCES of Liu et al. 2019,
             RoBERTa, section 4.2, which Ke et al. 2021 follow).
@@ -35,10 +55,6 @@ class Data:
         lowercase: whether that vocabulary lower-cases all it encodes, texts of later tasks included.
     """
 
-    train: str | list[str]
-    valid: str | list[str]
-    documents: Literal["blank line", "line", "file"] = "blank line"
-    block: int = 512
     full_sentences: bool = False
     pack: bool = True
     memory: int = 0
@@ -47,7 +63,8 @@ class Data:
     lowercase: bool = False
 
     def __post_init__(self) -> None:
-        check_numbers(self, block=8, memory=0, vocabulary_size=BYTES + len(SPECIALS))
+        super().__post_init__()
+        check_numbers(self, memory=0, vocabulary_size=BYTES + len(SPECIALS))
         if self.full_sentences and (self.memory or not self.pack):
             other = "pack is false" if not self.pack else f"memory is {self.memory}"
             raise ValueError(f"full_sentences is true and {other}; rows either cross documents or do not")
@@ -101,7 +118,7 @@ class Evaluation:
             raise ValueError(f"stride is {self.stride}; with a memory of {self.memory} tokens there is none")
 
     def windows(self, block: int) -> tuple[int, int]:
-        """Window and stride for training rows of `block` tokens.
+        """Return window and stride for training rows of `block` tokens.
 
         Raises:
             ValueError: if the stride is not below the window.
@@ -140,13 +157,12 @@ class LanguageModelingSettings(RunSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         window, _ = self.evaluation.windows(self.data.block)
-        position = self.model.position_model()
-        bound, memory = position.max_positions, self.data.memory
+        memory = self.data.memory
         later = memory if self.evaluation.memory is None else self.evaluation.memory
         if (memory or later) and self.objective != "causal":
             raise ValueError(f"data.memory is {memory}, evaluation's {later}; only a causal model has one")
         if memory or later:
-            check_memory(position, causal=True)
+            check_memory(self.model.position_model(), causal=True)
         if later and self.evaluation.stride:
             raise ValueError(f"evaluation.stride is {self.evaluation.stride}; with a memory there is none")
         for name, tokens, held in (
@@ -154,10 +170,5 @@ class LanguageModelingSettings(RunSettings):
             ("evaluation.window", window, later),
         ):
             name += " and memory" * bool(held)
-            tokens += held
-            if bound is not None and tokens > bound:
-                raise ValueError(
-                    f"{name} is {tokens}, but '{self.model.position}' has {bound} positions; "
-                    "raise model.max_length"
-                )
-        check_block("data.block", self.data.block, self.training)
+            self.model.check_reach(tokens + held, f"{name} is {tokens + held}")
+        check_block(f"data.block is {self.data.block}", self.data.block, self.training)

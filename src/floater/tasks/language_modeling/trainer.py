@@ -65,7 +65,7 @@ class LanguageModelTrainer(RunTrainer):
             self._loss_shifts_labels = False  # a stream's first label counts: it is that of the first logits
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The loss of a batch, after what the memory holds of those before it."""
+        """Compute the loss of a batch, after what the memory holds of those before it."""
         if self.memory is not None:
             inputs = inputs | {"memory": self.memory}
         whole = self.accelerator.unwrap_model(model)
@@ -77,18 +77,18 @@ class LanguageModelTrainer(RunTrainer):
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     def step_state(self) -> dict[str, Any]:
-        """See `FloaterTrainer`; with the memory."""
+        """Return the state as `FloaterTrainer` does, with the memory."""
         held = {} if self.memory is None else {"memory": self.memory.state()}
         return super().step_state() | held
 
     def load_step_state(self, file: Path, saved: dict[str, Any]) -> None:
-        """See `FloaterTrainer`; with the memory."""
+        """Load the state as `FloaterTrainer` does, with the memory."""
         super().load_step_state(file, saved)
         if self.memory is not None:
             self.memory.load_state(saved.get("memory"))
 
     def forget_steps(self) -> None:
-        """See `FloaterTrainer`; the memory is emptied, too."""
+        """Forget as `FloaterTrainer` does, and the memory, too."""
         super().forget_steps()
         if self.memory is not None:
             self.memory.forget()
@@ -115,6 +115,6 @@ class Forget(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The streams start again, unless the training is resumed within the epoch."""
+        """Forget, as the streams start again, unless the training is resumed within the epoch."""
         if state.epoch is None or state.epoch == int(state.epoch):
             self.memory.forget()

@@ -103,7 +103,7 @@ class Squad(FineTuning):
             raise DataError(f"{data.train}: no answer stands in its context where the file says")
         if bad:
             logger.info(
-                "%s training answers do not stand in their context; questions left out: %s",
+                "%s training answers do not stand in their context; questions excluded: %s",
                 f"{len(bad):,}",
                 _first(learned.mismatched),
             )

@@ -37,7 +37,7 @@ class Windows(Features):
 
     @property
     def whole(self) -> set[int]:
-        """The numbers of the questions whose answer is whole in some window, where windows have labels."""
+        """Return the questions whose answer is whole in a window, by number, where windows have labels."""
         pairs = zip(self.rows, self.windows, strict=True)
         return {window.question for row, window in pairs if row[LABEL][0] != window.null}
 
@@ -104,7 +104,7 @@ def windows(
 def read_answers(
     found: Windows, logits: Sequence[np.ndarray], questions: Sequence[Question], max_tokens: int
 ) -> tuple[dict[str, str], dict[str, float]]:
-    """The best span of each question, and how much rather there is no answer.
+    """Read the best span of each question, and how much rather there is no answer.
 
     The score of a span is the sum of its logits; no answer has the lowest such sum of the windows' null
     tokens. A span lies within one window.
@@ -142,7 +142,7 @@ def read_answers(
 def with_threshold(
     texts: Mapping[str, str], no_answer: Mapping[str, float], threshold: float | None
 ) -> dict[str, str]:
-    """Answers, empty where no answer is better by more than a threshold; None for always an answer.
+    """Return answers, empty where no answer is better by more than a threshold; None always answers.
 
     Example:
         >>> with_threshold({"a": "Rome", "b": "Bonn"}, {"a": 0.5, "b": -0.5}, 0.0)
@@ -156,7 +156,7 @@ def with_threshold(
 def _questions(
     tokenizer: PreTrainedTokenizerFast, questions: Sequence[Question], most: int
 ) -> tuple[list[str], int]:
-    """The texts of questions, cut to a number of tokens, and how many were cut."""
+    """Return the texts of questions, cut to a number of tokens, and how many were cut."""
     asked = [question.question.strip() for question in questions]
     offsets = tokenizer(asked, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     long = [i for i, places in enumerate(offsets) if len(places) > most]
@@ -170,7 +170,7 @@ def _tokens(tokenizer: PreTrainedTokenizerFast) -> Any:
 
 
 def _span(question: Question, window: Window) -> list[int]:
-    """First and last token of the answer, or twice the null token."""
+    """Return the first and last token of the answer, or twice the null token."""
     nothing = [window.null, window.null]
     if question.start is None:
         return nothing

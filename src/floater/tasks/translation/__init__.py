@@ -44,7 +44,7 @@ class Translation(Task):
 
     Settings = TranslationSettings
     metric, example, output = "bleu", "pair", "translations"
-    shorten = ", or leave long pairs out with data.max_tokens"
+    shorten = ", or exclude long pairs with data.max_tokens"
 
     def read(self, settings: TranslationSettings) -> Splits:
         self.check(settings)
@@ -69,11 +69,7 @@ class Translation(Task):
         return found[0] if found else train_bpe([*train.source, *train.target], data.vocabulary_size)
 
     def encode(self, settings: Any, processor: Any, examples: Pairs, *, training: bool = False) -> TokenPairs:
-        most = settings.data.max_tokens if training else None
-        found = TokenPairs(examples, processor, most)
-        if found.dropped:
-            logger.info("%s training pairs of more than %s tokens left out", f"{found.dropped:,}", most)
-        return found
+        return TokenPairs(examples, processor, settings.data.max_tokens if training else None)
 
     def where(self, settings: Any, examples: TokenPairs, index: int, name: str) -> str:
         pair = examples.pairs.source[index], examples.pairs.target[index]
@@ -260,7 +256,7 @@ class Translation(Task):
         if cut:
             notes.append(f"{cut} of {len(hypotheses)} translations reached the longest output and were cut")
         if pairs.skipped:
-            notes.append(f"{pairs.skipped} pairs with an empty side were left out")
+            notes.append(f"{pairs.skipped} pairs with an empty side were excluded")
         lengths = [len(re.findall(token, line)) for line in pairs.source]
         found = score(hypotheses, pairs.target, language=settings.data.target, lengths=lengths)
         sums, counts = positions(nats)

@@ -15,6 +15,7 @@ from floater.errors import DataError, first_line
 from floater.tasks.bpe import encode
 from floater.tasks.corpora import cldr
 from floater.tasks.corpora.text import Pairs, read_lines, read_pairs
+from floater.tasks.examples import keep_short, padded
 from floater.tasks.translation.settings import Data
 from floater.transformer.outputs import IGNORED
 
@@ -54,31 +55,28 @@ def _builtin_pairs(data: Data) -> tuple[Pairs, Pairs]:
         parts = cldr.split(source=data.source, target=data.target, seed=data.builtin_seed, train=data.builtin)
     except ValueError as error:
         raise DataError(f"built-in corpus: {error}") from error
-    train, valid = (
-        Pairs([s for s, _ in parts[name]], [t for _, t in parts[name]], 0) for name in ("train", "valid")
-    )
-    return train, valid
+    train, valid = (list(zip(*parts[name], strict=True)) for name in ("train", "valid"))
+    return Pairs(list(train[0]), list(train[1]), 0), Pairs(list(valid[0]), list(valid[1]), 0)
 
 
 def _file_pairs(source: str | list[str] | None, target: str | list[str] | None) -> Pairs:
-    sources = [source] if isinstance(source, str) else source or []
-    targets = [target] if isinstance(target, str) else target or []
+    sources, targets = _files(source), _files(target)
     if len(sources) != len(targets) or not sources:
         raise DataError(f"{len(sources)} source files and {len(targets)} target files; they must be aligned")
     parts = [read_pairs(s, t) for s, t in zip(sources, targets, strict=True)]
-    return Pairs(
-        [line for part in parts for line in part.source],
-        [line for part in parts for line in part.target],
-        sum(part.skipped for part in parts),
+    lines, translations = (
+        [x for part in parts for x in getattr(part, side)] for side in ("source", "target")
     )
+    return Pairs(lines, translations, sum(part.skipped for part in parts))
+
+
+def _files(named: str | list[str] | None) -> list[str]:
+    return [named] if isinstance(named, str) else named or []
 
 
 def line_of(data: Data, pair: tuple[str, str]) -> str:
     """Return the line and the file of a training pair, for a message; "" where no files are named."""
-    sources, targets = (
-        [files] if isinstance(files, str) else files or [] for files in (data.train_source, data.train_target)
-    )
-    for source, target in zip(sources, targets, strict=True):
+    for source, target in zip(_files(data.train_source), _files(data.train_target), strict=True):
         lines = zip(read_lines(source), read_lines(target), strict=True)
         if (found := next((n for n, line in enumerate(lines, start=1) if line == pair), None)) is not None:
             return f", line {found} of {source},"
@@ -86,7 +84,7 @@ def line_of(data: Data, pair: tuple[str, str]) -> str:
 
 
 def hub_pairs(dataset: str, config: str | None, split: str, source: str, target: str) -> Pairs:
-    """The pairs of a split of a Hugging Face data set with a column "translation".
+    """Load the pairs of a split of a Hugging Face data set with a column "translation".
 
     Raises:
         DataError: if it cannot be loaded, lacks a language, or has no pair of sentences.
@@ -114,7 +112,7 @@ class TokenPairs(Dataset[Example]):
     Args:
         pairs: sentences.
         tokenizer: the joint vocabulary.
-        max_tokens: pairs with a longer side are left out; `dropped` counts them.
+        max_tokens: pairs with a longer side are excluded, and their number is logged.
 
     Raises:
         DataError: if no pair is left.
@@ -123,8 +121,8 @@ class TokenPairs(Dataset[Example]):
         >>> from floater.tasks.bpe import train_bpe
         >>> pairs = Pairs(["low", "lower lowest"], ["low", "low"], 0)
         >>> examples = TokenPairs(pairs, train_bpe(pairs.source, 261), max_tokens=4)
-        >>> len(examples), examples.lengths, examples.dropped
-        (1, [3], 1)
+        >>> len(examples), examples.lengths
+        (1, [3])
     """
 
     def __init__(
@@ -132,10 +130,7 @@ class TokenPairs(Dataset[Example]):
     ) -> None:
         sources, targets = encode(tokenizer, pairs.source), encode(tokenizer, pairs.target)
         lengths = [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]
-        kept = [i for i, length in enumerate(lengths) if max_tokens is None or length <= max_tokens]
-        if not kept:
-            raise DataError(f"no pair is left: all {len(lengths)} are longer than {max_tokens} tokens")
-        self.dropped = len(lengths) - len(kept)
+        kept = keep_short(lengths, max_tokens, "pair", "tokens")
         self.lengths = [lengths[i] for i in kept]
         self.pairs = Pairs([pairs.source[i] for i in kept], [pairs.target[i] for i in kept], pairs.skipped)
         self._sides = [(sources[i], targets[i]) for i in kept]
@@ -149,7 +144,7 @@ class TokenPairs(Dataset[Example]):
 
 
 def source_batch(rows: Sequence[Row], *, pad: int) -> dict[str, Tensor]:
-    """Source sentences padded on the right, and the mask of their tokens.
+    """Pad source sentences on the right, and mask their tokens.
 
     Args:
         rows: token ids of each sentence.
@@ -162,12 +157,12 @@ def source_batch(rows: Sequence[Row], *, pad: int) -> dict[str, Tensor]:
         >>> source_batch([[5, 2], [2]], pad=0)["input_ids"].tolist()
         [[5, 2], [2, 0]]
     """
-    source, lengths = _padded(rows, pad), torch.tensor([len(row) for row in rows])
+    source, lengths = padded(rows, pad), torch.tensor([len(row) for row in rows])
     return {"input_ids": source, "attention_mask": (torch.arange(source.shape[1]) < lengths[:, None]).long()}
 
 
 def collate(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
-    """A batch of pairs: that of the sources, and `labels` padded with -100.
+    """Make a batch of pairs: that of the sources, and `labels` padded with -100.
 
     Example:
         >>> pairs = [{"input_ids": [5, 2], "labels": [2]}, {"input_ids": [2], "labels": [6, 2]}]
@@ -175,9 +170,4 @@ def collate(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
         [[2, -100], [6, 2]]
     """
     batch = source_batch([example["input_ids"] for example in examples], pad=pad)
-    return batch | {"labels": _padded([example["labels"] for example in examples], IGNORED)}
-
-
-def _padded(rows: Sequence[Row], value: int) -> Tensor:
-    tensors = [torch.as_tensor(row, dtype=torch.long) for row in rows]
-    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)
+    return batch | {"labels": padded((example["labels"] for example in examples), IGNORED)}

@@ -83,7 +83,7 @@ def translate_and_count(
     lines: Sequence[str],
     decoding: Decoding,
 ) -> tuple[list[str], int]:
-    """Translations as `translate` gives them, and how many of them reached the longest output."""
+    """Translate as `translate` does; also return how many translations reached the longest output."""
     order = [i for i, line in enumerate(lines) if line.strip()]
     out = [""] * len(lines)
     if not order:
@@ -141,7 +141,7 @@ def _search(
     decoding: Decoding,
     reading: Reading | None,
 ) -> Tensor:
-    """Token ids of the best translation of each row, without the start token, (batch, longest) on the CPU."""
+    """Search the best translation of each row: token ids, (batch, longest), without the start token."""
     inputs = source_batch(rows, pad=tokenizer.pad_token_id)
     inputs = {name: value.to(model.device) for name, value in inputs.items()}
     if not model.autoregressive:

@@ -29,7 +29,7 @@ class Data:
         builtin_seed: seed of the built-in corpus.
         moses: the files hold Moses tokens, as `floater data wmt14_en_de` writes them. What is translated is
             then tokenised first, and translations are joined again, so that both are plain text.
-        max_tokens: longer training pairs (in BPE tokens) are left out, and counted.
+        max_tokens: longer training pairs (in BPE tokens) are excluded, and counted.
         vocabulary: a run directory or tokenizer.json to load; by default the warm start's, or a new one.
         vocabulary_size: joint BPE tokens to train; at least 259, the bytes and the special tokens.
     """
@@ -98,7 +98,8 @@ class Decoding:
     Attributes:
         beam: hypotheses kept; 1 for a model that is not autoregressive.
         length_penalty: exponent of the length that scores are divided by.
-        max_ratio: a translation ends after max_ratio x source tokens + 50 at the latest, and this is said.
+        max_ratio: a translation ends after max_ratio x source tokens + 50 at the latest; how many do is
+            reported.
         max_tokens: source tokens in a batch, times the beam.
     """
 

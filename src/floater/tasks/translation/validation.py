@@ -33,7 +33,7 @@ def validate(
     """Translate held-out pairs and measure the loss of their references.
 
     The pairs are shared out among the processes, and every process gets the whole result. No random number
-    is drawn, so that a training is not changed.
+    is used, so that a training is not changed.
 
     Args:
         model: an encoder-decoder; it is left in the mode it is in.
@@ -68,28 +68,20 @@ def validate(
 
 
 def token_loss(
-    model: FloaterForConditionalGeneration,
-    tokenizer: PreTrainedTokenizerFast,
-    pairs: Pairs,
-    max_tokens: int = 4096,
+    model: FloaterForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, pairs: Pairs
 ) -> tuple[float, int]:
     """Return the sum of the cross-entropy (nats, not smoothed) over the target tokens, and their number."""
-    nats, count = 0.0, 0
     if not pairs.source:
-        return nats, count
+        return 0.0, 0
     with evaluating(model):
-        for _, losses, there in token_losses(model, TokenPairs(pairs, tokenizer), tokenizer, max_tokens):
-            nats += float(losses.sum())
-            count += int(there.sum())
-    return nats, count
+        found = token_losses(model, TokenPairs(pairs, tokenizer), tokenizer)
+        sums = [(float(losses.sum()), int(there.sum())) for _, losses, there in found]
+    return sum(nats for nats, _ in sums), sum(count for _, count in sums)
 
 
 @torch.no_grad()
 def token_losses(
-    model: FloaterForConditionalGeneration,
-    examples: TokenPairs,
-    tokenizer: PreTrainedTokenizerFast,
-    max_tokens: int = 4096,
+    model: FloaterForConditionalGeneration, examples: TokenPairs, tokenizer: PreTrainedTokenizerFast
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """Compute the cross-entropy (nats, not smoothed) of each target token, batch by batch.
 
@@ -97,14 +89,13 @@ def token_losses(
         model: in evaluation mode.
         examples: encoded pairs.
         tokenizer: the joint vocabulary.
-        max_tokens: in a batch, with padding.
 
     Yields:
         The indices of the pairs of a batch, the losses of their tokens (batch, longest), 0 where there is
         none, and where there is one, bool of the same shape.
     """
     make = functools.partial(collate, pad=tokenizer.pad_token_id)
-    for indices, batch in in_batches(examples, make, model.device, max_tokens):
+    for indices, batch in in_batches(examples, make, model.device, 4096):
         logits, labels = model(**batch).logits.flatten(0, 1).float(), batch["labels"]
         losses = F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="none")
         yield indices, losses.view_as(labels), labels != IGNORED

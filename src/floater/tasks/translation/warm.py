@@ -41,7 +41,7 @@ def is_position(name: str) -> bool:
 def warm_started(
     config: FloaterConfig, trained: FloaterForConditionalGeneration, origin: str
 ) -> FloaterForConditionalGeneration:
-    """A model of `config` with the weights of a trained one; only position parameters may be new.
+    """Build a model of `config` with the weights of a trained one; only position parameters may be new.
 
     Args:
         config: of the new model.
@@ -138,6 +138,6 @@ def _check_options(here: Mapping[str, Any], there: Mapping[str, Any], origin: st
 
 
 def _meaning(config: FloaterConfig) -> dict[str, Any]:
-    """The options that decide what a position model's parameters compute."""
+    """Return the options that decide what a position model's parameters compute."""
     given = options(config.position) | (config.position_options or {})
     return {name: value for name, value in given.items() if name not in _ONLY_TRAINING}

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from floater.tasks.corpora.problems import arithmetic, brackets, chains, copying, listops, retrieval
-from floater.tasks.corpora.problems.drawn import DIGITS, EQUALS, Drawn, named
+from floater.tasks.corpora.problems.example import DIGITS, EQUALS, Example, named
 
 if TYPE_CHECKING:
     from floater.tasks.generated.settings import Data
 
-__all__ = ["DIGITS", "EQUALS", "PROBLEMS", "Drawn", "Problem"]
+__all__ = ["DIGITS", "EQUALS", "PROBLEMS", "Example", "Problem"]
 
 Generator = np.random.Generator
 
@@ -24,7 +24,7 @@ class Problem:
     """A problem, as a function of the settings of its data.
 
     Args:
-        draw: generates an example whose length is between two bounds.
+        generate: generates an example whose length is between two bounds.
         words: the tokens of questions and answers.
         unit: what a length counts.
         tokens: the most tokens of a row of a length: <s>, question, =, answer, </s>.
@@ -32,7 +32,7 @@ class Problem:
         classes: number of classes, if the answer is one, given by its number; 0 if it is tokens.
     """
 
-    draw: Callable[[Data, tuple[int, int], Generator], Drawn]
+    generate: Callable[[Data, tuple[int, int], Generator], Example]
     words: Callable[[Data], list[str]]
     unit: str
     tokens: Callable[[Data, int], int]
@@ -41,10 +41,12 @@ class Problem:
 
 
 def _even(
-    draw: Callable[[Data, int, Generator], Drawn],
-) -> Callable[[Data, tuple[int, int], Generator], Drawn]:
+    generate: Callable[[Data, int, Generator], Example],
+) -> Callable[[Data, tuple[int, int], Generator], Example]:
     """Draw every length between the bounds with the same probability."""
-    return lambda data, lengths, random: draw(data, int(random.integers(lengths[0], lengths[1] + 1)), random)
+    return lambda data, lengths, random: generate(
+        data, int(random.integers(lengths[0], lengths[1] + 1)), random
+    )
 
 
 def _symbols(data: Data) -> list[str]:
@@ -52,7 +54,7 @@ def _symbols(data: Data) -> list[str]:
 
 
 def _residues(data: Data) -> list[str]:
-    """The digits, and the numbers below the modulus."""
+    """Return the digits, and the numbers below the modulus."""
     return list(map(str, range(max(10, data.modulus))))
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from floater.tasks.corpora.problems.drawn import Drawn
+from floater.tasks.corpora.problems.example import Example
 
 PLUS, TIMES, POWER = "+", "*", "**"
 YES, NO = "yes", "no"
 COEFFICIENTS, DEGREES, PLACES = range(-3, 4), range(4), range(-2, 3)
 
 
-def addition(length: int, least_first: bool, random: np.random.Generator) -> Drawn:
+def addition(length: int, least_first: bool, random: np.random.Generator) -> Example:
     """Add two numbers; neither they nor the sum begin with zeros.
 
     Args:
@@ -30,10 +30,10 @@ def addition(length: int, least_first: bool, random: np.random.Generator) -> Dra
     if random.integers(2):
         numbers.reverse()
     written = [list(str(number)[:: -1 if least_first else 1]) for number in (*numbers, sum(numbers))]
-    return Drawn([*written[0], PLUS, *written[1]], written[2], length)
+    return Example([*written[0], PLUS, *written[1]], written[2], length)
 
 
-def sums(length: int, modulus: int, random: np.random.Generator) -> Drawn:
+def sums(length: int, modulus: int, random: np.random.Generator) -> Example:
     """Add digits from 1 to 9, modulo a number (Kazemnejad et al. 2023).
 
     Args:
@@ -42,15 +42,15 @@ def sums(length: int, modulus: int, random: np.random.Generator) -> Drawn:
         random: generator of the example.
 
     Example:
-        >>> drawn = sums(3, 10, np.random.default_rng(0))
-        >>> " ".join(drawn.question), drawn.answer
+        >>> example = sums(3, 10, np.random.default_rng(0))
+        >>> " ".join(example.question), example.answer
         ('8 + 6 + 5', ['9'])
     """
     terms = random.integers(1, 10, size=length).tolist()
-    return Drawn(_joined([[str(term)] for term in terms]), [str(sum(terms) % modulus)], length)
+    return Example(_joined([[str(term)] for term in terms]), [str(sum(terms) % modulus)], length)
 
 
-def parity(length: int, random: np.random.Generator) -> Drawn:
+def parity(length: int, random: np.random.Generator) -> Example:
     """Answer whether the number of ones is even (Kazemnejad et al. 2023).
 
     Args:
@@ -58,15 +58,15 @@ def parity(length: int, random: np.random.Generator) -> Drawn:
         random: generator of the example.
 
     Example:
-        >>> drawn = parity(3, np.random.default_rng(1))
-        >>> drawn.question, drawn.answer
+        >>> example = parity(3, np.random.default_rng(1))
+        >>> example.question, example.answer
         (['0', '1', '1'], ['yes'])
     """
     bits = random.integers(2, size=length).tolist()
-    return Drawn(list(map(str, bits)), [NO if sum(bits) % 2 else YES], length)
+    return Example(list(map(str, bits)), [NO if sum(bits) % 2 else YES], length)
 
 
-def poly(length: int, modulus: int, random: np.random.Generator) -> Drawn:
+def poly(length: int, modulus: int, random: np.random.Generator) -> Example:
     """Evaluate a polynomial at a number, modulo another one (Kazemnejad et al. 2023).
 
     The question is "x = 2 in 3 * x ** 2 + -1 * x ** 0" with coefficients from -3 to 3, degrees from 0 to 3 in
@@ -78,8 +78,8 @@ def poly(length: int, modulus: int, random: np.random.Generator) -> Drawn:
         random: generator of the example.
 
     Example:
-        >>> drawn = poly(2, 10, np.random.default_rng(0))
-        >>> " ".join(drawn.question), drawn.answer
+        >>> example = poly(2, 10, np.random.default_rng(0))
+        >>> " ".join(example.question), example.answer
         ('x = -1 in 2 * x ** 2 + 1 * x ** 1', ['1'])
     """
     coefficients = random.integers(COEFFICIENTS.start, COEFFICIENTS.stop, size=length).tolist()
@@ -87,7 +87,7 @@ def poly(length: int, modulus: int, random: np.random.Generator) -> Drawn:
     x = int(random.integers(PLACES.start, PLACES.stop))
     terms = [[str(a), TIMES, "x", POWER, str(n)] for a, n in zip(coefficients, degrees, strict=True)]
     value = sum(a * x**n for a, n in zip(coefficients, degrees, strict=True)) % modulus
-    return Drawn(["x", "=", str(x), "in", *_joined(terms)], [str(value)], length)
+    return Example(["x", "=", str(x), "in", *_joined(terms)], [str(value)], length)
 
 
 def _joined(terms: list[list[str]]) -> list[str]:

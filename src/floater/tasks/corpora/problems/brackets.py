@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from floater.tasks.corpora.problems.drawn import Drawn
+from floater.tasks.corpora.problems.example import Example
 
 BRACKETS = ("()", "[]", "{}", "<>")
 UNCLOSED = 4
 
 
-def dyck(length: int, nested: bool, random: np.random.Generator) -> Drawn:
+def dyck(length: int, nested: bool, random: np.random.Generator) -> Example:
     """Close the brackets of a prefix of a balanced word.
 
     BIG-bench's "dyck_languages" (Suzgun et al. 2019, "Memory-augmented recurrent neural networks can learn
@@ -27,8 +27,8 @@ def dyck(length: int, nested: bool, random: np.random.Generator) -> Drawn:
 
     Example:
         >>> for nested in (True, False):
-        ...     drawn = dyck(8, nested, np.random.default_rng(3))
-        ...     print(*drawn.question, "=", *drawn.answer)
+        ...     example = dyck(8, nested, np.random.default_rng(3))
+        ...     print(*example.question, "=", *example.answer)
         ( ) ( ( [ ] ) [ = ] )
         ( ) ( ( [ ) ] { = ) }
     """
@@ -44,7 +44,7 @@ def dyck(length: int, nested: bool, random: np.random.Generator) -> Drawn:
             last = -1 if nested else int(random.integers(len(unclosed)))
             question.append(BRACKETS[unclosed.pop(last)][1])
     closing = unclosed[::-1] if nested else sorted(unclosed)
-    return Drawn(question, [BRACKETS[kind][1] for kind in closing], length)
+    return Example(question, [BRACKETS[kind][1] for kind in closing], length)
 
 
 def most_unclosed(length: int) -> int:

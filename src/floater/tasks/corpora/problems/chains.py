@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from floater.tasks.corpora.problems.drawn import EQUALS, Drawn, named
+from floater.tasks.corpora.problems.example import EQUALS, Example, named
 
 SIGNS = ("-", "+")
 VALUES = ("-1", "+1")
 END = ";"
 
 
-def lego(length: int, names: int, permute: bool, random: np.random.Generator) -> Drawn:
+def lego(length: int, names: int, permute: bool, random: np.random.Generator) -> Example:
     """Resolve a chain of variables (Zhang et al. 2022, "Unveiling Transformers with LEGO").
 
     As in Kazemnejad et al. (2023), the question ends with one variable of the second half of the chain, whose
@@ -24,8 +24,8 @@ def lego(length: int, names: int, permute: bool, random: np.random.Generator) ->
         random: generator of the example.
 
     Example:
-        >>> drawn = lego(3, 26, False, np.random.default_rng(0))
-        >>> print(*drawn.question, "=", *drawn.answer)
+        >>> example = lego(3, 26, False, np.random.default_rng(0))
+        >>> print(*example.question, "=", *example.answer)
         x19 = +1 ; x4 = + x19 ; x10 = + x4 ; x10 = +1
     """
     words = named("x", names)
@@ -38,4 +38,4 @@ def lego(length: int, names: int, permute: bool, random: np.random.Generator) ->
     if permute:
         clauses = [clauses[i] for i in random.permutation(length).tolist()]
     question = [token for clause in clauses for token in clause]
-    return Drawn([*question, chain[asked]], [VALUES[values[asked]]], length)
+    return Example([*question, chain[asked]], [VALUES[values[asked]]], length)

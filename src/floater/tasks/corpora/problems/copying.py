@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from floater.tasks.corpora.problems.drawn import Drawn
+from floater.tasks.corpora.problems.example import Example
 
 
-def copy(length: int, symbols: int, random: np.random.Generator) -> Drawn:
+def copy(length: int, symbols: int, random: np.random.Generator) -> Example:
     """Repeat symbols.
 
     Args:
@@ -17,33 +17,33 @@ def copy(length: int, symbols: int, random: np.random.Generator) -> Drawn:
 
     Example:
         >>> copy(3, 2, np.random.default_rng(0))
-        Drawn(question=['1', '1', '1'], answer=['1', '1', '1'], length=3, asked=None)
+        Example(question=['1', '1', '1'], answer=['1', '1', '1'], length=3, asked=None)
     """
-    drawn = _symbols(length, symbols, random)
-    return Drawn(drawn, drawn, length)
+    example = _symbols(length, symbols, random)
+    return Example(example, example, length)
 
 
-def reverse(length: int, symbols: int, random: np.random.Generator) -> Drawn:
+def reverse(length: int, symbols: int, random: np.random.Generator) -> Example:
     """Repeat symbols from the last to the first; arguments as for `copy`.
 
     Example:
         >>> reverse(3, 9, np.random.default_rng(0)).answer
         ['4', '5', '7']
     """
-    drawn = _symbols(length, symbols, random)
-    return Drawn(drawn, drawn[::-1], length)
+    example = _symbols(length, symbols, random)
+    return Example(example, example[::-1], length)
 
 
-def sort(length: int, symbols: int, random: np.random.Generator) -> Drawn:
+def sort(length: int, symbols: int, random: np.random.Generator) -> Example:
     """Sort symbols, which are numbers; arguments as for `copy`.
 
     Example:
-        >>> drawn = sort(3, 9, np.random.default_rng(0))
-        >>> drawn.question, drawn.answer
+        >>> example = sort(3, 9, np.random.default_rng(0))
+        >>> example.question, example.answer
         (['7', '5', '4'], ['4', '5', '7'])
     """
-    drawn = _symbols(length, symbols, random)
-    return Drawn(drawn, sorted(drawn, key=int), length)
+    example = _symbols(length, symbols, random)
+    return Example(example, sorted(example, key=int), length)
 
 
 def _symbols(length: int, symbols: int, random: np.random.Generator) -> list[str]:

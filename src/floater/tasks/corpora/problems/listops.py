@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from floater.tasks.corpora.problems.drawn import DIGITS, Drawn
+from floater.tasks.corpora.problems.example import DIGITS, Example
 
 OPERATIONS = ("[MIN", "[MAX", "[MED", "[SM")
 END = "]"
@@ -17,7 +17,7 @@ TRIES = 20_000
 
 
 def operate(operation: str, values: list[int]) -> int:
-    """The value of one list.
+    """Compute the value of one list.
 
     Args:
         operation: one of `OPERATIONS`: least, greatest, median (of an even number of values the mean of the
@@ -38,29 +38,29 @@ def operate(operation: str, values: list[int]) -> int:
     return sum(middle) // len(middle)
 
 
-def listops(least: int, most: int, max_depth: int, max_args: int, random: np.random.Generator) -> Drawn:
-    """An expression and its value, drawn until its length fits.
+def listops(least: int, most: int, max_depth: int, max_args: int, random: np.random.Generator) -> Example:
+    """Generate expressions until the length of one fits; return it with its value.
 
     Args:
         least: tokens at least, brackets with operations and without counted.
         most: tokens at most.
         max_depth: how deep digits may lie; 1 allows none but a digit.
         max_args: elements of a list at most.
-        random: where the draws come from.
+        random: generator of the example.
 
     Raises:
-        ValueError: if no expression of such a length was drawn in 20,000 tries.
+        ValueError: if no expression of such a length was example in 20,000 tries.
 
     Example:
-        >>> drawn = listops(6, 8, 10, 10, np.random.default_rng(0))
-        >>> " ".join(drawn.question), drawn.answer, drawn.length
+        >>> example = listops(6, 8, 10, 10, np.random.default_rng(0))
+        >>> " ".join(example.question), example.answer, example.length
         ('[MAX 8 5 9 6 ]', ['9'], 6)
     """
     for _ in range(TRIES):
         tokens: list[str] = []
         value = _node(tokens, 1, most, max_depth, max_args, random)
         if value is not None and least <= len(tokens) <= most:
-            return Drawn(tokens, [str(value)], len(tokens))
+            return Example(tokens, [str(value)], len(tokens))
     raise ValueError(
         f"no ListOps expression of {least} to {most} tokens in {TRIES:,} tries; "
         f"max_depth {max_depth} and max_args {max_args} make them rare"

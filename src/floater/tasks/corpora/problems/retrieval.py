@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from floater.tasks.corpora.problems.drawn import DIGITS, Drawn, named
+from floater.tasks.corpora.problems.example import DIGITS, Example, named
 
 KEY = "key"
 POWER = 0.01
 
 
-def recall(length: int, names: int, slots: int, random: np.random.Generator) -> Drawn:
+def recall(length: int, names: int, slots: int, random: np.random.Generator) -> Example:
     """Recall the value of each key (MQAR, multi-query associative recall; Arora et al. 2023, "Zoology").
 
     The question is "k3 v1 k0 v5", and the answer asks for every key once: "k0 v5 k3 v1", of which the values
@@ -26,10 +26,10 @@ def recall(length: int, names: int, slots: int, random: np.random.Generator) -> 
         random: generator of the example.
 
     Example:
-        >>> drawn = recall(2, 9, 2, np.random.default_rng(0))
-        >>> print(*drawn.question, "=", *drawn.answer)
+        >>> example = recall(2, 9, 2, np.random.default_rng(0))
+        >>> print(*example.question, "=", *example.answer)
         k4 v2 k5 v8 = k4 v2 k1 v6 k5 v8 k1 k5
-        >>> [drawn.answer[i] for i in drawn.asked]
+        >>> [example.answer[i] for i in example.asked]
         ['v2', 'v8']
     """
     words = associations(names)
@@ -42,10 +42,10 @@ def recall(length: int, names: int, slots: int, random: np.random.Generator) -> 
     for place, pair in zip(places, pairs, strict=True):
         answer[2 * place : 2 * place + 2] = pair
     asked = sorted(2 * place + 1 for place in places)
-    return Drawn([token for pair in pairs for token in pair], answer, length, asked)
+    return Example([token for pair in pairs for token in pair], answer, length, asked)
 
 
-def passkey(length: int, words: int, digits: int, random: np.random.Generator) -> Drawn:
+def passkey(length: int, words: int, digits: int, random: np.random.Generator) -> Example:
     """Repeat a number that is hidden in filler (Mohtashami and Jaggi 2023, "Landmark attention").
 
     The question is filler, "key 3 1 4 1 5", and filler. As in the paper's prompt, the filler repeats the same
@@ -58,8 +58,8 @@ def passkey(length: int, words: int, digits: int, random: np.random.Generator) -
         random: generator of the example.
 
     Example:
-        >>> drawn = passkey(9, 3, 2, np.random.default_rng(2))
-        >>> print(*drawn.question, "=", *drawn.answer)
+        >>> example = passkey(9, 3, 2, np.random.default_rng(2))
+        >>> print(*example.question, "=", *example.answer)
         w0 w1 w2 w0 w1 key 2 1 w0 = 2 1
     """
     rest = length - digits - 1
@@ -67,7 +67,7 @@ def passkey(length: int, words: int, digits: int, random: np.random.Generator) -
     number = [DIGITS[digit] for digit in random.integers(10, size=digits).tolist()]
     text = named("w", words)
     parts = [[text[i % words] for i in range(size)] for size in (before, rest - before)]
-    return Drawn([*parts[0], KEY, *number, *parts[1]], number, length)
+    return Example([*parts[0], KEY, *number, *parts[1]], number, length)
 
 
 def associations(names: int) -> list[str]:

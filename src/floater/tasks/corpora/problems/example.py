@@ -9,7 +9,7 @@ DIGITS = tuple(map(str, range(10)))
 EQUALS = "="
 
 
-class Drawn(NamedTuple):
+class Example(NamedTuple):
     """A question and its answer.
 
     Args:
