@@ -255,6 +255,25 @@ def test_phi3_knows_its_original_length() -> None:
         ("llama", 1024, "flow", {}, "method is 'flow'; .* rotary positions, which allow 'linear'"),
         ("llama", 1024, "yarn", {"beta": 3}, "method 'yarn' has no option 'beta'; valid: attention_factor"),
         ("llama", 1024, "longrope", {"long_factor": [1.0]}, "long_factor must be a list of 3 numbers"),
+        ("llama", 1024, "longrope", {"long_factor": ["a"] * 3}, "long_factor must be a list of 3 numbers"),
+        ("llama", 1024, "longrope", {"long_factor": [1, 2, -1]}, "must be a list of 3 numbers above 0"),
+        (
+            "llama",
+            1024,
+            "yarn",
+            {"attention_factor": -1},
+            "attention_factor is -1; it must be a number above",
+        ),
+        ("llama", 1024, "yarn", {"beta_fast": "a"}, "beta_fast is 'a'; it must be a number above 0"),
+        (
+            "llama",
+            1024,
+            "yarn",
+            {"beta_fast": 0.5},
+            "beta_slow is 1.0; it must be below beta_fast, which is 0.5",
+        ),
+        ("llama", 1024, "yarn", {"truncate": 1}, "truncate is 1; it must be True or False"),
+        ("llama", 1024, "llama3", {"low_freq_factor": 9.0}, "low_freq_factor is 9.0; it must be below high_"),
         ("bert", 1024, "flow", {"special": 1}, "special is 1; it must be two whole numbers"),
         ("bert", 512**2 + 1, "hierarchical", {"special": (0, 0)}, "reaches 262144 positions"),
         ("vit", 18, None, {}, "length is 18; it must be a multiple of the patches' side, 4"),
@@ -270,6 +289,11 @@ def test_what_cannot_be_extended(
     with pytest.raises(ExtendError, match=message):
         floater.extend(model, length, method, **options)
     assert model.config.to_dict() == config
+
+
+def test_what_is_no_model() -> None:
+    with pytest.raises(ExtendError, match="the model is a str; it must be a model of transformers"):
+        floater.extend("bert", 1024)  # type: ignore[arg-type]
 
 
 def test_trained_tables_may_learn_on() -> None:

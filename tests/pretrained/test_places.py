@@ -33,7 +33,7 @@ def test_index_among_the_unpadded_ones(rows: list[list[int]], data: st.DataObjec
     mask = torch.tensor(rows)
     queries = data.draw(st.integers(1, mask.shape[1]))
     known = {"attention_mask": mask, "past_key_values": filled(mask.shape[1] - queries)}
-    found = tokens(known, queries).expand(len(rows), queries)
+    found = tokens(known, queries).positions.expand(len(rows), queries)
     for row, places in zip(rows, found.tolist(), strict=True):
         for column in range(len(row) - queries, len(row)):
             if row[column]:
@@ -46,9 +46,9 @@ def test_a_square_mask_with_a_cache_counts_what_is_seen(rows: list[list[int]]) -
     mask = torch.tensor(rows)
     causal = torch.ones(mask.shape[1], mask.shape[1]).tril().bool() & mask[:, None].bool()
     float_mask = torch.zeros(causal.shape).masked_fill(~causal, torch.finfo(torch.float32).min)
-    expected = tokens({"attention_mask": mask}, mask.shape[1]).expand_as(mask)
+    expected = tokens({"attention_mask": mask}, mask.shape[1]).positions.expand_as(mask)
     for square in (causal[:, None], float_mask[:, None]):
-        found = tokens({"attention_mask": square, "past_key_values": DynamicCache()}, mask.shape[1])
+        found = tokens({"attention_mask": square, "past_key_values": DynamicCache()}, mask.shape[1]).positions
         assert torch.equal(found[mask.bool()], expected[mask.bool()])
 
 
@@ -61,9 +61,9 @@ def test_a_square_mask_that_shows_what_comes_after_is_refused() -> None:
 
 
 def test_without_a_mask_the_cache_counts() -> None:
-    assert tokens({}, 3).tolist() == [[0, 1, 2]]
-    assert tokens({"past_key_values": filled(4)}, 2).tolist() == [[4, 5]]
-    assert source({"encoder_attention_mask": torch.tensor([[0, 1, 1]])}, 3).tolist() == [[0, 0, 1]]
+    assert tokens({}, 3).positions.tolist() == [[0, 1, 2]]
+    assert tokens({"past_key_values": filled(4)}, 2).positions.tolist() == [[4, 5]]
+    assert source({"encoder_attention_mask": torch.tensor([[0, 1, 1]])}, 3).positions.tolist() == [[0, 0, 1]]
 
 
 @pytest.mark.parametrize(

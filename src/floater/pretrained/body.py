@@ -16,6 +16,7 @@ from floater.flow import FlowVectors
 from floater.pretrained import places
 from floater.pretrained.families import Family, PlugError
 from floater.pretrained.flows import Row
+from floater.pretrained.places import Places
 
 _TEXT = {"input_ids", "inputs_embeds"}
 
@@ -30,7 +31,7 @@ class Pass:
     """
 
     vectors: dict[tuple[str, str], FlowVectors] = field(default_factory=dict)
-    calls: dict[int, int] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
 
 
 class _Own(threading.local):
@@ -58,12 +59,12 @@ class Body:
         self.site, self.cross = site, cross
         self.injections: list[Injection] = []
         self._own = _Own()
+        self.shared: Pass | None = None
         module = root.get_submodule(path)
-        self.signature = inspect.signature(type(module).forward)
-        parameters = self.signature.parameters
-        if family.length is None and not _TEXT & parameters.keys():
+        self.names = list(inspect.signature(type(module).forward).parameters)[1:]
+        if family.length is None and _TEXT.isdisjoint(self.names):
             raise PlugError(
-                f"{type(module).__name__} takes {', '.join(list(parameters)[1:])}; where its tokens stand is "
+                f"{type(module).__name__} takes {', '.join(self.names)}; where its tokens stand is "
                 f"known only from one of {', '.join(sorted(_TEXT))}"
             )
         self.padding = None if family.padding is None else family.padding(module)
@@ -71,29 +72,36 @@ class Body:
 
     @property
     def current(self) -> Pass | None:
-        """The forward pass of this thread."""
-        return self._own.current
+        """The forward pass of this thread.
+
+        Dynamo reads no attribute that Python code has set of a thread, so compiled code has one of the body,
+        which is None as soon as two threads are in forward passes.
+        """
+        return self.shared if torch.compiler.is_compiling() else self._own.current or self.shared
 
     @current.setter
     def current(self, current: Pass | None) -> None:
-        self._own.current = current
+        if torch.compiler.is_compiling():
+            self.shared = current
+            return
+        before, self._own.current = self._own.current, current
+        self.shared = current if self.shared is before else None
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a forward pass; a forward pre-hook."""
         if getattr(module, "_is_replica", False):
             raise PlugError("a plugged model does not run in DataParallel; use DistributedDataParallel")
-        bound = self.signature.bind_partial(module, *args, **kwargs).arguments
-        every = {**bound.pop("kwargs", {}), **bound}
+        every = {**dict(zip(self.names, args, strict=False)), **kwargs}
         given = {name: value for name, value in every.items() if value is not None}
         self.current = Pass()
-        if (positions := self.places(module, given)) is not None:
-            self.solve(self.site, positions)
+        if (at := self.places(module, given)) is not None:
+            self.solve(self.site, at)
         source = given.get("encoder_hidden_states")
         read = getattr(given.get("past_key_values"), "is_updated", None)  # of blocks whose keys are kept
         if self.reads and source is not None and not (read and any(read.values())):
             self.solve(self.cross, places.source(given, source.shape[1]))
-        if module.training:
+        # compiled checkpoints find the vectors by themselves
+        if module.training and not torch.compiler.is_compiling():
             for name, part in module.named_modules():
                 known = part.__dict__.get("_gradient_checkpointing_func")
                 if known is not None and not isinstance(known, Checkpoint):
@@ -125,20 +133,20 @@ class Body:
         used = (row for injection in inside for use in injection.uses for row in use if row is not None)
         return list(dict.fromkeys(used))
 
-    def places(self, module: nn.Module, given: Mapping[str, Any]) -> Tensor | None:
-        """Where the tokens stand, (batch or 1, T); None where there are none."""
+    def places(self, module: nn.Module, given: Mapping[str, Any]) -> Places | None:
+        """Return where the tokens stand; None where there are none."""
         if self.family.length is not None and (length := self.family.length(module, given)) is not None:
-            return torch.arange(length)[None]
+            return Places(torch.arange(length)[None], length)
         words = next((given[name] for name in ("input_ids", "inputs_embeds") if name in given), None)
         if words is None:
             return None
         return places.tokens(given, words.shape[1], padding=self.padding, windowed=self.windowed)
 
-    def solve(self, site: str, positions: Tensor) -> None:
+    def solve(self, site: str, at: Places) -> None:
         """Add the vectors of a site to the current forward pass."""
         assert self.current is not None
         flows: Any = self.root.floater
-        for name, vectors in flows(site, positions).items():
+        for name, vectors in flows(site, at.positions, at.below).items():
             self.current.vectors[site, name] = vectors
 
     @property
@@ -193,8 +201,8 @@ class Injection:
                 f"{self.body.path or 'the model'}, so the positions of its tokens are unknown; call the "
                 "model itself, model(...), not model.forward(...) or a part of it"
             )
-        call = current.calls.get(id(self), 0)
-        current.calls[id(self)] = call + 1
+        call = current.calls.get(self.path, 0)
+        current.calls[self.path] = call + 1
         if call >= len(self.uses):
             if self.body.family.again:
                 return None
@@ -267,8 +275,8 @@ class Checkpoint:
 
     def __call__(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         body, current = self.body, self.body.current
-        if current is None:
-            return self.function(run, *args, **kwargs)  # its projections will say what is wrong
+        if current is None or torch.compiler.is_compiling():  # without a pass, projections raise
+            return self.function(run, *args, **kwargs)
         known = dict(current.vectors)
         rows = [row for row in body.rows(self.path) if row[:2] in known]
         flat = [known[row[:2]].of(*row[2:]) for row in rows]

@@ -18,7 +18,7 @@ from floater.encodings.model import PositionError, check_options, one_of, option
 from floater.encodings.relative.waves import UNCOVERED, covered
 from floater.flow import FlowEncoder, FlowVectors, init_small_, init_zero_
 from floater.flow.vectors import as_slice
-from floater.pretrained.families import PlugError
+from floater.pretrained.places import refuse
 
 
 class Row(NamedTuple):
@@ -44,6 +44,13 @@ class SiteEncoder(FlowEncoder):
         super().__init__(field, dim, **kwargs)
         del self._modules["field"]
         self.__dict__["field"] = field
+
+    def forward(self, positions: Tensor, *, below: int | None = None) -> FlowVectors:
+        """Return the vectors, from the cache unless gradients are asked for; see `FlowEncoder.forward`."""
+        learns = torch.is_grad_enabled() and any(p.requires_grad for p in self._all_parameters())
+        if learns or torch.compiler.is_compiling():
+            return super().forward(positions, below=below)
+        return self.stored(positions)
 
     def _all_parameters(self) -> Iterator[nn.Parameter]:
         yield from super()._all_parameters()
@@ -155,12 +162,13 @@ class Flows(nn.Module):
         self.length: int | None = None
         self.register_state_dict_pre_hook(_refresh)
 
-    def forward(self, site: str, positions: Tensor) -> dict[str, FlowVectors]:
-        """Vectors of a site's projections, solved with gradients where one is asked for.
+    def forward(self, site: str, positions: Tensor, below: int | None = None) -> dict[str, FlowVectors]:
+        """Return the vectors of a site's projections, solved with gradients where one is asked for.
 
         Args:
             site: whose tokens.
             positions: (batch or 1, T) integers, from 0.
+            below: a number that all positions are below; None where none is known without a look.
 
         Returns:
             By the name of the field.
@@ -170,22 +178,21 @@ class Flows(nn.Module):
             FlowError: if a solve fails.
         """
         if self.length is not None:
-            return self._baked(site, positions)
-        vectors = {}
-        for name, encoder in self.encoders[site].items():  # type: ignore[operator]
-            trained = any(p.requires_grad for module in (encoder, encoder.field) for p in module.parameters())
-            live = trained and torch.is_grad_enabled()
-            vectors[name] = encoder(positions) if live else encoder.stored(positions)
-        return vectors
+            return self._baked(site, positions, below)
+        encoders: Any = self.encoders[site]
+        return {name: encoder(positions, below=below) for name, encoder in encoders.items()}
 
-    def _baked(self, site: str, positions: Tensor) -> dict[str, FlowVectors]:
+    def _baked(self, site: str, positions: Tensor, below: int | None) -> dict[str, FlowVectors]:
         assert self.length is not None
-        if (last := int(positions.max())) >= self.length:
-            raise PlugError(
-                f"the flow is baked for the positions 0 to {self.length - 1}; {last} was asked for: bake a "
-                "longer one from the flow that was saved"
+        compiled = torch.compiler.is_compiling()
+        if not (compiled and below is not None and below <= self.length):
+            refuse(
+                positions >= self.length,
+                positions.max(),
+                f"the flow is baked for the positions 0 to {self.length - 1}; {{}} was asked for: bake a "
+                "longer one from the flow that was saved",
             )
-        index = as_slice(positions)
+        index = positions if compiled else as_slice(positions)
         vectors = {}
         for name, (blocks, names) in self.layout[site].items():
             table = self.get_buffer(f"vectors.{site}.{name}")

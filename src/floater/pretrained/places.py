@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,12 +12,24 @@ from floater.positions import Positions
 from floater.pretrained.families import PlugError
 
 
+class Places(NamedTuple):
+    """Where tokens stand.
+
+    Args:
+        positions: (batch or 1, T) integers.
+        below: a number that all of them are below; None where none is known without a look at them.
+    """
+
+    positions: Tensor
+    below: int | None
+
+
 def tokens(
     given: Mapping[str, Any], length: int, *, padding: int | None = None, windowed: bool = False
-) -> Tensor:
-    """Positions of a body's tokens.
+) -> Places:
+    """Return the positions of a body's tokens.
 
-    The caller's `position_ids`, less the first of the family, or a token's index among the unpadded tokens
+    They are the caller's `position_ids`, less the first of the family, or indices among the unpadded tokens
     of its row, those in the cache included.
 
     Args:
@@ -26,60 +38,83 @@ def tokens(
         padding: id of padding tokens in families that number tokens from it on, as RoBERTa does.
         windowed: whether a token sees only the last ones before it.
 
-    Returns:
-        (batch or 1, T) integers.
-
     Raises:
         PlugError: if the arguments do not say where the tokens stand.
 
     Example:
         >>> mask = torch.tensor([[0, 0, 1, 1, 1]])
-        >>> tokens({"attention_mask": mask}, 5)
+        >>> tokens({"attention_mask": mask}, 5).positions
         tensor([[0, 0, 0, 1, 2]])
-        >>> tokens({"position_ids": torch.tensor([[2, 3, 1]])}, 3, padding=1)
+        >>> tokens({"position_ids": torch.tensor([[2, 3, 1]])}, 3, padding=1).positions
         tensor([[0, 1, 0]])
     """
     mask, past = given.get("attention_mask"), _cached(given)
     ids = given.get("position_ids")
     if ids is not None:
-        return _from_ids(ids, mask, length, padding)
-    if mask is None and padding is not None and (words := given.get("input_ids")) is not None:
+        return Places(_from_ids(ids, mask, length, padding), None)
+    cached = given.get("past_key_values") is not None
+    if isinstance(mask, Tensor) and mask.ndim == 4 and cached and not windowed:
+        return Places(_from_square(mask, length, past), past + length)
+    if mask is not None:
+        return _from_mask(mask, length, past, "attention_mask")
+    words = given.get("input_ids")
+    if padding is not None and words is not None:
         valid: Tensor = words != padding
-        if bool(valid.all()):
-            return Positions.arange(length, offset=past, device=words.device).query
-        return ((valid.cumsum(1) + past) * valid - 1).clamp(min=0)  # unmasked padding stands at the first
-    if mask is None:
-        return Positions.arange(length, offset=past, device=_device(given)).query
-    square = isinstance(mask, Tensor) and mask.ndim == 4
-    if square and given.get("past_key_values") is not None and not windowed:
-        return _from_square(mask, length, past)
-    return _from_mask(mask, length, past, "attention_mask")
+        if torch.compiler.is_compiling() or not bool(valid.all()):
+            index = (valid.cumsum(1) + past) * valid - 1
+            return Places(index.clamp(min=0), past + length)  # unmasked padding stands at the first
+    return _counted(given, length, past)
 
 
-def source(given: Mapping[str, Any], length: int) -> Tensor:
-    """Positions of the tokens that cross-attention reads: their index among the unpadded ones.
+def source(given: Mapping[str, Any], length: int) -> Places:
+    """Return the positions of the tokens that cross-attention reads: their index among the unpadded ones.
 
     Args:
         given: arguments of the reading body's forward pass by name.
         length: number of tokens S.
 
-    Returns:
-        (batch or 1, S) integers.
-
     Raises:
         PlugError: if the mask does not say which of them are padding.
 
     Example:
-        >>> source({}, 3)
+        >>> source({}, 3).positions
         tensor([[0, 1, 2]])
     """
     mask = given.get("encoder_attention_mask")
-    if mask is None:
-        return Positions.arange(length, device=_device(given)).query
-    return _from_mask(mask, length, 0, "encoder_attention_mask")
+    return (
+        _counted(given, length, 0) if mask is None else _from_mask(mask, length, 0, "encoder_attention_mask")
+    )
 
 
-def _from_mask(mask: Any, length: int, past: int, name: str) -> Tensor:
+def refuse(bad: Tensor, example: Tensor, message: str) -> None:
+    """Refuse positions; compiled code, which cannot look at them, asserts instead.
+
+    Args:
+        bad: whether each of them is not valid.
+        example: a position, in the message's {}.
+        message: why they are not.
+
+    Raises:
+        PlugError: if there is one.
+
+    Example:
+        >>> at = torch.tensor([3, 9])
+        >>> refuse(at > 8, at.max(), "position {} is above 8")
+        Traceback (most recent call last):
+        floater.pretrained.families.PlugError: position 9 is above 8
+    """
+    if torch.compiler.is_compiling():
+        torch._assert_async(~bad.any(), message.format("another"))
+    elif bool(bad.any()):
+        raise PlugError(message.format(int(example)))
+
+
+def _counted(given: Mapping[str, Any], length: int, past: int) -> Places:
+    found = Positions.arange(length, offset=past, device=_device(given))
+    return Places(found.query, found.below)
+
+
+def _from_mask(mask: Any, length: int, past: int, name: str) -> Places:
     if not isinstance(mask, Tensor) or mask.ndim != 2:
         what = f"of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
         raise PlugError(
@@ -90,16 +125,20 @@ def _from_mask(mask: Any, length: int, past: int, name: str) -> Tensor:
         raise PlugError(
             f"{name} covers {mask.shape[1]} tokens; there are {length}, and {past} in the cache before them"
         )
-    return Positions.from_mask(mask, queries=length).query
+    found = Positions.from_mask(mask, queries=length)
+    return Places(found.query, found.below)
 
 
 def _from_square(mask: Tensor, length: int, past: int) -> Tensor:
     """From who sees whom, (batch, 1, T, S): with a cache, a token sees itself and all that came before."""
     visible = mask[:, 0, -length:] if mask.dtype == torch.bool else mask[:, 0, -length:] >= 0
-    if not past and length > 1 and bool(visible.triu(1).any()):
-        raise PlugError(
+    if not past and length > 1:
+        after = visible.triu(1)
+        refuse(
+            after,
+            after.sum(),
             "attention_mask shows tokens what comes after them, so it does not say where they stand; give a "
-            "mask (batch, length), or position_ids where the model takes them"
+            "mask (batch, length), or position_ids where the model takes them",
         )
     return visible.sum(-1).sub(1).clamp(min=0)
 
@@ -116,10 +155,7 @@ def _from_ids(ids: Tensor, mask: Any, length: int, padding: int | None) -> Tenso
         before = before & mask[:, -length:].bool()
     elif padding is not None:
         before = before & (ids != padding)
-    if bool(before.any()):
-        raise PlugError(
-            f"position_ids begin at {int(ids.min())}; the positions of this model begin at {first}"
-        )
+    refuse(before, ids.min(), f"position_ids begin at {{}}; the positions of this model begin at {first}")
     return positions.clamp(min=0)  # what stands before the first is padding
 
 

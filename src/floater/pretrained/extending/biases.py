@@ -14,7 +14,7 @@ from floater.encodings.model import StackSpec
 from floater.encodings.relative.alibi import slopes
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.floater_relative import FloaterRelative
-from floater.pretrained.extending.passes import Watch
+from floater.pretrained.extending.passes import Pass, Watch
 
 TRAINED = {"t5": 512, "mt5": 1024, "bloom": 2048}
 """Training lengths that configurations do not say: Raffel et al. 2020, 3.1.2; Xue et al. 2021, 3; Scao et al.
@@ -178,19 +178,24 @@ class Linear:
         places = self.watch.current
         if places.length <= self.old:
             return None
-        before: Tensor = kwargs[self.name]
+        bias = places.kept.get(self.name)
+        if bias is None:
+            bias = self._bias(places, kwargs[self.name])
+            if not torch.is_grad_enabled():  # a checkpoint that runs again must compute what it computed
+                places.kept[self.name] = bias
+        return args, {**kwargs, self.name: bias}
+
+    def _bias(self, places: Pass, before: Tensor) -> Tensor:
         delta = places.key[:, None, :] - places.query[:, :, None]
         low = int(delta.min())
         every = torch.arange(low, int(delta.max()) + 1, device=delta.device)
-        table = continued(self.flow, self.trained, every, self.old)
-        bias = F.embedding(delta - low, table).movedim(-1, 1).to(before.dtype)  # (batch or 1, heads, T, S)
-        if (size := before.shape[-1]) > bias.shape[-1] and self.name == "alibi":  # of a static cache
+        table = continued(self.flow, self.trained, every, self.old).to(before.dtype).T.contiguous()
+        bias = table[:, delta - low].transpose(0, 1)  # (batch or 1, heads, T, S)
+        if self.name != "alibi":
+            return bias[0]
+        if (size := before.shape[-1]) > bias.shape[-1]:  # of a static cache
             bias = F.pad(bias, (0, size - bias.shape[-1]))
-        if self.name == "alibi":
-            bias = bias.expand(before.shape[0] // bias.shape[1], -1, -1, -1).flatten(0, 1)
-        else:
-            bias = bias[0]
-        return args, {**kwargs, self.name: bias}
+        return bias.expand(before.shape[0] // bias.shape[1], -1, -1, -1).flatten(0, 1)
 
 
 def biased_parts(model: nn.Module) -> list[Any]:

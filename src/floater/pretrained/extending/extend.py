@@ -139,6 +139,8 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
         >>> model(torch.ones(1, 64, dtype=torch.long)).last_hidden_state.shape
         torch.Size([1, 64, 16])
     """
+    if not isinstance(model, nn.Module):
+        raise ExtendError(f"the model is a {type(model).__name__}; it must be a model of transformers")
     model = inner(model)
     if not isinstance(length, int) or isinstance(length, bool) or length < 1:
         raise ExtendError(f"length is {length!r}; it must be a whole number of at least 1")
@@ -253,17 +255,14 @@ def _extend_rotary(
                 f"the rotary positions of {type(body).__name__} are scaled already ('{kind}'); extend the "
                 "model without its scaling"
             )
-        half = (width := rotary.rotated(body.config, rotary.parameters(body.config))) // 2
+        width = rotary.rotated(body.config, rotary.parameters(body.config))
         if method == "clex" and (width < 4 or width % 2):
             raise ExtendError(
                 f"{type(body).__name__} rotates {width} components; 'clex' needs 4, 6, 8 or more"
             )
-        for name in ("short_factor", "long_factor"):
-            given = options.get(name, [1.0] * half)
-            if not isinstance(given, list) or len(given) != half:
-                raise ExtendError(f"{name} must be a list of {half} numbers, one for each frequency")
         if method in _OWN:
             continue
+        rotary.check_options(method, options, width // 2)
         trial: Any = copy.deepcopy(body.config)
         rotary.scale(trial, method, length, options)
         try:

@@ -6,7 +6,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,11 +27,13 @@ class Pass:
         query: (batch or 1, T) positions of the tokens that are read.
         key: (batch or 1, S) positions of those and of the cached ones before them.
         scale: that the pass rotates by, see `Watch`.
+        kept: what the blocks share, until the pass ends.
     """
 
     query: Tensor
     key: Tensor
     scale: float
+    kept: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def length(self) -> int:
@@ -139,6 +141,7 @@ class Watch:
         for part in parts if not isinstance(parts, Tensor) else ():
             if isinstance(part, Cache):
                 setattr(part, _HELD, self._own.current)
+        self.current.kept.clear()
 
     def _query(self, given: Mapping[str, Any], past: int) -> Tensor:
         words = next(given[name] for name in ("input_ids", "inputs_embeds") if given.get(name) is not None)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
 
+from floater.pretrained.extending.errors import ExtendError
+
 METHODS = ("linear", "ntk", "dynamic", "yarn", "longrope", "llama3")
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 def rotary_bodies(model: nn.Module) -> list[PreTrainedModel]:
@@ -34,6 +39,44 @@ def parameters(config: Any) -> dict[str, Any]:
     return given.get("full_attention", given)  # type: ignore[no-any-return]
 
 
+def check_options(method: str, options: Mapping[str, Any], half: int) -> None:
+    """Refuse options that Transformers would only warn about.
+
+    Args:
+        method: one of METHODS.
+        options: its options by name.
+        half: number of frequencies.
+
+    Raises:
+        ExtendError: if a value is not valid.
+
+    Example:
+        >>> check_options("yarn", {"truncate": 1}, 4)
+        Traceback (most recent call last):
+        floater.pretrained.extending.errors.ExtendError: truncate is 1; it must be True or False
+    """
+    for name, value in options.items():
+        if name == "truncate":
+            if not isinstance(value, bool):
+                raise ExtendError(f"truncate is {value!r}; it must be True or False")
+        elif name in ("short_factor", "long_factor"):
+            if not isinstance(value, list) or len(value) != half or not all(map(_is_positive, value)):
+                raise ExtendError(f"{name} must be a list of {half} numbers above 0, one for each frequency")
+        elif not _is_positive(value):
+            raise ExtendError(f"{name} is {value!r}; it must be a number above 0")
+    for kind, low, high, usual in (
+        ("llama3", "low_freq_factor", "high_freq_factor", LLAMA3),
+        ("yarn", "beta_slow", "beta_fast", {"beta_slow": 1.0, "beta_fast": 32.0}),
+    ):
+        known = {**usual, **options}
+        if method == kind and known[low] >= known[high]:
+            raise ExtendError(f"{low} is {known[low]}; it must be below {high}, which is {known[high]}")
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
 def scaling(config: Any, method: str, length: int, options: dict[str, Any]) -> dict[str, Any]:
     """Return the rotary parameters of an extended model.
 
@@ -54,7 +97,7 @@ def scaling(config: Any, method: str, length: int, options: dict[str, Any]) -> d
     if method in ("yarn", "longrope", "llama3"):
         given["original_max_position_embeddings"] = old
     if method == "llama3":
-        given |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        given |= LLAMA3
     if method == "longrope":
         half = rotated(config, known) // 2
         given |= {"short_factor": [1.0] * half, "long_factor": [factor] * half}

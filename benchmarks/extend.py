@@ -1,0 +1,122 @@
+"""What extending a model costs in a forward pass, in paired steps against the model as it was.
+
+Models with random weights, at a length of training and at the new length. The original of a learned table has
+a table of the new length from the start; rotary positions and biases take any length. Both models take every
+step in turn (see `overhead.py`).
+
+    python benchmarks/extend.py --busy                     # processor time, for a machine with other work
+    python benchmarks/extend.py --what "llama yarn" --what "t5 flow" --steps 40
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import (
+    BertConfig,
+    BertModel,
+    BloomConfig,
+    BloomModel,
+    LlamaConfig,
+    LlamaModel,
+    T5Config,
+    T5EncoderModel,
+)
+
+import floater
+from overhead import Step, paired, report
+
+WIDTH, LAYERS, HEADS, WORDS = 256, 4, 4, 1000
+
+
+def llama(old: int) -> Any:
+    sizes = {"hidden_size": WIDTH, "intermediate_size": 3 * WIDTH, "num_hidden_layers": LAYERS}
+    return LlamaModel(
+        LlamaConfig(
+            **sizes, num_attention_heads=HEADS, vocab_size=WORDS, max_position_embeddings=old, use_cache=False
+        )
+    )
+
+
+def bert(old: int) -> Any:
+    sizes = {"hidden_size": WIDTH, "intermediate_size": 4 * WIDTH, "num_hidden_layers": LAYERS}
+    return BertModel(
+        BertConfig(**sizes, num_attention_heads=HEADS, vocab_size=WORDS, max_position_embeddings=old)
+    )
+
+
+def t5(old: int) -> Any:
+    sizes = {"d_model": WIDTH, "d_kv": WIDTH // HEADS, "d_ff": 4 * WIDTH, "num_layers": LAYERS}
+    return T5EncoderModel(T5Config(**sizes, num_heads=HEADS, vocab_size=WORDS))
+
+
+def bloom(old: int) -> Any:
+    return BloomModel(
+        BloomConfig(
+            hidden_size=WIDTH, n_layer=LAYERS, n_head=HEADS, vocab_size=WORDS, seq_length=old, use_cache=False
+        )
+    )
+
+
+MODELS: dict[str, Callable[[int], Any]] = {"llama": llama, "bert": bert, "t5": t5, "bloom": bloom}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama yarn": ("yarn", {}),
+    "llama longrope": ("longrope", {}),
+    "llama dynamic": ("dynamic", {}),
+    "llama clex": ("clex", {}),
+    "llama clex, declared": ("clex", {"declared": True}),
+    "llama log_n": ("log_n", {}),
+    "llama self_extend": ("self_extend", {}),
+    "bert flow": ("flow", {}),
+    "t5 flow": ("flow", {"trained": 0}),
+    "bloom flow": ("flow", {}),
+}
+
+
+def step(model: Any, ids: torch.Tensor, clock: Callable[[], float]) -> Step:
+    def once() -> float:
+        began = clock()
+        with torch.no_grad():
+            model(input_ids=ids)
+        return clock() - began
+
+    return once
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--what", choices=CASES, action="append", help="one or more; all if not given")
+    parser.add_argument("--old", type=int, default=256)
+    parser.add_argument("--new", type=int, default=1024)
+    parser.add_argument("--tokens", type=int, default=2048, help="of a batch")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--busy", action="store_true", help="processor time, for a machine with other work")
+    arguments = parser.parse_args()
+    clock = time.process_time if arguments.busy else time.perf_counter
+    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}\n")
+    print("| what | base, median ms | other, median ms | pairs | ratio | 95 % interval |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for name in arguments.what or CASES:
+        method, options = CASES[name]
+        kind = name.split()[0]
+        if "trained" in options:
+            options = {"trained": arguments.old}
+        torch.manual_seed(0)
+        base = MODELS[kind](arguments.new if kind == "bert" else arguments.old).eval()
+        other = copy.deepcopy(base) if kind != "bert" else MODELS[kind](arguments.old).eval()
+        floater.extend(other, arguments.new, method, **options)
+        for length in (arguments.old, arguments.new):
+            ids = torch.randint(WORDS, (arguments.tokens // length, length))
+            steps = [step(model, ids, clock) for model in (base, other)]
+            report(f"{name}, {len(ids)} texts of {length}", *paired(*steps, arguments.steps))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Plugged models compiled to one graph, and exported, against the same models as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import floater
+
+from . import zoo
+
+NAMES = ("gpt2", "llama", "bert", "roberta")
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch.compiler.reset()
+
+
+def plugged(name: str) -> Any:
+    model = zoo.build(name)
+    floater.plug(model)
+    zoo.noisy(model)
+    return model
+
+
+def compiled(model: Any, backend: str = "eager") -> Any:
+    return torch.compile(model, fullgraph=True, backend=backend)
+
+
+def given(name: str, padded: bool) -> dict[str, Any]:
+    cached = name in zoo.DECODERS or name in zoo.SEQ2SEQ
+    return {**zoo.inputs(name, padded), **({"use_cache": False} if cached else {})}
+
+
+def gradients(model: Any, inputs: dict[str, Any]) -> list[Tensor | None]:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    loss = zoo.logits(model(**inputs)).square().mean()
+    return list(torch.autograd.grad(loss, parameters, allow_unused=True))
+
+
+@pytest.mark.parametrize(("name", "padded"), [*((name, True) for name in NAMES), ("siglip-text", False)])
+def test_a_plugged_model_trains_as_one_graph(name: str, padded: bool) -> None:
+    model, inputs = plugged(name), given(name, padded)
+    expected = gradients(model, inputs)
+    found = gradients(compiled(model, "aot_eager"), inputs)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(
+            torch.zeros(()) if a is None else a, torch.zeros_like(a) if b is None else b, atol=1e-6, rtol=1e-5
+        )
+    assert any(gradient is not None and bool(gradient.any()) for gradient in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "padded"), [*((name, False) for name in NAMES), ("t5", True), ("siglip-text", True)]
+)
+def test_a_baked_model_is_one_graph(name: str, padded: bool) -> None:
+    model, inputs = plugged(name), given(name, padded)
+    floater.bake(model, 8)
+    expected = zoo.output(model, **inputs)
+    torch.testing.assert_close(zoo.output(compiled(model), **inputs), expected, atol=1e-6, rtol=1e-6)
+
+
+def test_inference_without_baking_solves_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = plugged("bert"), zoo.inputs("bert")
+    expected = zoo.output(model, **inputs)
+    monkeypatch.setattr("floater.flow.encoder.solve", None)  # vectors come from the cache
+    torch.testing.assert_close(zoo.output(compiled(model), **inputs), expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("baked", [False, True])
+def test_position_ids_are_an_input_of_the_graph(baked: bool) -> None:
+    model, ids = plugged("llama"), zoo.text(2, 4)
+    if baked:
+        floater.bake(model, 16)
+    one = compiled(model)
+    for places in ([[0, 1, 2, 3]], [[5, 9, 2, 7]]):
+        at = {"input_ids": ids, "position_ids": torch.tensor(places), "use_cache": False}
+        at["attention_mask"] = torch.ones_like(ids)
+        torch.testing.assert_close(zoo.output(one, **at), zoo.output(model, **at), atol=1e-6, rtol=1e-6)
+    if baked:
+        with pytest.raises(RuntimeError, match="positions 0 to 15; another was asked for"):
+            zoo.output(one, **at | {"position_ids": torch.tensor([[0, 1, 2, 16]])})
