@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from floater.settings import make
-from floater.study import figures, report, summary, tables
+from floater.study import figures, panels, summary, tables
 from floater.study.grid import Grid, Trial, Variant
 from floater.study.results import Column, Outcome, Results
 from floater.study.settings import StudySettings
@@ -180,7 +180,7 @@ def test_losses_of_answers_of_one_token_are_no_line(tokens: list[int], drawn: bo
             "position_tokens": np.array(tokens, dtype=int),
         }
         outcome.measured["lengths"] = replace(outcome.measured["lengths"], **numbers)
-    titles = [picture.title for picture in report._lengths(found)]
+    titles = [picture.title for picture in panels.lengths(found)]
     assert titles[0] == "Exact match (%) by length, test set lengths"
     assert ("Loss per token by its position, test set lengths" in titles) == drawn
 

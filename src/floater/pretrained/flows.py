@@ -226,8 +226,8 @@ class Flows(nn.Module):
             table = tables[site] = nn.Module()
             for name, encoder in encoders.items():  # type: ignore[operator]
                 positions = torch.arange(length, device=encoder.start.device)[None]
-                # in training it may hold the vectors of an earlier step
-                solved = encoder.eval()(positions).rows
+                # solved for these positions alone: the cache holds more, or vectors of an earlier step
+                solved = FlowEncoder.forward(encoder.eval(), positions).rows
                 rows = torch.stack([row.to(encoder.start.dtype) for row in solved])
                 table.register_buffer(name, rows)
         self.length, self.vectors = length, tables

@@ -308,11 +308,12 @@ def similar_order(vectors: Tensor) -> Tensor:
         (d,), a permutation.
 
     Example:
-        >>> similar_order(torch.tensor([[0.0, 5.0, 0.1, 5.1], [0.0, 5.0, 0.1, 5.1]])).tolist()
+        >>> similar_order(torch.tensor([[0.0, 5.0, 0.1, 9.0], [0.0, 5.0, 0.1, 9.0]])).tolist()
         [0, 2, 1, 3]
     """
     from scipy.cluster.hierarchy import leaves_list, linkage
 
     dimensions = vectors.T.double().numpy()
     tree = linkage(dimensions, "average", optimal_ordering=len(dimensions) <= 1024)
-    return torch.from_numpy(leaves_list(tree)).long()
+    order = torch.from_numpy(leaves_list(tree)).long()
+    return order if order[0] <= order[-1] else order.flip(0)  # either end may come first
