@@ -38,8 +38,6 @@ def test_half_precision_is_solved_in_float32(dtype, gradient):
 def precision():
     """The precision inside float32 products, for all backends; put back afterwards."""
     backends = (torch.backends, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
-    if not hasattr(torch.backends, "fp32_precision"):
-        pytest.skip("needs PyTorch 2.9")
     chosen = [backend.fp32_precision for backend in backends]
     for backend in backends:
         backend.fp32_precision = "none"

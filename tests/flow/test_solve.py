@@ -324,6 +324,26 @@ def test_auto_keeps_the_tolerance_of_fields_with_kinks(activation, scale):
         assert flow_error(p, exact) < 1e-5  # ten tolerances
 
 
+class Silent(MLPField):
+    """A field with kinks that does not say so."""
+
+    smooth = None
+
+    def forward(self, t, p):
+        s = nn.functional.hardtanh(self.preactivations(t, p))
+        return self.outer(torch.cat((s, t.to(p.dtype).expand(len(p), 1)), 1))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_auto_keeps_the_tolerance_of_fields_that_say_nothing(seed):
+    torch.manual_seed(seed)
+    field, start = Silent(6, 12), torch.randn(3, 6)
+    times = 0.25 * torch.arange(1, 41, dtype=torch.float64)
+    with torch.no_grad():
+        exact = solve(copy.deepcopy(field).double(), start.double(), times, method="rk4", step=2e-3)
+        assert flow_error(solve(field, start, times), exact) < 1e-5  # ten tolerances
+
+
 def test_auto_says_where_it_cannot_keep_the_tolerance_of_a_field_with_kinks():
     class Steps(nn.Module):
         """A velocity that jumps: every method is of first order."""

@@ -53,14 +53,10 @@ def _enter() -> None:
         _inside += 1
         if _inside > 1:
             return
-        if hasattr(torch.backends, "fp32_precision"):  # since PyTorch 2.9, whose older functions may refuse
-            backends: Any = torch.backends
-            for matmul in (backends.cuda.matmul, backends.mkldnn.matmul):
-                _chosen.callback(_restore, matmul, matmul.fp32_precision)
-                matmul.fp32_precision = "ieee"
-        else:
-            _chosen.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-            torch.set_float32_matmul_precision("highest")
+        backends: Any = torch.backends
+        for matmul in (backends.cuda.matmul, backends.mkldnn.matmul):
+            _chosen.callback(_restore, matmul, matmul.fp32_precision)
+            matmul.fp32_precision = "ieee"
 
 
 def _leave() -> None:

@@ -16,6 +16,8 @@ from floater.flow.vector_fields import ACTIVATIONS, MLPField, ScaledField, SumFi
 RESOLVED = 2.0
 # Beyond this argument every activation is constant or linear, and far moves are resolved.
 STRAIGHT = 8.0
+# Arguments looked at together.
+_PART = 1024
 
 
 class Units(NamedTuple):
@@ -88,3 +90,10 @@ def unresolved(arguments: Tensor, activate: Callable[[Tensor], Tensor], unit: fl
     straight = torch.minimum(before, after) > STRAIGHT * unit
     far = ((after - before).abs() > RESOLVED * unit) & ~straight
     return activate(arguments).diff(dim=0).abs() * far
+
+
+def farthest(successive: Tensor) -> Tensor:
+    """Return the largest change between successive tensors."""
+    # In parts, so that no copy of all of them is made.
+    parts = (successive[i : i + _PART + 1].diff(dim=0) for i in range(0, len(successive) - 1, _PART))
+    return torch.stack([torch.stack(part.aminmax()).abs() for part in parts]).amax()

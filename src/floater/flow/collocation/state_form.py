@@ -1,0 +1,134 @@
+"""The formulation of any field in its own variables, the position vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from floater.flow.dynamics import Dynamics, FieldError
+from floater.flow.precision import wide_dtype
+from floater.flow.units import RESOLVED, farthest, units_of, unresolved
+
+if TYPE_CHECKING:
+    from floater.flow.collocation.formulation import Linearization
+
+
+class StateForm:
+    """y = p, for any field: it is evaluated at every node, and autograd takes its derivatives.
+
+    Args:
+        dynamics: The field.
+        start: p at the beginning (rows, dim), in the dtype of the arithmetic.
+    """
+
+    solves_p = True
+
+    def __init__(self, dynamics: Dynamics, start: Tensor) -> None:
+        self.start, self.dtype = start.to(wide_dtype(start.device)), start.dtype
+        self._dynamics = dynamics
+        self._units = units_of(dynamics.field)
+        self._batched = _takes_vmap(dynamics, start.detach())
+
+    def time_term(self, times: Tensor) -> Tensor:
+        """See `Formulation`."""
+        return times.new_zeros(len(times), self.start.shape[1], dtype=self.dtype)
+
+    def state_term(self, times: Tensor, states: Tensor) -> Tensor:
+        """See `Formulation`."""
+        (velocity,) = self._at_each(lambda t, p: (self._dynamics.velocity(t, p),), times, states)
+        return velocity.contiguous()
+
+    def _at_each(
+        self, function: Callable[[Tensor, Tensor], Sequence[Tensor]], times: Tensor, states: Tensor
+    ) -> Sequence[Tensor]:
+        if self._batched:
+            result: Sequence[Tensor] = torch.vmap(function)(times, states)
+            return result
+        each = [function(t, p) for t, p in zip(times, states, strict=True)]
+        return [torch.stack(parts) for parts in zip(*each, strict=True)]
+
+    field = state_term
+
+    def state(self, times: Tensor, p: Tensor) -> Tensor:
+        """See `Formulation`."""
+        return p
+
+    def steepest(self, times: Tensor, states: Tensor) -> Tensor:
+        """See `Formulation`."""
+        moves = [farthest(z) / RESOLVED for z in self._arguments(times, states)]
+        return torch.stack(moves).amax() if moves else states.new_zeros(())
+
+    def jumps(self, times: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Formulation`."""
+        bound = states.new_zeros(len(states) - 1, states.shape[1])
+        for layer, z in zip(self._units, self._arguments(times, states), strict=True):
+            bound = bound + unresolved(z, layer.activate) @ layer.columns.to(z.dtype)
+        return bound, bound
+
+    def _arguments(self, times: Tensor, states: Tensor) -> Sequence[Tensor]:
+        """Return the arguments of the field's units (m, rows, units), layer by layer, as far as known."""
+        if not self._units:
+            return ()
+        with torch.no_grad():
+            return self._at_each(self._dynamics.arguments, times, states)
+
+    def velocity(self, times: Tensor, states: Tensor, parameters: Sequence[Tensor] = ()) -> Tensor:
+        """See `Formulation`."""
+        return parameters[0] if parameters else self.state_term(times, states)
+
+    def parameters(self, times: Tensor, states: Tensor) -> Sequence[Tensor]:
+        """See `Formulation`."""
+        # The velocity itself: its graph leads to whatever the field reads, registered parameters or not.
+        return (self.state_term(times, states.detach()),)
+
+    def linearize(self, times: Tensor, states: Tensor) -> Linearization:
+        """See `Formulation`."""
+        return _LinearizedStates(self, times, states)
+
+
+class _LinearizedStates:
+    """The graphs of the field at the nodes, one for each interval, as intervals converge one by one."""
+
+    def __init__(self, form: StateForm, times: Tensor, states: Tensor) -> None:
+        form._dynamics.bind()
+        self._graphs: list[tuple[Tensor, Tensor]] = []
+        with torch.enable_grad():
+            for t, y in zip(times, states, strict=True):
+                leaf = y.detach().requires_grad_()
+                self._graphs.append((leaf, form.state_term(t, leaf)))
+
+    def vjp(self, intervals: slice, cotangents: Tensor) -> Tensor:
+        """See `Linearization`."""
+        pairs = zip(self._graphs[intervals], cotangents, strict=True)
+        return torch.stack([_vjp(value, leaf, cotangent) for (leaf, value), cotangent in pairs])
+
+    def velocity_vjp(self, cotangents: Tensor) -> Tensor:
+        """See `Linearization`."""
+        return self.vjp(slice(None), cotangents)
+
+    def parameter_vjp(self, of_f: Tensor, of_velocity: Tensor) -> Sequence[Tensor]:
+        """See `Linearization`."""
+        return (of_f + of_velocity,)
+
+
+def _vjp(value: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
+    """Return the vector-Jacobian product, zero if the value does not depend on the leaf."""
+    if not value.requires_grad:
+        return torch.zeros_like(leaf)
+    (found,) = torch.autograd.grad(value, leaf, cotangent, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(leaf) if found is None else found
+
+
+def _takes_vmap(dynamics: Dynamics, start: Tensor) -> bool:
+    """Return whether the field can be evaluated at many times at once; one that reads its time cannot."""
+    try:
+        with torch.no_grad():
+            torch.vmap(dynamics.velocity)(start.new_zeros(2), start.expand(2, *start.shape))
+    except FieldError:
+        raise
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        return False
+    return True
