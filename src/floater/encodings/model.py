@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
+from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 
 Site = Literal["self", "decoder", "cross"]
@@ -257,9 +259,33 @@ class PositionModel(nn.Module):
         """
         return None
 
+    def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
+        """Return what `bias` and `values` add, for a kernel that computes it tile by tile.
+
+        It is an option, not another hook: both say the same, and None leaves it to them. A subclass that
+        overrides them but not this is asked for them alone (`has_terms`).
+        """
+        return None
+
+    @property
+    def has_terms(self) -> bool:
+        """Return whether `attention_terms` says what the hooks that it stands for say."""
+        return _has_terms(type(self))
+
     def overrides(self, *hooks: str) -> bool:
         """Return whether the model changes any of the named hooks."""
         return any(getattr(type(self), hook) is not getattr(PositionModel, hook) for hook in hooks)
+
+
+@functools.cache
+def _has_terms(model: type[PositionModel]) -> bool:
+    def defined(hook: str) -> int:
+        return next((n for n, owner in enumerate(model.__mro__) if hook in vars(owner)), len(model.__mro__))
+
+    hooks = "bias", "correlation", "logits", "weights", "value_bias"
+    return model.attention_terms is not PositionModel.attention_terms and defined("attention_terms") <= min(
+        map(defined, hooks)
+    )
 
 
 _CATALOGUE: dict[str, type[PositionModel]] = {}

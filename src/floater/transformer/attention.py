@@ -17,6 +17,7 @@ from floater.transformer.config import FloaterConfig
 from floater.transformer.linear import linear_attention
 from floater.transformer.memory import Earlier
 from floater.transformer.recipe import Recipe
+from floater.transformer.tiled import tiled_attention
 
 
 def project(linear: nn.Linear, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -213,7 +214,6 @@ class Attention(nn.Module):
                 q, k, v, scale=position.scale(q.shape[-1]), valid=key_valid, causal=self.causal
             )
             return self.output(out.transpose(1, 2).flatten(-2)), None
-        bias = position.bias(q, k, state, layer)
         mask = None if key_valid is None else key_valid[:, None]
         if mask is not None and mask.ndim == 3:
             mask = mask[:, None]
@@ -222,10 +222,20 @@ class Attention(nn.Module):
             mask = allowed if mask is None else mask & allowed
         scale = position.scale(q.shape[-1])
         dropout = self.config.attention_dropout if self.training else 0.0
-        plain = (
-            position.overrides("logits", "weights", "value_bias")
-            or self.config._attn_implementation == "eager"
-        )
+        eager = self.config._attn_implementation == "eager"
+        sharpened = sharpen or self.config.attention_temperature is not None
+        if (
+            position.has_terms
+            and length > 1
+            and not (eager or dropout or sharpened)
+            and gradient_in_pieces(q)
+        ):
+            terms = position.attention_terms(q, k, state, layer)
+            if terms is not None:
+                out = tiled_attention(q, k, v, terms, scale, mask=mask, causal=self.causal)
+                return self.output(out.transpose(1, 2).flatten(-2)), None
+        bias = position.bias(q, k, state, layer)
+        plain = position.overrides("logits", "weights", "value_bias") or eager
         # the kernel's own causal path needs no mask; it counts slots from the first, so it serves no cache
         kernel_causal = self.causal and not plain and mask is None and bias is None and length == slots
         if self.causal and not kernel_causal and length > 1:

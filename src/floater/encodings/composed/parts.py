@@ -18,6 +18,7 @@ from floater.encodings.model import (
     build_for,
     catalogue,
 )
+from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 
 Part = str | Mapping[str, Any]
@@ -184,6 +185,19 @@ class Composite(PositionModel):
 
     def bias(self, q: Tensor, k: Tensor, state: list[Any], layer: int) -> Tensor | None:
         return _sum([part.bias(q, k, own, layer) for part, own in self._acting(state, layer)])
+
+    @property
+    def has_terms(self) -> bool:
+        """Return whether a part has terms; they serve where no other part acts on logits or values."""
+        return any(part.has_terms for part in self.models)
+
+    def attention_terms(self, q: Tensor, k: Tensor, state: list[Any], layer: int) -> AttentionTerms | None:
+        hooks = "bias", "logits", "weights", "value_bias"
+        acting = [pair for pair in self._acting(state, layer) if pair[0].overrides(*hooks)]
+        if len(acting) != 1 or not acting[0][0].has_terms:
+            return None
+        part, own = acting[0]
+        return part.attention_terms(q, k, own, layer)
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: list[Any], layer: int) -> Tensor:
         for part, own in self._acting(state, layer):

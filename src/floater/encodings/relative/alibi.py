@@ -12,7 +12,8 @@ from torch import Tensor
 
 from floater.encodings.card import Card
 from floater.encodings.model import StackSpec, register
-from floater.encodings.relative.bias import PositionBias
+from floater.encodings.relative.bias import DistanceBias, PositionBias
+from floater.encodings.relative.distances import Distances, consecutive
 from floater.positions import Positions
 
 
@@ -38,7 +39,7 @@ class ALiBi(PositionBias):
 
     Example:
         >>> model = ALiBi(StackSpec(dim=8, heads=1, layers=1, max_length=16))
-        >>> (model.prepare(Positions.arange(2)) * 256).tolist()
+        >>> (model.correlation(model.prepare(Positions.arange(2)), 0) * 256).tolist()
         [[[[-0.0, -1.0], [-1.0, -0.0]]]]
     """
 
@@ -54,10 +55,12 @@ class ALiBi(PositionBias):
         super().__init__(spec)
         self.slopes = slopes(spec.heads)
 
-    def prepare(self, positions: Positions) -> Tensor:
-        far = positions.delta.abs()[:, None]
-        far = far if far.is_floating_point() else far.float()
-        return -far * torch.tensor(self.slopes, dtype=far.dtype, device=far.device)[:, None, None]
+    def prepare(self, positions: Positions) -> DistanceBias | Tensor:
+        if consecutive(positions):
+            distances = Distances.of(positions, "alibi")
+            return DistanceBias(distances, self._sloped(distances.values)[:, 0])
+        return self._sloped(positions.delta[:, None])
 
-    def correlation(self, state: Tensor, layer: int) -> Tensor:
-        return state
+    def _sloped(self, delta: Tensor) -> Tensor:
+        far = delta.abs() if delta.is_floating_point() else delta.abs().float()
+        return -far * torch.tensor(self.slopes, dtype=far.dtype, device=far.device)[:, None, None]

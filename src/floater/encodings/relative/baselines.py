@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.model import PositionError, PositionModel, StackSpec, register
-from floater.encodings.relative.bias import PositionBias
-from floater.encodings.relative.distances import pairs, whole_numbers
+from floater.encodings.relative.bias import DistanceBias, PositionBias
+from floater.encodings.relative.distances import Distances, consecutive, pairs, whole_numbers
 from floater.positions import Positions
 
 
@@ -28,7 +28,7 @@ class Gaussian(PositionBias):
 
     Example:
         >>> model = Gaussian(StackSpec(dim=8, heads=1, layers=1, max_length=16), offsets=[-1])
-        >>> model.prepare(Positions.arange(2))
+        >>> model.correlation(model.prepare(Positions.arange(2)), 0)
         tensor([[[[-0.5000, -2.0000],
                   [-0.0000, -0.5000]]]])
     """
@@ -54,14 +54,16 @@ class Gaussian(PositionBias):
     def scale(self, head_dim: int) -> float:
         return 0.0
 
-    def prepare(self, positions: Positions) -> Tensor:
-        delta = positions.delta[:, None]
+    def prepare(self, positions: Positions) -> DistanceBias | Tensor:
+        if consecutive(positions):
+            distances = Distances.of(positions, "gaussian")
+            return DistanceBias(distances, self._gaussian(distances.values)[:, 0])
+        return self._gaussian(positions.delta[:, None])
+
+    def _gaussian(self, delta: Tensor) -> Tensor:
         delta = delta if delta.is_floating_point() else delta.float()
         centres = torch.tensor(self.offsets, dtype=delta.dtype, device=delta.device)[:, None, None]
         return -((delta - centres) / self.std).square() / 2
-
-    def correlation(self, state: Tensor, layer: int) -> Tensor:
-        return state
 
 
 @register("window")
@@ -150,5 +152,5 @@ class Synthesizer(PositionBias):
         whole_numbers(positions, "synthesizer", self.spec.max_length)
         return positions
 
-    def correlation(self, state: Positions, layer: int) -> Tensor:
+    def added(self, state: Positions, layer: int) -> Tensor:
         return pairs(self.table[layer], state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 import torch
@@ -9,18 +10,62 @@ from torch import Tensor, nn
 
 from floater.encodings.model import PositionModel, StackSpec
 from floater.encodings.relative.distances import Distances
+from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 
 
+@dataclass(eq=False)
+class DistanceBias:
+    """A bias of the distance, whose matrix is made only where one is asked for.
+
+    Args:
+        distances: those that occur.
+        table: the bias at each of them, (heads or 1, N).
+
+    Example:
+        >>> distances = Distances.of(Positions.arange(2), "alibi")
+        >>> DistanceBias(distances, -distances.values[None].abs()).matrix
+        tensor([[[[ 0, -1],
+                  [-1,  0]]]])
+    """
+
+    distances: Distances
+    table: Tensor
+    _matrix: Tensor | None = field(default=None, init=False, repr=False)
+
+    @property
+    def matrix(self) -> Tensor:
+        """Return the bias of each pair, (batch or 1, heads or 1, T, S), the same tensor for all blocks."""
+        if self._matrix is None:  # no functools.cached_property, whose lock torch.compile refuses
+            self._matrix = self.distances.plane(self.table)
+        return self._matrix
+
+
 class PositionBias(PositionModel):
-    """Adds to the logits what depends on positions alone; subclasses say what.
+    """Adds to the logits what depends on positions alone; subclasses say what in `added`.
 
     `floater.encodings.untied.reset` can untie [CLS] from any of them.
     """
 
+    def added(self, state: Any, layer: int) -> DistanceBias | Tensor:
+        """Return what is added in a block: a bias of the distance, or (batch or 1, heads or 1, T, S).
+
+        By default it is what `prepare` returned, for all blocks.
+        """
+        if not isinstance(state, DistanceBias | Tensor):
+            raise NotImplementedError(f"{type(self).__name__} must define added")
+        return state
+
     def correlation(self, state: Any, layer: int) -> Tensor:
         """Return what is added in a block, (batch or 1, heads or 1, T, S)."""
-        raise NotImplementedError(f"{type(self).__name__} must define correlation")
+        added = self.added(state, layer)
+        return added.matrix if isinstance(added, DistanceBias) else added
+
+    def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
+        added = self.added(state, layer)
+        if isinstance(added, Tensor) or added.distances.index is not None:
+            return None
+        return AttentionTerms(bias=added.table)
 
     def bias(self, q: Tensor, k: Tensor, state: Any, layer: int) -> Tensor | None:
         return self.correlation(state, layer)
@@ -64,6 +109,6 @@ class DistanceTable(PositionBias):
     def prepare(self, positions: Positions) -> Distances:
         return Distances.of(positions, self.name, self.spec.max_length)
 
-    def correlation(self, state: Distances, layer: int) -> Tensor:
+    def added(self, state: Distances, layer: int) -> DistanceBias:
         table = self.table[layer if len(self.table) > 1 else 0]
-        return state.plane(state.rows(table, self.spec.max_length - 1, 1))
+        return DistanceBias(state, state.rows(table, self.spec.max_length - 1, 1))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.model import PositionError, StackSpec, at_least_one, register
-from floater.encodings.relative.bias import DistanceTable, PositionBias
+from floater.encodings.relative.bias import DistanceBias, DistanceTable, PositionBias
 from floater.encodings.relative.distances import Distances, whole_numbers
 from floater.positions import Positions
 
@@ -129,12 +129,12 @@ class ChenRelative(DistanceTable):
         count = 0 if self.segments is None else self.segments.table.shape[-1]
         return RelativeState(super().prepare(positions), segments_of(positions, count, self.name))
 
-    def correlation(self, state: Any, layer: int) -> Tensor:
-        bias = super().correlation(state.distances, layer)
+    def added(self, state: Any, layer: int) -> DistanceBias | Tensor:
+        bias = super().added(state.distances, layer)
         if self.segments is None:
             return bias
         more: Tensor = self.segments(state.segments, layer)
-        return bias + more
+        return bias.matrix + more
 
 
 @register("chen_absolute")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import QKV, PositionError, PositionModel, StackSpec, one_of, register
 from floater.encodings.relative.distances import Distances, whole_numbers
+from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 
 
@@ -203,13 +204,25 @@ class Deberta(PositionModel):
         return x + state.absolute.to(x.dtype), x, x
 
     def bias(self, q: Tensor, k: Tensor, state: DebertaState, layer: int) -> Tensor | None:
-        parts = []
-        if self.c2p:
-            parts.append(state.distances.queries(q, self.rows("key", state, layer, state.ahead)))
-        if self.p2c:
-            index = state.back if self.direction == "paper" else state.ahead
-            parts.append(state.distances.keys(k, self.rows("query", state, layer, index)))
+        keys, queries = self.tables(state, layer)
+        parts = [] if keys is None else [state.distances.queries(q, keys)]
+        if queries is not None:
+            parts.append(state.distances.keys(k, queries))
         return self.scale(q.shape[-1]) * (parts[0] if len(parts) == 1 else parts[0] + parts[1])
+
+    def attention_terms(self, q: Tensor, k: Tensor, state: DebertaState, layer: int) -> AttentionTerms | None:
+        if state.distances.index is not None:
+            return None
+        keys, queries = self.tables(state, layer)
+        return AttentionTerms(queries=keys, keys=queries)
+
+    def tables(self, state: DebertaState, layer: int) -> tuple[Tensor | None, Tensor | None]:
+        """Return what queries and keys meet at each distance, (heads, N, head_dim)."""
+        index = state.back if self.direction == "paper" else state.ahead
+        return (
+            self.rows("key", state, layer, state.ahead) if self.c2p else None,
+            self.rows("query", state, layer, index) if self.p2c else None,
+        )
 
     def rows(self, name: str, state: DebertaState, layer: int, index: Tensor) -> Tensor:
         """Return the projected rows of P for each distance, (heads, N, head_dim)."""

@@ -92,6 +92,7 @@ class Distances:
             Grouped ones (`Positions.group`) may repeat.
         index: (batch or 1, T, S), which of them each pair has; None for the skewed view, then N = T + S.
         shape: T and S.
+        first: for the skewed view, the first of `values` if they rise by one; None if they are grouped.
 
     Example:
         >>> distances = Distances.of(Positions.arange(2), "shaw")
@@ -105,6 +106,7 @@ class Distances:
     values: Tensor
     index: Tensor | None
     shape: tuple[int, int]
+    first: int | None = None
 
     @classmethod
     def of(
@@ -146,7 +148,7 @@ class Distances:
             )
         if skewed:
             values = torch.arange(first, first + sum(shape), device=key.device)
-            return cls(positions.grouped(values), None, shape)
+            return cls(positions.grouped(values), None, shape, None if positions.group else first)
         delta = positions.delta
         if reach is not None:
             low, high = max(low, -reach), min(high, reach)

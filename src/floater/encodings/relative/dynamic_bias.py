@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from floater.encodings.card import Card
 from floater.encodings.model import StackSpec, at_least_one, register
-from floater.encodings.relative.bias import PositionBias
+from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances
 from floater.positions import Positions
 
@@ -32,7 +32,7 @@ class DynamicBias(PositionBias):
 
     Example:
         >>> model = DynamicBias(StackSpec(dim=8, heads=2, layers=1, max_length=16))
-        >>> model.prepare(Positions.arange(3)).shape
+        >>> model.correlation(model.prepare(Positions.arange(3)), 0).shape
         torch.Size([1, 2, 3, 3])
     """
 
@@ -59,11 +59,11 @@ class DynamicBias(PositionBias):
         for linear in (*self.layers, self.out):
             linear.reset_parameters()
 
-    def prepare(self, positions: Positions) -> Tensor:
+    def prepare(self, positions: Positions) -> DistanceBias | Tensor:
         if positions.query.is_floating_point():
             return self.function(-positions.delta).transpose(0, 1)
         distances = Distances.of(positions, "dynamic_bias")
-        return distances.plane(self.function(-distances.values))
+        return DistanceBias(distances, self.function(-distances.values))
 
     def function(self, back: Tensor) -> Tensor:
         """Return the bias at query - key (...), (heads, ...)."""
@@ -77,6 +77,3 @@ class DynamicBias(PositionBias):
                 assert isinstance(linear, nn.Linear)
                 x = F.silu(F.linear(x, linear.weight.to(dtype), linear.bias.to(dtype)))
             return F.linear(x, self.out.weight.to(dtype)).movedim(-1, 0)
-
-    def correlation(self, state: Tensor, layer: int) -> Tensor:
-        return state

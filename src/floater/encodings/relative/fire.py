@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.model import PositionError, StackSpec, at_least_one, register
-from floater.encodings.relative.bias import PositionBias
+from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances
+from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 
 
@@ -52,7 +54,7 @@ class FireState:
     positions: Positions
     distances: Distances | None
     near: tuple[bool, ...]
-    shared: Tensor | None = None
+    shared: DistanceBias | Tensor | None = None
 
 
 @register("fire")
@@ -127,13 +129,13 @@ class Fire(PositionBias):
         state = FireState(positions, distances, near)
         return replace(state, shared=self.of_block(state, 0)) if len(self.c) == 1 else state
 
-    def of_block(self, state: FireState, block: int) -> Tensor:
-        """Return the bias of a block, (batch or 1, heads, T, S)."""
+    def of_block(self, state: FireState, block: int) -> DistanceBias | Tensor:
+        """Return the bias of a block, of the distance or (batch or 1, heads, T, S)."""
         # half precision has no odd number above 2,048
         dtype = torch.promote_types(self.c.dtype, torch.float32)
         limit = self.multiplier[block].to(dtype).abs() * self.threshold
         if state.distances is not None and state.near[block]:
-            return state.distances.plane(self.function(-state.distances.values, limit, block))
+            return DistanceBias(state.distances, self.function(-state.distances.values, limit, block))
         query, key = state.positions.query[:, :, None], state.positions.key[:, None]
         later = torch.maximum(query, key)
         dtype = torch.promote_types(dtype, later.dtype)
@@ -147,5 +149,9 @@ class Fire(PositionBias):
         parameters = (p[block].to(limit.dtype) for p in (self.weight, self.hidden_bias, self.out))
         return piecewise(back.sign() * share, *parameters)
 
-    def correlation(self, state: FireState, layer: int) -> Tensor:
+    def added(self, state: FireState, layer: int) -> DistanceBias | Tensor:
         return self.of_block(state, layer) if state.shared is None else state.shared
+
+    def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
+        # far from here a bias is a matrix, which is computed for `bias` alone
+        return super().attention_terms(q, k, state, layer) if state.near[layer % len(state.near)] else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from floater.encodings.baked import check_baked
 from floater.encodings.card import Card
 from floater.encodings.model import PositionError, StackSpec, at_least_one, one_of, register
-from floater.encodings.relative.bias import PositionBias
+from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances
+from floater.encodings.terms import AttentionTerms
 from floater.flow import FlowEncoder, FlowVectors, MLPField, init_small_
 from floater.positions import Positions
 
@@ -213,9 +214,12 @@ class FloaterRelative(PositionBias):
             bias = bias - rate * torch.log1p(reach * delta.abs().to(reach.dtype))
         return bias
 
-    def correlation(self, state: Solved | Placed, layer: int) -> Tensor:
+    def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
+        return super().attention_terms(q, k, state, layer) if isinstance(state, Placed) else None
+
+    def added(self, state: Solved | Placed, layer: int) -> DistanceBias | Tensor:
         if isinstance(state, Placed):
-            return state.distances.plane(state.biases[:, layer].T)
+            return DistanceBias(state.distances, state.biases[:, layer].T)
         directions = [state.vectors.at(layer, name)[0, :-1] for name in self.flow.names]
         decay = None if self.decay is None else self.decay[:, layer]
         biases = self._biases(directions, state.delta, decay)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.model import StackSpec, one_of, register
-from floater.encodings.relative.bias import PositionBias
+from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances
 from floater.positions import Positions
 
@@ -82,13 +82,13 @@ class Kerple(PositionBias):
         for parameter, most in zip((self.r1, self.r2), _INITIAL[self.kind], strict=True):
             nn.init.uniform_(parameter, 0.0, most)
 
-    def prepare(self, positions: Positions) -> list[Tensor]:
+    def prepare(self, positions: Positions) -> list[DistanceBias] | list[Tensor]:
         if positions.query.is_floating_point():
             far = positions.delta.abs()[:, None]
             return [self.kernel(far, block) for block in range(len(self.r1))]
         distances = Distances.of(positions, "kerple")
         far = distances.values.abs()
-        return [distances.plane(self.kernel(far, block)) for block in range(len(self.r1))]
+        return [DistanceBias(distances, self.kernel(far, block)) for block in range(len(self.r1))]
 
     def kernel(self, far: Tensor, block: int) -> Tensor:
         """Return the bias at distances (N,) or (batch or 1, 1, T, S), heads before the last or last two."""
@@ -102,5 +102,5 @@ class Kerple(PositionBias):
         bias: Tensor = -r1 * kernel
         return bias
 
-    def correlation(self, state: list[Tensor], layer: int) -> Tensor:
+    def added(self, state: list[DistanceBias] | list[Tensor], layer: int) -> DistanceBias | Tensor:
         return state[layer if len(state) > 1 else 0]

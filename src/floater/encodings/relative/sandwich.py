@@ -9,7 +9,8 @@ from torch import Tensor
 
 from floater.encodings.card import Card
 from floater.encodings.model import PositionError, StackSpec, register
-from floater.encodings.relative.bias import PositionBias
+from floater.encodings.relative.bias import DistanceBias, PositionBias
+from floater.encodings.relative.distances import Distances, consecutive
 from floater.encodings.relative.waves import frequencies
 from floater.positions import Positions
 
@@ -51,20 +52,22 @@ class Sandwich(PositionBias):
             raise PositionError(f"width is {width}; it must be even and at least 2")
         self.width = width
 
-    def prepare(self, positions: Positions) -> Tensor:
-        at = frequencies(self.width, device=positions.key.device)
+    def prepare(self, positions: Positions) -> DistanceBias | Tensor:
+        if consecutive(positions):
+            distances = Distances.of(positions, "sandwich")
+            return DistanceBias(distances, self._at(distances.values.abs()))
         distance = positions.delta.abs()
         values: Any  # `Tensor.split` is untyped
         if torch.compiler.is_compiling() and positions.below is not None:
-            values, index = torch.arange(positions.below, device=at.device), distance
+            values, index = torch.arange(positions.below, device=distance.device), distance
         else:
             values, index = torch.unique(distance, return_inverse=True)
-        products = [
-            (part.double()[:, None] * at).cos().sum(-1) for part in values.split(max(_CHUNK // len(at), 1))
-        ]
-        heads = torch.arange(1, self.spec.heads + 1, device=at.device) * (8 / self.spec.heads)
-        bias = ((torch.cat(products) - self.width / 2) / heads[:, None]).float()
-        return bias[:, index].transpose(0, 1)
+        return self._at(values)[:, index].transpose(0, 1)
 
-    def correlation(self, state: Tensor, layer: int) -> Tensor:
-        return state
+    def _at(self, values: Tensor) -> Tensor:
+        """Return the bias at distances (N,), (heads, N)."""
+        at = frequencies(self.width, device=values.device)
+        parts: Any = values.split(max(_CHUNK // len(at), 1))
+        products = [(part.double()[:, None] * at).cos().sum(-1) for part in parts]
+        heads = torch.arange(1, self.spec.heads + 1, device=at.device) * (8 / self.spec.heads)
+        return ((torch.cat(products) - self.width / 2) / heads[:, None]).float()

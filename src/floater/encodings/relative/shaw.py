@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import PositionModel, StackSpec, at_least_one, register
 from floater.encodings.relative.distances import Distances, pairs, whole_numbers
+from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 
 
@@ -88,7 +89,16 @@ class Shaw(ShawTables):
     def bias(self, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor | None:
         return self.scale(q.shape[-1]) * state.queries(q, state.rows(self.keys[layer], self.clip))
 
-    def value_bias(self, weights: Tensor, state: Distances, layer: int) -> Tensor | None:
+    def attention_terms(self, q: Tensor, k: Tensor, state: Distances, layer: int) -> AttentionTerms | None:
+        if state.index is not None:
+            return None
+        keys, values = self.keys[layer], None if self.values_ is None else self.values_[layer]
+        if state.first is not None:
+            return AttentionTerms(queries=keys, values=values, before=-self.clip - state.first)
+        keys, values = (None if x is None else state.rows(x, self.clip) for x in (keys, values))
+        return AttentionTerms(queries=keys, values=values)
+
+    def values(self, weights: Tensor, state: Distances, layer: int) -> Tensor | None:
         if self.values_ is None:
             return None
         return state.weighted(weights, state.rows(self.values_[layer], self.clip))

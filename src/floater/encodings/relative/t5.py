@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import PositionError, StackSpec, one_of, register
-from floater.encodings.relative.bias import PositionBias
+from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances
 from floater.positions import Positions
 
@@ -125,17 +125,14 @@ class T5(PositionBias):
     def query_gain(self, head_dim: int) -> float:
         return 1.0 if self.scaled else float(head_dim**-0.5)
 
-    def prepare(self, positions: Positions) -> Tensor:
+    def prepare(self, positions: Positions) -> DistanceBias | Tensor:
         if positions.query.is_floating_point():
             return self._scalars(positions.delta).movedim(-1, 1).contiguous()
         distances = Distances.of(positions, "t5", reach=self.max_distance)
-        return distances.plane(self._scalars(distances.values).T)
+        return DistanceBias(distances, self._scalars(distances.values).T)
 
     def _scalars(self, distances: Tensor) -> Tensor:
         scalars: Tensor = self.table(
             bucket(distances, self.table.num_embeddings, self.max_distance, both=self.both)
         )
         return scalars
-
-    def correlation(self, state: Tensor, layer: int) -> Tensor:
-        return state

@@ -12,6 +12,7 @@ from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import PositionError, PositionModel, StackSpec, register
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.waves import Waves, frequencies
+from floater.encodings.terms import AttentionTerms
 from floater.flow import sinusoid
 from floater.positions import Positions
 
@@ -106,6 +107,17 @@ class TransformerXL(PositionModel):
             near = queries.toward(wide[..., ::2], wide[..., 1::2], keys)
         else:
             assert state.distances is not None
-            rows = linear(state.sinusoids).unflatten(-1, (heads, -1)).transpose(0, 1)
-            near = state.distances.queries(q + v, rows)
+            near = state.distances.queries(q + v, self.rows(state, layer))
         return self.scale(q.shape[-1]) * (near + u @ k.transpose(-1, -2))
+
+    def attention_terms(self, q: Tensor, k: Tensor, state: XLState, layer: int) -> AttentionTerms | None:
+        if state.distances is None or state.distances.index is not None:
+            return None
+        which = layer if len(self.u) > 1 else 0
+        u, v = (vector[which][:, None] for vector in (self.u, self.v))
+        return AttentionTerms(content=(q + u, k), asking=q + v, queries=self.rows(state, layer))
+
+    def rows(self, state: XLState, layer: int) -> Tensor:
+        """Return the projected sinusoids of whole distances, (heads, N, head_dim)."""
+        rows: Tensor = self.project[layer](state.sinusoids)
+        return rows.unflatten(-1, (self.spec.heads, -1)).transpose(0, 1)

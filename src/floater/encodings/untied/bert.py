@@ -11,6 +11,7 @@ from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import PositionModel, Projection, StackSpec, register
 from floater.encodings.relative.distances import whole_numbers
 from floater.encodings.relative.t5 import T5
+from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 
 _LINK = "https://arxiv.org/abs/2006.15595"
@@ -96,6 +97,11 @@ class BertR(PositionModel):
 
     def bias(self, q: Tensor, k: Tensor, state: tuple[Any, Any], layer: int) -> Tensor | None:
         return self.relative.bias(q, k, state[1], layer)
+
+    def attention_terms(
+        self, q: Tensor, k: Tensor, state: tuple[Any, Any], layer: int
+    ) -> AttentionTerms | None:
+        return self.relative.attention_terms(q, k, state[1], layer)
 
 
 @register("bert_ad")

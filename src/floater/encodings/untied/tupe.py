@@ -121,9 +121,6 @@ class TupeA(PositionBias):
         heads = self.spec.heads
         return x.view(*x.shape[:-1], heads, self.spec.dim // heads).transpose(-3, -2)
 
-    def correlation(self, state: Tensor, layer: int) -> Tensor:
-        return state
-
 
 class FactoredBias(nn.Embedding):
     """A vector for each bucket of distances, which projections turn into a scalar per head (appendix D).
@@ -225,5 +222,5 @@ class TupeR(TupeA):
             nn.init.normal_(table.weight)
 
     def positions(self, positions: Positions) -> Tensor:
-        relative: Tensor = self.relative.prepare(positions)
+        relative = self.relative.correlation(self.relative.prepare(positions), 0)
         return super().positions(positions) + relative

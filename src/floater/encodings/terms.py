@@ -1,0 +1,40 @@
+"""What an encoding adds to attention, in a form that a kernel computes tile by tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AttentionTerms:
+    """Hold the terms of logits and outputs that depend on the distance of query and key.
+
+    Logits are scale (q_t k_s + p_t a_{s-t} + k_s c_{s-t}) + b_{s-t}, outputs the sum of w_ts (v_s + d_{s-t}).
+    Tables have an entry for each of T + S rising distances, the first being that of the last query and the
+    first key: query t and key s, counted from 0, meet entry s - t + T - 1. So queries and keys must count up
+    by one, in all samples alike.
+
+    Args:
+        content: q (batch, heads, T, D) and k (batch, heads, S, D) in place of the block's, of any width D.
+        asking: p, (batch, heads, T, head_dim); None for the block's q.
+        bias: b, (heads or 1, T + S).
+        queries: a, (T + S, head_dim) or (heads, T + S, head_dim).
+        keys: c, as a.
+        values: d, as a.
+        before: a and d begin with this entry (less than 0 if before the first): earlier ones are as their
+            first, and those past the end as their last. None where they have all entries.
+
+    Example:
+        >>> AttentionTerms().bias is None
+        True
+    """
+
+    content: tuple[Tensor, Tensor] | None = None
+    asking: Tensor | None = None
+    bias: Tensor | None = None
+    queries: Tensor | None = None
+    keys: Tensor | None = None
+    values: Tensor | None = None
+    before: int | None = None

@@ -1,0 +1,384 @@
+"""Attention with terms of the distance, in tiles that a core's cache holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from floater.encodings.terms import AttentionTerms
+
+_TILE = 2**18
+"""Numbers of a tile of the logits: a megabyte, which a core's cache holds with what is made of it."""
+
+_BLOCK = 64
+"""Keys that are multiplied with the same vectors of distances; each meets _BLOCK - 1 in vain."""
+
+
+def tiled_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    terms: AttentionTerms,
+    scale: float,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+) -> Tensor:
+    """Return attention with terms of the distance, without a matrix (batch, heads, T, S) in memory.
+
+    Query t and key s meet entry s - t + T - 1 of a table. With the queries in reversed order that is
+    t + s, so a tile of a bias is a view of its table, and products with vectors of the distance are a view
+    of products with consecutive entries. In the backward pass, which computes the weights again, sums along
+    diagonals are sums of columns.
+
+    Source: Dao et al., "FlashAttention" (2022), section 3.1, with the terms of Shaw et al. (2018) and Dai et
+    al. (2019).
+
+    Args:
+        q: (batch, heads, T, head_dim).
+        k: (batch, heads, S, head_dim).
+        v: (batch, heads, S, head_dim).
+        terms: what joins the products of q and k, and v.
+        scale: of the products.
+        mask: which keys a query may attend to, bool, broadcastable to (batch, heads, T, S).
+        causal: whether query t, counted from 0, may attend to the first S - T + 1 + t keys only.
+
+    Returns:
+        (batch, heads, T, head_dim), zero where a query may attend to nothing. Its gradient cannot be
+        differentiated again.
+
+    Example:
+        >>> q = torch.randn(1, 2, 3, 8)
+        >>> terms = AttentionTerms(bias=torch.tensor([[0.0, 0.0, 0.0, 9e9, 0.0, 0.0]]))
+        >>> out = tiled_attention(q, q, q, terms, 1.0)  # each query attends to the next key
+        >>> torch.equal(out[:, :, :2], q[:, :, 1:])
+        True
+    """
+    heads, length, slots = q.shape[1], q.shape[2], k.shape[2]
+    tables = [
+        None if table is None else table.to(q.dtype).expand(heads, *table.shape[-2:])
+        for table in (terms.queries, terms.keys, terms.values)
+    ]
+    bias = terms.bias
+    if causal:
+        bias = q.new_zeros(1, length + slots) if bias is None else bias
+        bias = bias.index_fill(1, torch.arange(slots, length + slots, device=q.device), -torch.inf)
+    if bias is not None:
+        bias = bias.to(q.dtype).expand(heads, -1).contiguous()
+        learns = torch.is_grad_enabled() and bias.requires_grad
+        if not learns and mask is None and terms.content is None and tables == [None] * 3:
+            # PyTorch's kernel reads a bias from a view, but has no gradient for it
+            view = bias.as_strided((1, heads, length, slots), (0, bias.shape[1], 1, 1))
+            return F.scaled_dot_product_attention(q.flip(2), k, v, attn_mask=view, scale=scale).flip(2)
+    asking = q if terms.asking is None else terms.asking
+    q, k = (q, k) if terms.content is None else terms.content
+    plan = _Plan(length, slots, scale, causal, terms.before)
+    asked = None if tables[0] is None else asking
+    made: Tensor = _Tiled.apply(q, k, v, asked, bias, *tables, plan, mask)  # type: ignore[no-untyped-call]
+    return made
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The sizes of an attention, and how it is cut."""
+
+    length: int
+    slots: int
+    scale: float
+    causal: bool
+    before: int | None
+
+    def tiles(self, batch: int, heads: int) -> Iterator[tuple[slice, slice, slice]]:
+        """Yield samples, heads and reversed queries; more than one of the former with all of the latter."""
+        plane = max(1, self.length * self.slots)
+        samples = max(1, _TILE // (heads * plane))
+        together = min(heads, max(1, _TILE // plane))
+        few = min(self.length, max(1, _TILE // max(1, together * self.slots)))
+        for b in range(0, batch, samples):
+            for head in range(0, heads, together):
+                for row in range(0, self.length, few):
+                    ends = min(b + samples, batch), min(head + together, heads), min(row + few, self.length)
+                    yield slice(b, ends[0]), slice(head, ends[1]), slice(row, ends[2])
+
+    def keys(self, rows: slice) -> int:
+        """Return how many keys some query of a tile may attend to."""
+        return max(1, self.slots - rows.start) if self.causal else self.slots
+
+
+def _diagonal(x: Tensor, keys: int) -> Tensor:
+    """View (..., R, keys + R - 1) as (..., R, keys): row r from its column r on."""
+    *shape, rows, width = x.shape
+    return x.as_strided((*shape, rows, keys), (*x.stride()[:-2], width + 1, 1))
+
+
+class _Table:
+    """Vectors of the distance (heads, N, D) and their gradients.
+
+    Args:
+        table: all entries, or those from `before` on.
+        before: see `AttentionTerms`.
+    """
+
+    def __init__(self, table: Tensor, before: int | None) -> None:
+        self.table, self.before = table, before
+        self.gradient = torch.zeros_like(table, memory_format=torch.contiguous_format)
+
+    def _part(self, heads: slice, first: int, width: int, batch: int) -> Tensor:
+        whole = self.table[heads]
+        part = whole[:, first : first + width] if self.before is None else whole
+        return part if batch == 1 else part.repeat(batch, 1, 1)
+
+    def _ends(self, first: int, width: int) -> tuple[int, int, int]:
+        """Return how many columns have the first and the last entry, and the entry after the former."""
+        assert self.before is not None
+        left = min(max(self.before - first + 1, 0), width)
+        right = min(max(first + width - self.before - self.table.shape[1] + 1, 0), width)
+        return left, right, first + left - self.before
+
+    def dots(self, x: Tensor, heads: slice, first: int, width: int) -> Tensor:
+        """Return the products of x (g, R, D) with entries first, first + 1, ...: (g, R, width)."""
+        part = self._part(heads, first, width, len(x) // (heads.stop - heads.start))
+        dots = torch.bmm(x, part.mT)
+        if self.before is None:
+            return dots
+        left, right, entry = self._ends(first, width)
+        middle = dots[..., entry : entry + width - left - right]
+        ends = dots[..., :1].expand(-1, -1, left), dots[..., -1:].expand(-1, -1, right)
+        return torch.cat([ends[0], middle, ends[1]], -1)
+
+    def weighted(self, sums: Tensor, heads: slice, first: int) -> tuple[Tensor, Tensor]:
+        """Return (g, R, width) times the entries, (g, R, D), and the weights of the table's own entries."""
+        width = sums.shape[-1]
+        if self.before is not None:
+            left, right, entry = self._ends(first, width)
+            found = sums.new_zeros(*sums.shape[:-1], self.table.shape[1])
+            found[..., entry : entry + width - left - right] = sums[..., left : width - right]
+            found[..., 0] += sums[..., :left].sum(-1)
+            found[..., -1] += sums[..., width - right :].sum(-1)
+            sums = found
+        return sums @ self._part(heads, first, width, len(sums) // (heads.stop - heads.start)), sums
+
+    def learn(self, sums: Tensor, x: Tensor, heads: slice, first: int, scale: float) -> None:
+        """Add to the gradient that of the products of x (g, R, D) with weights of `weighted`."""
+        into = self.gradient[heads]
+        into = into[:, first : first + sums.shape[-1]] if self.before is None else into
+        if len(x) == len(into):
+            into.baddbmm_(sums.mT, x, alpha=scale)
+        else:
+            into.add_((sums.mT @ x).unflatten(0, (-1, len(into))).sum(0), alpha=scale)
+
+
+class _KeyTable:
+    """Vectors of the distance (heads, N, D) that keys meet, block by block, and their gradients."""
+
+    def __init__(self, table: Tensor, zeros: Callable[..., Tensor]) -> None:
+        self.zeros = zeros
+        self.entries = table.shape[1]
+        self.table = F.pad(table, (0, 0, 0, _BLOCK))  # the last block may reach past the end
+        self.gradient = torch.zeros_like(self.table)
+
+    def _blocks(self, k: Tensor) -> Tensor:
+        return F.pad(k, (0, 0, 0, -k.shape[1] % _BLOCK)).unflatten(1, (-1, _BLOCK))
+
+    def _windows(self, heads: slice, first: int, rows: int, blocks: int, batch: int) -> Tensor:
+        """Return (g, blocks, rows + _BLOCK - 1, D): the entries that a block of keys meets."""
+        windows = self.table[heads, first:].unfold(1, rows + _BLOCK - 1, _BLOCK)[:, :blocks].mT
+        return windows if batch == 1 else windows.repeat(batch, 1, 1, 1)
+
+    def dots(self, k: Tensor, heads: slice, first: int, rows: int) -> Tensor:
+        """Return k_s c_{first + r + s}, (g, rows, keys), of keys (g, keys, D)."""
+        blocks = self._blocks(k)
+        batch = len(k) // (heads.stop - heads.start)
+        dots = blocks @ self._windows(heads, first, rows, blocks.shape[1], batch).mT
+        return _diagonal(dots, rows).flatten(1, 2).mT[..., : k.shape[1]]
+
+    def learn(self, of_dots: Tensor, k: Tensor, heads: slice, first: int, scale: float) -> Tensor:
+        """Add to the gradient that of `dots` (g, rows, keys), and return that of keys."""
+        rows, count = of_dots.shape[1:]
+        blocks = self._blocks(k * scale)
+        batch, many = len(k) // (heads.stop - heads.start), blocks.shape[1]
+        sums = self.zeros(len(k), many, _BLOCK, rows + _BLOCK - 1)
+        padded = F.pad(of_dots, (0, many * _BLOCK - count)) if count % _BLOCK else of_dots
+        _diagonal(sums, rows).copy_(padded.mT.unflatten(1, (many, _BLOCK)))
+        of_keys = sums @ self._windows(heads, first, rows, many, batch)
+        of_windows = sums.mT @ blocks
+        of_windows = of_windows if batch == 1 else of_windows.unflatten(0, (batch, -1)).sum(0)
+        for start in range(0, of_windows.shape[2], _BLOCK):
+            part = of_windows[:, :, start : start + _BLOCK]
+            into = self.gradient[heads, first + start :].unfold(1, part.shape[2], _BLOCK)[:, :many].mT
+            into += part
+        return of_keys.flatten(1, 2)[:, :count] * scale
+
+
+class _Tiled(torch.autograd.Function):
+    """Attention tile by tile; in here queries are reversed."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        asking: Tensor | None,
+        bias: Tensor | None,
+        queries: Tensor | None,
+        keys: Tensor | None,
+        values: Tensor | None,
+        plan: _Plan,
+        mask: Tensor | None,
+    ) -> Tensor:
+        work = _Work(q, k, v, asking, bias, queries, keys, values, plan, mask)
+        out = v.new_empty(*q.shape[:3], v.shape[-1])
+        lse = q.new_empty(*q.shape[:3], 1)
+        for tile in plan.tiles(*q.shape[:2]):
+            work.forward(tile, out, lse)
+        ctx.save_for_backward(q, k, v, asking, bias, queries, keys, values, mask, out, lse)
+        ctx.plan = plan
+        return out.flip(2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        *given, mask, out, lse = ctx.saved_tensors
+        work = _Work(*given, ctx.plan, mask)
+        return *work.backward(gradients[0].flip(2).contiguous(), out, lse), None, None
+
+
+class _Work:
+    """One attention: its tensors as the tiles read them."""
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        asking: Tensor | None,
+        bias: Tensor | None,
+        queries: Tensor | None,
+        keys: Tensor | None,
+        values: Tensor | None,
+        plan: _Plan,
+        mask: Tensor | None,
+    ) -> None:
+        # so that samples and heads flatten without a copy
+        self.q, self.k, self.v = (x.contiguous() for x in (q.flip(2), k, v))
+        self.asking = None if asking is None else self.q if asking is q else asking.flip(2).contiguous()
+        self.bias, self.plan = bias, plan
+        self.zeros = cache(q.new_zeros)  # what lies beside a diagonal view stays zero
+        self.queries = None if queries is None else _Table(queries, plan.before)
+        self.values = None if values is None else _Table(values, plan.before)
+        self.keys = None if keys is None else _KeyTable(keys, self.zeros)
+        self.closed = None
+        if mask is not None:
+            mask = mask.view(*(1,) * (4 - mask.ndim), *mask.shape)
+            closed = ~(mask.flip(2) if mask.shape[2] > 1 else mask)
+            self.closed = closed.expand(*q.shape[:3], k.shape[2])
+
+    def logits(self, tile: tuple[slice, slice, slice], q: Tensor, k: Tensor) -> Tensor:
+        """Return the logits of a tile, (g, R, keys), in memory of their own."""
+        (samples, heads, rows), plan = tile, self.plan
+        count, slots, first = rows.stop - rows.start, k.shape[1], rows.start
+        width = slots + count - 1
+        base = None
+        if self.queries is not None:
+            assert self.asking is not None
+            asking = self.asking[tile].flatten(0, 1)
+            dots = self.queries.dots(asking * plan.scale, heads, first, width)
+            if self.bias is not None:
+                dots = dots.unflatten(0, (-1, heads.stop - heads.start))
+                dots = dots.add_(self.bias[heads, None, first : first + width]).flatten(0, 1)
+            base = _diagonal(dots, slots)
+        elif self.bias is not None:
+            base = self.bias[heads, first : first + width].unfold(1, slots, 1)
+            if (batch := samples.stop - samples.start) > 1:
+                base = base.repeat(batch, 1, 1)
+        if base is None:
+            logits = torch.bmm(q, k.mT).mul_(plan.scale)
+        else:
+            logits = torch.baddbmm(base, q, k.mT, alpha=plan.scale)
+        if self.keys is not None:
+            logits += self.keys.dots(k * plan.scale, heads, first, count)
+        if self.closed is not None:
+            logits.masked_fill_(self.closed[tile][..., :slots].flatten(0, 1), -torch.inf)
+        return logits
+
+    def forward(self, tile: tuple[slice, slice, slice], out: Tensor, lse: Tensor) -> None:
+        """Compute the outputs of a tile and the logarithms of its sums."""
+        samples, heads, rows = tile
+        slots = self.plan.keys(rows)
+        q, k, v = (
+            x.flatten(0, 1) for x in (self.q[tile], *(y[samples, heads, :slots] for y in (self.k, self.v)))
+        )
+        logits = self.logits(tile, q, k)
+        most = logits.amax(-1, keepdim=True).clamp(min=torch.finfo(q.dtype).min)
+        weights = logits.sub_(most).exp_()
+        total = weights.sum(-1, keepdim=True)
+        nothing = total == 0  # of a query that may attend to no key
+        total.masked_fill_(nothing, 1.0)
+        into = out[tile].flatten(0, 1)
+        torch.bmm(weights, v, out=into)
+        if self.values is not None:
+            skewed = self.zeros(len(q), q.shape[1], slots + q.shape[1] - 1)
+            _diagonal(skewed, slots).copy_(weights)
+            into += self.values.weighted(skewed, heads, rows.start)[0]
+        into /= total
+        lse[tile] = most.add_(total.log_()).masked_fill_(nothing, torch.inf).view_as(lse[tile])
+
+    def backward(self, above: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of q, k, v, asking, bias and the tables."""
+        plan = self.plan
+        mean = (above * out).sum(-1, keepdim=True)
+        of_q, of_k, of_v = torch.empty_like(self.q), torch.zeros_like(self.k), torch.zeros_like(self.v)
+        of_asking = None if self.asking is None else torch.empty_like(self.asking)
+        of_bias = None if self.bias is None else torch.zeros_like(self.bias)
+        for tile in plan.tiles(*self.q.shape[:2]):
+            samples, heads, rows = tile
+            slots, first = plan.keys(rows), rows.start
+            near = samples, heads, slice(slots)
+            q, k, v = (x.flatten(0, 1) for x in (self.q[tile], self.k[near], self.v[near]))
+            g = above[tile].flatten(0, 1)
+            weights = self.logits(tile, q, k).sub_(lse[tile].flatten(0, 1)).exp_()
+            shape = len(q), q.shape[1], slots + q.shape[1] - 1
+            of_v[near].flatten(0, 1).baddbmm_(weights.mT, g)
+            if self.values is None:
+                of_weights = torch.bmm(g, v.mT)
+            else:
+                skewed = self.zeros(*shape)
+                _diagonal(skewed, slots).copy_(weights)
+                self.values.learn(self.values.weighted(skewed, heads, first)[1], g, heads, first, 1.0)
+                base = _diagonal(self.values.dots(g, heads, first, shape[2]), slots)
+                of_weights = torch.baddbmm(base, g, v.mT)
+            of_weights.sub_(mean[tile].flatten(0, 1))
+            if of_bias is None and self.queries is None:
+                of_logits = of_weights.mul_(weights)
+            else:
+                skewed = self.zeros(*shape)
+                of_logits = torch.mul(of_weights, weights, out=_diagonal(skewed, slots))
+                if of_bias is not None:
+                    sums = skewed.sum(1).unflatten(0, (-1, heads.stop - heads.start))
+                    of_bias[heads, first : first + shape[2]] += sums.sum(0)
+                if self.queries is not None:
+                    assert self.asking is not None
+                    assert of_asking is not None
+                    made, sums = self.queries.weighted(skewed, heads, first)
+                    torch.mul(made, plan.scale, out=of_asking[tile].flatten(0, 1))
+                    asking = self.asking[tile].flatten(0, 1)
+                    self.queries.learn(sums, asking, heads, first, plan.scale)
+            torch.bmm(of_logits, k, out=of_q[tile].flatten(0, 1)).mul_(plan.scale)
+            into = of_k[near].flatten(0, 1)
+            into.baddbmm_(of_logits.mT, q, alpha=plan.scale)
+            if self.keys is not None:
+                into += self.keys.learn(of_logits, k, heads, first, plan.scale)
+        tables = (
+            None if self.queries is None else self.queries.gradient,
+            None if self.keys is None else self.keys.gradient[:, : self.keys.entries],
+            None if self.values is None else self.values.gradient,
+        )
+        return of_q.flip(2), of_k, of_v, None if of_asking is None else of_asking.flip(2), of_bias, *tables

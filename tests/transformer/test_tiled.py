@@ -1,0 +1,171 @@
+"""Tiled attention against its formula, and encodings that use it against their own hooks."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from floater import FloaterConfig, Positions, build, catalogue
+from floater.encodings.terms import AttentionTerms
+from floater.transformer import tiled
+from floater.transformer.attention import Attention
+from floater.transformer.tiled import tiled_attention
+
+BATCH, HEADS, WIDTH = 2, 4, 3
+SIZES = {"dim": 32, "heads": HEADS, "layers": 2, "max_length": 32}
+FUSED = sorted(
+    name
+    for name, kind in catalogue().items()
+    if not hasattr(kind, "needs") and build(name, **SIZES).has_terms  # trees have distances of their own
+)
+TERMS = [
+    (),
+    ("bias",),
+    ("content", "bias"),
+    ("asking", "queries"),
+    ("queries", "keys"),
+    ("bias", "queries", "values"),
+    ("content", "asking", "bias", "queries", "keys", "values"),
+]
+
+
+def normal(*shape):
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def drawn(which, length, slots, before):
+    """Terms by their names, and their tensors."""
+    entries = length + slots if before is None else 5
+    made = {
+        "content": (normal(BATCH, HEADS, length, 5), normal(BATCH, HEADS, slots, 5)),
+        "asking": normal(BATCH, HEADS, length, WIDTH),
+        "bias": normal(HEADS, length + slots),
+        "queries": normal(HEADS, entries, WIDTH),
+        "keys": normal(length + slots, 5 if "content" in which else WIDTH),
+        "values": normal(entries, WIDTH),
+    }
+    given = {name: made[name] for name in which}
+    tensors = [x for value in given.values() for x in (value if isinstance(value, tuple) else (value,))]
+    return AttentionTerms(**given, before=before), tensors
+
+
+def plain(q, k, v, terms, scale, mask, causal):
+    """The formula, with a vector for each pair."""
+    length, slots = q.shape[2], k.shape[2]
+    entry = torch.arange(slots) - torch.arange(length)[:, None] + length - 1
+
+    def vectors(table):
+        own = entry if terms.before is None else (entry - terms.before).clamp(0, table.shape[-2] - 1)
+        return table.expand(HEADS, *table.shape[-2:])[:, own]
+
+    asking = q if terms.asking is None else terms.asking
+    q, k = (q, k) if terms.content is None else terms.content
+    logits = q @ k.mT
+    if terms.queries is not None:
+        logits = logits + torch.einsum("bhtd,htsd->bhts", asking, vectors(terms.queries))
+    if terms.keys is not None:
+        keys = dataclasses.replace(terms, before=None).keys
+        logits = logits + torch.einsum("bhsd,tsd->bhts", k, keys[entry])
+    logits = logits * scale
+    if terms.bias is not None:
+        logits = logits + terms.bias[:, entry]
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf)
+    if causal:
+        future = torch.ones(length, slots, dtype=torch.bool).triu(slots - length + 1)
+        logits = logits.masked_fill(future, -torch.inf)
+    weights = logits.softmax(-1).nan_to_num(0.0)
+    out = weights @ v
+    return (
+        out if terms.values is None else out + torch.einsum("bhts,htsd->bhtd", weights, vectors(terms.values))
+    )
+
+
+@pytest.mark.parametrize("before", [None, 2, -20, 20])
+@pytest.mark.parametrize("masked", [None, (BATCH, 1, 1), (1, HEADS, 5)], ids=["all", "padding", "pairs"])
+@pytest.mark.parametrize("causal", [False, True], ids=["both", "causal"])
+@pytest.mark.parametrize("which", TERMS, ids=lambda which: "+".join(which) or "none")
+def test_values_and_gradients_are_those_of_the_formula(monkeypatch, which, causal, masked, before):
+    if before is not None and not {"queries", "values"} & set(which):
+        pytest.skip("no table is cut off")
+    torch.manual_seed(0)
+    length, slots = 5, 7
+    q, k, v = (normal(BATCH, n, HEADS, WIDTH).transpose(1, 2) for n in (length, slots, slots))
+    terms, tensors = drawn(which, length, slots, before)
+    mask = None if masked is None else torch.rand(*masked, slots) > 0.4
+    if mask is not None:
+        mask[0, 0, 0] = False  # queries that may attend to nothing
+    given = q, k, v, *tensors
+    wanted = plain(q, k, v, terms, 0.3, mask, causal)
+    above = torch.randn_like(wanted)
+    gradients = torch.autograd.grad(wanted, given, above, materialize_grads=True, allow_unused=True)
+    for tile, block in ((1, 3), (20, 2), (2**18, 64)):  # a row, some rows, all samples
+        monkeypatch.setattr(tiled, "_TILE", tile)
+        monkeypatch.setattr(tiled, "_BLOCK", block)
+        out = tiled_attention(q, k, v, terms, 0.3, mask=mask, causal=causal)
+        torch.testing.assert_close(out, wanted)
+        found = torch.autograd.grad(out, given, above, materialize_grads=True, allow_unused=True)
+        for ours, theirs in zip(found, gradients, strict=True):
+            torch.testing.assert_close(ours, theirs)
+        with torch.no_grad():
+            torch.testing.assert_close(tiled_attention(q, k, v, terms, 0.3, mask=mask, causal=causal), wanted)
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("causal", [False, True], ids=["both", "causal"])
+@pytest.mark.parametrize("name", FUSED)
+def test_terms_say_what_the_hooks_say(name, causal, padded):
+    """Outputs and gradients of a block are those of the eager path, which asks the hooks."""
+    length = 11
+    more = {"position": name, "hidden_size": 32, "num_attention_heads": HEADS, "training_length": 32}
+    torch.manual_seed(0)
+    x = torch.randn(BATCH, length, 32)
+    valid = torch.ones(BATCH, length, dtype=torch.bool)
+    valid[1, 8:] = False
+    results = []
+    for kind in ("eager", "sdpa"):
+        torch.manual_seed(1)
+        config = FloaterConfig(vocab_size=5, num_hidden_layers=2, attn_implementation=kind, **more)
+        attention, model = Attention(config, 1), build(name, causal=causal, **SIZES)
+        attention.causal = causal
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+        own = x.clone().requires_grad_()
+        state = model.prepare(Positions.arange(length))
+        heads = own.view(BATCH, length, HEADS, 8).transpose(1, 2)
+        assert model.attention_terms(heads, heads, state, 1) is not None
+        out, weights = attention(own, model, state, valid if padded else None, None)
+        assert (weights is None) == (kind == "sdpa")
+        parameters = [own, *attention.parameters(), *model.parameters()]
+        loss = out.sin().sum()
+        gradients = torch.autograd.grad(loss, parameters, materialize_grads=True, allow_unused=True)
+        results.append((out, *gradients))
+    for eager, fused in zip(*results, strict=True):
+        torch.testing.assert_close(fused, eager, atol=2e-6, rtol=1e-4)
+
+
+def test_a_subclass_that_changes_a_hook_is_asked_for_it():
+    class Twice(catalogue()["t5"]):
+        def correlation(self, state, layer):
+            return 2 * super().correlation(state, layer)
+
+    class Plain(catalogue()["t5"]):
+        """Changes nothing."""
+
+    assert FUSED
+    assert [kind.__name__ for kind in (Twice, Plain) if build_from(kind).has_terms] == ["Plain"]
+
+
+def build_from(kind):
+    return kind(build("none", **SIZES).spec)
+
+
+def test_no_matrix_is_kept():
+    """Nothing that is saved for the backward pass has a number for each pair."""
+    q = torch.randn(1, HEADS, 64, WIDTH, requires_grad=True)
+    terms = AttentionTerms(bias=torch.randn(HEADS, 128, requires_grad=True))
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
+        tiled_attention(q, q, q, terms, 0.3)
+    assert saved
+    assert max(x.numel() for x in saved) < 64 * 64
