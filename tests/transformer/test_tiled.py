@@ -16,7 +16,9 @@ SIZES = {"dim": 32, "heads": HEADS, "layers": 2, "max_length": 32}
 FUSED = sorted(
     name
     for name, kind in catalogue().items()
-    if not hasattr(kind, "needs") and build(name, **SIZES).has_terms  # trees have distances of their own
+    if not hasattr(kind, "needs")  # trees have distances of their own
+    and not name.startswith("tupe")  # which have matrices
+    and build(name, **SIZES).has_terms
 )
 TERMS = [
     (),

@@ -260,7 +260,7 @@ class PositionModel(nn.Module):
         return None
 
     def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
-        """Return what `bias` and `values` add, for a kernel that computes it tile by tile.
+        """Return what `bias` and `value_bias` add, for a kernel that computes it tile by tile.
 
         It is an option, not another hook: both say the same, and None leaves it to them. A subclass that
         overrides them but not this is asked for them alone (`has_terms`).
@@ -270,7 +270,7 @@ class PositionModel(nn.Module):
     @property
     def has_terms(self) -> bool:
         """Return whether `attention_terms` says what the hooks that it stands for say."""
-        return _has_terms(type(self))
+        return _has_terms(type(self))  # type: ignore[arg-type]  # classes are hashable
 
     def overrides(self, *hooks: str) -> bool:
         """Return whether the model changes any of the named hooks."""
@@ -278,14 +278,13 @@ class PositionModel(nn.Module):
 
 
 @functools.cache
-def _has_terms(model: type[PositionModel]) -> bool:
+def _has_terms(model: Any) -> bool:
     def defined(hook: str) -> int:
         return next((n for n, owner in enumerate(model.__mro__) if hook in vars(owner)), len(model.__mro__))
 
     hooks = "bias", "correlation", "logits", "weights", "value_bias"
-    return model.attention_terms is not PositionModel.attention_terms and defined("attention_terms") <= min(
-        map(defined, hooks)
-    )
+    own = defined("attention_terms")
+    return own < model.__mro__.index(PositionModel) and own <= min(map(defined, hooks))
 
 
 _CATALOGUE: dict[str, type[PositionModel]] = {}

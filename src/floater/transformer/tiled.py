@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -172,7 +172,7 @@ class _Table:
         if len(x) == len(into):
             into.baddbmm_(sums.mT, x, alpha=scale)
         else:
-            into.add_((sums.mT @ x).unflatten(0, (-1, len(into))).sum(0), alpha=scale)
+            into.add_((sums.mT @ x).view(-1, *into.shape).sum(0), alpha=scale)
 
 
 class _KeyTable:
@@ -185,31 +185,42 @@ class _KeyTable:
         self.gradient = torch.zeros_like(self.table)
 
     def _blocks(self, k: Tensor) -> Tensor:
-        return F.pad(k, (0, 0, 0, -k.shape[1] % _BLOCK)).unflatten(1, (-1, _BLOCK))
+        return F.pad(k, (0, 0, 0, -k.shape[1] % _BLOCK)).reshape(len(k), -1, _BLOCK, k.shape[2])
 
     def _windows(self, heads: slice, first: int, rows: int, blocks: int, batch: int) -> Tensor:
         """Return (g, blocks, rows + _BLOCK - 1, D): the entries that a block of keys meets."""
         windows = self.table[heads, first:].unfold(1, rows + _BLOCK - 1, _BLOCK)[:, :blocks].mT
         return windows if batch == 1 else windows.repeat(batch, 1, 1, 1)
 
-    def dots(self, k: Tensor, heads: slice, first: int, rows: int) -> Tensor:
-        """Return k_s c_{first + r + s}, (g, rows, keys), of keys (g, keys, D)."""
+    @staticmethod
+    def _pairs(products: Tensor, rows: int) -> Tensor:
+        """View products of windows and keys, (g, blocks, window, _BLOCK), as (g, rows, blocks, _BLOCK)."""
+        g, blocks, window, keys = products.shape
+        strides = blocks * window * keys, keys, window * keys, keys + 1
+        return products.as_strided((g, rows, blocks, keys), strides)
+
+    def add_to(self, logits: Tensor, k: Tensor, heads: slice, first: int) -> None:
+        """Add k_s c_{first + r + s} to logits (g, R, keys), for keys (g, keys, D)."""
+        rows, count = logits.shape[1:]
         blocks = self._blocks(k)
         batch = len(k) // (heads.stop - heads.start)
-        dots = blocks @ self._windows(heads, first, rows, blocks.shape[1], batch).mT
-        return _diagonal(dots, rows).flatten(1, 2).mT[..., : k.shape[1]]
+        products = self._windows(heads, first, rows, blocks.shape[1], batch) @ blocks.mT
+        pairs, whole = self._pairs(products, rows), count // _BLOCK * _BLOCK
+        logits[..., :whole].view(len(k), rows, -1, _BLOCK).add_(pairs[:, :, : whole // _BLOCK])
+        if whole < count:
+            logits[..., whole:] += pairs[:, :, -1, : count - whole]
 
-    def learn(self, of_dots: Tensor, k: Tensor, heads: slice, first: int, scale: float) -> Tensor:
-        """Add to the gradient that of `dots` (g, rows, keys), and return that of keys."""
-        rows, count = of_dots.shape[1:]
+    def learn(self, of_logits: Tensor, k: Tensor, heads: slice, first: int, scale: float) -> Tensor:
+        """Add to the gradient that of the sums of `add_to`, and return that of keys."""
+        rows, count = of_logits.shape[1:]
         blocks = self._blocks(k * scale)
         batch, many = len(k) // (heads.stop - heads.start), blocks.shape[1]
-        sums = self.zeros(len(k), many, _BLOCK, rows + _BLOCK - 1)
-        padded = F.pad(of_dots, (0, many * _BLOCK - count)) if count % _BLOCK else of_dots
-        _diagonal(sums, rows).copy_(padded.mT.unflatten(1, (many, _BLOCK)))
-        of_keys = sums @ self._windows(heads, first, rows, many, batch)
-        of_windows = sums.mT @ blocks
-        of_windows = of_windows if batch == 1 else of_windows.unflatten(0, (batch, -1)).sum(0)
+        products = self.zeros(len(k), many, rows + _BLOCK - 1, _BLOCK)
+        padded = F.pad(of_logits, (0, many * _BLOCK - count)) if count % _BLOCK else of_logits
+        self._pairs(products, rows).copy_(padded.view(len(k), rows, many, _BLOCK))
+        of_keys = products.mT @ self._windows(heads, first, rows, many, batch)
+        of_windows = products @ blocks
+        of_windows = of_windows if batch == 1 else of_windows.view(batch, -1, *of_windows.shape[1:]).sum(0)
         for start in range(0, of_windows.shape[2], _BLOCK):
             part = of_windows[:, :, start : start + _BLOCK]
             into = self.gradient[heads, first + start :].unfold(1, part.shape[2], _BLOCK)[:, :many].mT
@@ -234,12 +245,13 @@ class _Tiled(torch.autograd.Function):
         plan: _Plan,
         mask: Tensor | None,
     ) -> Tensor:
-        work = _Work(q, k, v, asking, bias, queries, keys, values, plan, mask)
+        given = q, k, v, asking, bias, queries, keys, values
+        work = _Work(given, plan, mask)
         out = v.new_empty(*q.shape[:3], v.shape[-1])
         lse = q.new_empty(*q.shape[:3], 1)
         for tile in plan.tiles(*q.shape[:2]):
             work.forward(tile, out, lse)
-        ctx.save_for_backward(q, k, v, asking, bias, queries, keys, values, mask, out, lse)
+        ctx.save_for_backward(*given, mask, out, lse)
         ctx.plan = plan
         return out.flip(2)
 
@@ -247,26 +259,15 @@ class _Tiled(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         *given, mask, out, lse = ctx.saved_tensors
-        work = _Work(*given, ctx.plan, mask)
+        work = _Work(given, ctx.plan, mask)
         return *work.backward(gradients[0].flip(2).contiguous(), out, lse), None, None
 
 
 class _Work:
     """One attention: its tensors as the tiles read them."""
 
-    def __init__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        asking: Tensor | None,
-        bias: Tensor | None,
-        queries: Tensor | None,
-        keys: Tensor | None,
-        values: Tensor | None,
-        plan: _Plan,
-        mask: Tensor | None,
-    ) -> None:
+    def __init__(self, given: Iterable[Any], plan: _Plan, mask: Tensor | None) -> None:
+        q, k, v, asking, bias, queries, keys, values = given
         # so that samples and heads flatten without a copy
         self.q, self.k, self.v = (x.contiguous() for x in (q.flip(2), k, v))
         self.asking = None if asking is None else self.q if asking is q else asking.flip(2).contiguous()
@@ -292,8 +293,8 @@ class _Work:
             asking = self.asking[tile].flatten(0, 1)
             dots = self.queries.dots(asking * plan.scale, heads, first, width)
             if self.bias is not None:
-                dots = dots.unflatten(0, (-1, heads.stop - heads.start))
-                dots = dots.add_(self.bias[heads, None, first : first + width]).flatten(0, 1)
+                by_head = dots.view(-1, heads.stop - heads.start, count, width)
+                by_head += self.bias[heads, None, first : first + width]
             base = _diagonal(dots, slots)
         elif self.bias is not None:
             base = self.bias[heads, first : first + width].unfold(1, slots, 1)
@@ -304,7 +305,7 @@ class _Work:
         else:
             logits = torch.baddbmm(base, q, k.mT, alpha=plan.scale)
         if self.keys is not None:
-            logits += self.keys.dots(k * plan.scale, heads, first, count)
+            self.keys.add_to(logits, k * plan.scale, heads, first)
         if self.closed is not None:
             logits.masked_fill_(self.closed[tile][..., :slots].flatten(0, 1), -torch.inf)
         return logits
@@ -362,7 +363,7 @@ class _Work:
                 skewed = self.zeros(*shape)
                 of_logits = torch.mul(of_weights, weights, out=_diagonal(skewed, slots))
                 if of_bias is not None:
-                    sums = skewed.sum(1).unflatten(0, (-1, heads.stop - heads.start))
+                    sums = skewed.sum(1).view(-1, heads.stop - heads.start, shape[2])
                     of_bias[heads, first : first + shape[2]] += sums.sum(0)
                 if self.queries is not None:
                     assert self.asking is not None

@@ -152,5 +152,5 @@ class Synthesizer(PositionBias):
         whole_numbers(positions, "synthesizer", self.spec.max_length)
         return positions
 
-    def added(self, state: Positions, layer: int) -> Tensor:
+    def correlation(self, state: Positions, layer: int) -> Tensor:
         return pairs(self.table[layer], state)

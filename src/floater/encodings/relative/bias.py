@@ -109,6 +109,6 @@ class DistanceTable(PositionBias):
     def prepare(self, positions: Positions) -> Distances:
         return Distances.of(positions, self.name, self.spec.max_length)
 
-    def added(self, state: Distances, layer: int) -> DistanceBias:
+    def added(self, state: Distances, layer: int) -> DistanceBias | Tensor:
         table = self.table[layer if len(self.table) > 1 else 0]
         return DistanceBias(state, state.rows(table, self.spec.max_length - 1, 1))

@@ -131,6 +131,7 @@ class ChenRelative(DistanceTable):
 
     def added(self, state: Any, layer: int) -> DistanceBias | Tensor:
         bias = super().added(state.distances, layer)
+        assert isinstance(bias, DistanceBias)
         if self.segments is None:
             return bias
         more: Tensor = self.segments(state.segments, layer)

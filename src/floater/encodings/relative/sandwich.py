@@ -57,17 +57,17 @@ class Sandwich(PositionBias):
             distances = Distances.of(positions, "sandwich")
             return DistanceBias(distances, self._at(distances.values.abs()))
         distance = positions.delta.abs()
-        values: Any  # `Tensor.split` is untyped
         if torch.compiler.is_compiling() and positions.below is not None:
             values, index = torch.arange(positions.below, device=distance.device), distance
         else:
             values, index = torch.unique(distance, return_inverse=True)
         return self._at(values)[:, index].transpose(0, 1)
 
-    def _at(self, values: Tensor) -> Tensor:
+    def _at(self, values: Any) -> Tensor:  # as `Tensor.split` is untyped
         """Return the bias at distances (N,), (heads, N)."""
         at = frequencies(self.width, device=values.device)
-        parts: Any = values.split(max(_CHUNK // len(at), 1))
-        products = [(part.double()[:, None] * at).cos().sum(-1) for part in parts]
+        products = [
+            (part.double()[:, None] * at).cos().sum(-1) for part in values.split(max(_CHUNK // len(at), 1))
+        ]
         heads = torch.arange(1, self.spec.heads + 1, device=at.device) * (8 / self.spec.heads)
         return ((torch.cat(products) - self.width / 2) / heads[:, None]).float()

@@ -92,13 +92,13 @@ class Shaw(ShawTables):
     def attention_terms(self, q: Tensor, k: Tensor, state: Distances, layer: int) -> AttentionTerms | None:
         if state.index is not None:
             return None
-        keys, values = self.keys[layer], None if self.values_ is None else self.values_[layer]
+        keys, values = (None if x is None else x[layer] for x in (self.keys, self.values_))
         if state.first is not None:
             return AttentionTerms(queries=keys, values=values, before=-self.clip - state.first)
         keys, values = (None if x is None else state.rows(x, self.clip) for x in (keys, values))
         return AttentionTerms(queries=keys, values=values)
 
-    def values(self, weights: Tensor, state: Distances, layer: int) -> Tensor | None:
+    def value_bias(self, weights: Tensor, state: Distances, layer: int) -> Tensor | None:
         if self.values_ is None:
             return None
         return state.weighted(weights, state.rows(self.values_[layer], self.clip))
