@@ -28,7 +28,7 @@ def test_biases_are_added_and_embeddings_chained():
     nn.init.normal_(table.table)
     embedded = sinusoid.embed(x, sinusoid.prepare(positions))
     plain = attended(composed("none"), embedded, positions)
-    added = alibi.prepare(positions) + table.correlation(table.prepare(positions), 0)
+    added = alibi.correlation(alibi.prepare(positions), 0) + table.correlation(table.prepare(positions), 0)
     torch.testing.assert_close(attended(model, x, positions).logits, plain.logits + added)
 
 
@@ -58,7 +58,7 @@ def test_each_part_is_prepared_at_what_it_reads():
     timed = Positions(plain.query, plain.key, query_time=at, key_time=at)
     model = composed("compose", models=["alibi", "sinusoidal"])
     distances, sinusoid = model.prepared(timed)
-    assert torch.equal(distances, model.parts[0].prepare(plain))
+    assert torch.equal(distances.matrix, model.parts[0].prepare(plain).matrix)
     assert torch.equal(sinusoid, model.parts[1].prepare(Positions.times(at)))
 
 

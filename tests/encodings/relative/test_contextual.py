@@ -19,10 +19,10 @@ def test_sandwich_is_a_product_of_sinusoids():
     angles = t / 10000 ** (torch.arange(0, 128, 2) / 128)
     products = torch.cat([angles.sin(), angles.cos()], -1)
     products = products @ products.T - 64
-    found = model.prepare(Positions.arange(40))[0]
+    found = model.prepare(Positions.arange(40)).matrix[0]
     for head in range(6):
         torch.testing.assert_close(found[head], (products * 6 / (8 * (head + 1))).float())
-    assert torch.equal(model.prepare(Positions.arange(3, offset=37))[0], found[:, -3:])
+    assert torch.equal(model.prepare(Positions.arange(3, offset=37)).matrix[0], found[:, -3:])
 
 
 def gated(model, q, k, x, positions, layer=0):
