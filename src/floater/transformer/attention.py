@@ -224,11 +224,12 @@ class Attention(nn.Module):
         dropout = self.config.attention_dropout if self.training else 0.0
         eager = self.config._attn_implementation == "eager"
         sharpened = sharpen or self.config.attention_temperature is not None
+        # compiled code must not be asked for terms, and asks for nothing after the first condition
         if (
-            position.has_terms
-            and length > 1
+            gradient_in_pieces(q)
             and not (eager or dropout or sharpened)
-            and gradient_in_pieces(q)
+            and length > 1
+            and position.has_terms
         ):
             terms = position.attention_terms(q, k, state, layer)
             if terms is not None:
