@@ -38,3 +38,10 @@ class AttentionTerms:
     keys: Tensor | None = None
     values: Tensor | None = None
     before: int | None = None
+
+    @property
+    def bias_alone(self) -> bool:
+        """Return whether there is a bias and nothing that depends on the contents of tokens."""
+        return not any(
+            x is not None for x in (self.content, self.asking, self.queries, self.keys, self.values)
+        )
