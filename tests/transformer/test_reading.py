@@ -155,7 +155,7 @@ def test_far_distances_are_grouped(real):
     bias = position_model(config("alibi"), 1, "self")
     at = torch.tensor([[0.0, 1.5, 7.0, 30.0]]) if real else torch.arange(12)[None]
     positions = Positions(at, at, group=(4, 3))
-    (found,) = bias.prepare(positions)
+    (found,) = bias.correlation(bias.prepare(positions), 0)
     for i, t in enumerate(at[0].tolist()):
         for j, s in enumerate(at[0].tolist()):
             d = abs(t - s)

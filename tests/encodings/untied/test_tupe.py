@@ -135,7 +135,7 @@ def test_it_is_computed_once_and_shared_by_blocks_and_content_is_scaled_alike(na
 def test_proposition_1_a_relative_bias_factors_through_sinusoids():
     length = 9
     model = made("t5", max_distance=20)
-    matrix = model.prepare(Positions.arange(length))[0, 0].detach()
+    matrix = model.correlation(model.prepare(Positions.arange(length)), 0)[0, 0].detach()
     by_distance = {int(d): matrix[max(0, -d), max(0, d)] for d in range(1 - length, length)}
     # a circulant matrix of twice the size holds it; its eigenvectors are sinusoids
     first = torch.tensor(

@@ -30,7 +30,7 @@ class LinearTime(Precise, AddedVectors):
     Example:
         >>> model = LinearTime(StackSpec(dim=2, heads=1, layers=1, max_length=4))
         >>> _ = nn.init.ones_(model.slope), nn.init.zeros_(model.offset)
-        >>> model.vectors(model.prepare(Positions.times([[0.0, 2.0]])), 0)[0, :, 0].tolist()
+        >>> model.vectors(model.prepare(Positions.times(torch.tensor([[0.0, 2.0]]))), 0)[0, :, 0].tolist()
         [0.0, 0.5]
     """
 

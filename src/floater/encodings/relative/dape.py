@@ -41,7 +41,7 @@ class Dape(PositionModel):
         >>> _ = nn.init.zeros_(model.out)
         >>> q = torch.randn(1, 2, 3, 4)
         >>> state = model.prepare(Positions.arange(3))
-        >>> torch.equal(model.logits(q @ q.mT, q, q, state, 0) - q @ q.mT, (q @ q.mT + state) - q @ q.mT)
+        >>> torch.equal(model.logits(q @ q.mT, q, q, state, 0) - q @ q.mT, (q @ q.mT + state.matrix) - q @ q.mT)
         True
     """
 

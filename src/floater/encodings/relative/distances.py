@@ -43,14 +43,16 @@ def whole_numbers(positions: Positions, name: str, limit: int | None = None) -> 
 
 
 def consecutive(positions: Positions) -> bool:
-    """Return whether the batch shares one row of queries and one of keys, each counting up by one.
+    """Return whether the batch shares one row of whole queries and one of keys, each counting up by one.
 
     Compiled code, which cannot look, takes it that they do not.
     """
     if torch.compiler.is_compiling():
         return False
     rows = positions.query, positions.key
-    return all(len(row) == 1 and row.numel() > 0 and bool((row.diff() == 1).all()) for row in rows)
+    if any(row.is_floating_point() or len(row) != 1 or not row.numel() for row in rows):
+        return False
+    return all(bool((row.diff() == 1).all()) for row in rows)
 
 
 def pairs(table: Tensor, positions: Positions) -> Tensor:

@@ -34,7 +34,7 @@ class Sandwich(PositionBias):
 
     Example:
         >>> model = Sandwich(StackSpec(dim=8, heads=1, layers=1, max_length=16), width=2)
-        >>> model.prepare(Positions.arange(2))  # (cos 1 - 1) / 8
+        >>> model.correlation(model.prepare(Positions.arange(2)), 0)  # (cos 1 - 1) / 8
         tensor([[[[ 0.0000, -0.0575],
                   [-0.0575,  0.0000]]]])
     """
