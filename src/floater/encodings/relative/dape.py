@@ -40,8 +40,8 @@ class Dape(PositionModel):
         >>> model = Dape(StackSpec(dim=8, heads=2, layers=1, max_length=16), model="alibi")
         >>> _ = nn.init.zeros_(model.out)
         >>> q = torch.randn(1, 2, 3, 4)
-        >>> state = model.prepare(Positions.arange(3))
-        >>> torch.equal(model.logits(q @ q.mT, q, q, state, 0) - q @ q.mT, (q @ q.mT + state.matrix) - q @ q.mT)
+        >>> state, products = model.prepare(Positions.arange(3)), q @ q.mT
+        >>> torch.equal(model.logits(products, q, q, state, 0), products + state.matrix)
         True
     """
 
