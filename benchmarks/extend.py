@@ -1,4 +1,4 @@
-"""What extending a model costs in a forward pass, in paired steps against the model as it was.
+"""Compare the forward passes of an extended model and of the original, in paired steps.
 
 Models with random weights, at a length of training and at the new length. The original of a learned table has
 a table of the new length from the start; rotary positions and biases take any length. Both models take every

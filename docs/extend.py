@@ -43,7 +43,7 @@ CHARACTERS = 100_000
 """The begin of the validation text, which chooses no model here, that trainings are logged on."""
 
 MAX_TOKENS, DEPTHS, POINTS = 4096, 5, 32
-"""Of measurements: tokens in a batch, depths of a hidden number, points of a line of the figure."""
+"""Settings of the measurements: tokens in a batch, depths of a hidden number, points of a line."""
 
 PLAIN: tuple[str, dict[str, Any]] = ("", {})  # trained: as many more steps on short rows
 UNTRAINED: dict[str, tuple[str, dict[str, Any]]] = {

@@ -1,4 +1,4 @@
-"""What an encoding adds to attention, in a form that a kernel computes tile by tile."""
+"""The terms that an encoding adds to attention, in a form that a kernel computes tile by tile."""
 
 from __future__ import annotations
 
