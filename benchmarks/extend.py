@@ -29,7 +29,8 @@ from transformers import (
 )
 
 import floater
-from overhead import Step, paired, report
+from overhead import paired, report
+from plug import step
 
 WIDTH, LAYERS, HEADS, WORDS = 256, 4, 4, 1000
 
@@ -78,16 +79,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def step(model: Any, ids: torch.Tensor, clock: Callable[[], float]) -> Step:
-    def once() -> float:
-        began = clock()
-        with torch.no_grad():
-            model(input_ids=ids)
-        return clock() - began
-
-    return once
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -114,7 +105,7 @@ def main() -> None:
         floater.extend(other, arguments.new, method, **options)
         for length in (arguments.old, arguments.new):
             ids = torch.randint(WORDS, (arguments.tokens // length, length))
-            steps = [step(model, ids, clock) for model in (base, other)]
+            steps = [step(model, ids, False, clock) for model in (base, other)]
             report(f"{name}, {len(ids)} texts of {length}", *paired(*steps, arguments.steps))
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from floater.encodings.card import Card
 from floater.encodings.model import StackSpec, register
-from floater.encodings.relative.bias import DistanceBias, PositionBias
-from floater.encodings.relative.distances import Distances, consecutive
+from floater.encodings.relative.bias import DistanceBias, PositionBias, bias_of_distance
 from floater.positions import Positions
 
 
@@ -56,10 +55,7 @@ class ALiBi(PositionBias):
         self.slopes = slopes(spec.heads)
 
     def prepare(self, positions: Positions) -> DistanceBias | Tensor:
-        if consecutive(positions):
-            distances = Distances.of(positions, "alibi")
-            return DistanceBias(distances, self._sloped(distances.values)[:, 0])
-        return self._sloped(positions.delta[:, None])
+        return bias_of_distance(positions, "alibi", self._sloped)
 
     def _sloped(self, delta: Tensor) -> Tensor:
         far = delta.abs() if delta.is_floating_point() else delta.abs().float()

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.model import PositionError, PositionModel, StackSpec, register
-from floater.encodings.relative.bias import DistanceBias, PositionBias
-from floater.encodings.relative.distances import Distances, consecutive, pairs, whole_numbers
+from floater.encodings.relative.bias import DistanceBias, PositionBias, bias_of_distance
+from floater.encodings.relative.distances import pairs, whole_numbers
 from floater.positions import Positions
 
 
@@ -55,10 +55,7 @@ class Gaussian(PositionBias):
         return 0.0
 
     def prepare(self, positions: Positions) -> DistanceBias | Tensor:
-        if consecutive(positions):
-            distances = Distances.of(positions, "gaussian")
-            return DistanceBias(distances, self._gaussian(distances.values)[:, 0])
-        return self._gaussian(positions.delta[:, None])
+        return bias_of_distance(positions, "gaussian", self._gaussian)
 
     def _gaussian(self, delta: Tensor) -> Tensor:
         delta = delta if delta.is_floating_point() else delta.float()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.model import PositionModel, StackSpec
-from floater.encodings.relative.distances import Distances
+from floater.encodings.relative.distances import Distances, consecutive
 from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 
@@ -39,6 +40,27 @@ class DistanceBias:
         if self._matrix is None:  # no functools.cached_property, whose lock torch.compile refuses
             self._matrix = self.distances.plane(self.table)
         return self._matrix
+
+
+def bias_of_distance(
+    positions: Positions, name: str, added: Callable[[Tensor], Tensor]
+) -> DistanceBias | Tensor:
+    """Return a bias of the distance, once for each where whole positions count up, else for each pair.
+
+    Args:
+        positions: of queries and keys, whole or real.
+        name: of the position model, for messages.
+        added: the bias (..., heads, 1, N) or (..., heads, T, S) at distances (N,) or (..., 1, T, S).
+
+    Example:
+        >>> real = Positions.times(torch.tensor([[0.0, 0.5]]))
+        >>> bias_of_distance(real, "alibi", lambda delta: -delta.abs()).tolist()
+        [[[[-0.0, -0.5], [-0.5, -0.0]]]]
+    """
+    if consecutive(positions):
+        distances = Distances.of(positions, name)
+        return DistanceBias(distances, added(distances.values)[:, 0])
+    return added(positions.delta[:, None])
 
 
 class PositionBias(PositionModel):
