@@ -223,7 +223,7 @@ def longest(sequences: Sequence[EventSequence]) -> EventSequence:
 
 
 LEAST_SPREAD = 1e-2
-"""Of the logarithm of gaps: the least deviation, one part in a hundred, for clocks that tick more evenly."""
+"""Least standard deviation of the logarithm of gaps: one part in a hundred, for clocks that tick evenly."""
 
 
 def typical(positive: np.ndarray, resolution: float) -> tuple[float, float]:
