@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
-import socket
 import sys
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+from torch.distributed import TCPStore
+
+_LIMIT = 300
+"""Seconds until a process that hangs says where and ends."""
 
 
 def _run(function: Callable[..., Any], arguments: tuple[Any, ...], said: Path, **variables: str) -> None:
@@ -17,6 +22,7 @@ def _run(function: Callable[..., Any], arguments: tuple[Any, ...], said: Path, *
     with said.open("wb") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
+    faulthandler.dump_traceback_later(_LIMIT, exit=True)
     raise SystemExit(function(*arguments))
 
 
@@ -40,7 +46,7 @@ def in_process(function: Callable[..., Any], *arguments: Any, said: Path) -> int
         The exit code, a signal's with a minus.
     """
     process = _start(function, *arguments, said=said)
-    process.join(timeout=600)
+    process.join()
     return process.exitcode
 
 
@@ -58,17 +64,23 @@ def in_two_processes(function: Callable[..., Any], *arguments: Any, folder: Path
     Raises:
         AssertionError: with what they print, if one of them fails.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    both = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    # The store lives here, as that of torchrun's agent: no port is free for another to take, and no process outlives it.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    both = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
     files = [folder / f"process-{rank}.txt" for rank in ("0", "1")]
     processes = [
         _start(function, *arguments, said=file, **both, RANK=rank, LOCAL_RANK=rank)
         for rank, file in zip(("0", "1"), files, strict=True)
     ]
     for process in processes:
-        process.join(timeout=600)
+        process.join()
     printed = [file.read_text(encoding="utf-8") for file in files]
-    assert [process.exitcode for process in processes] == [0, 0], "\n".join(printed)
+    codes = [process.exitcode for process in processes]
+    assert codes == [0, 0], "\n".join([f"exit codes {codes}", *printed])
     return printed
