@@ -13,8 +13,8 @@ from typing import Any
 
 from torch.distributed import TCPStore
 
+# Seconds until a process that hangs prints its stack and ends.
 _LIMIT = 300
-"""Seconds until a process that hangs says where and ends."""
 
 
 def _run(function: Callable[..., Any], arguments: tuple[Any, ...], said: Path, **variables: str) -> None:
@@ -64,7 +64,7 @@ def in_two_processes(function: Callable[..., Any], *arguments: Any, folder: Path
     Raises:
         AssertionError: with what they print, if one of them fails.
     """
-    # The store lives here, as that of torchrun's agent: no port is free for another to take, and no process outlives it.
+    # The store lives here, as with torchrun: nobody else can take the port, and no process outlives it.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     both = {
         "MASTER_ADDR": "127.0.0.1",
