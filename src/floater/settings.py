@@ -5,6 +5,7 @@ of a Google style docstring the meanings. Values are YAML 1.1, save that ``3e-4`
 """
 
 import difflib
+import functools
 import re
 import textwrap
 from collections import namedtuple
@@ -266,9 +267,7 @@ def _parse(text: str | bytes) -> Any:
 
 def _keys(cls: Any, prefix: str = "", outer: Any = MISSING) -> dict[str, _Key]:
     """Every dotted key in field order, a dataclass before its own; defaults come from ``outer`` if given."""
-    params = [param for base in reversed(cls.__mro__) for param in google.parse(base.__doc__ or "").params]
-    meanings = {param.arg_name: " ".join((param.description or "").split()) for param in params}
-    hints, keys = get_type_hints(cls), dict[str, _Key]()
+    (hints, meanings), keys = _described(cls), dict[str, _Key]()
     for field in fields(cls):
         name, kind, factory = field.name, hints[field.name], field.default_factory
         if any(map(is_dataclass, get_args(kind))):
@@ -278,6 +277,13 @@ def _keys(cls: Any, prefix: str = "", outer: Any = MISSING) -> dict[str, _Key]:
         keys[prefix + name] = _Key(kind, default, meanings.get(name, ""), field.metadata.get("beside", ()))
         keys |= _keys(kind, f"{prefix}{name}.", default) if is_dataclass(kind) else {}
     return keys
+
+
+@functools.cache
+def _described(cls: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the types of a dataclass's fields and their meanings, which are slow to find out."""
+    params = [param for base in reversed(cls.__mro__) for param in google.parse(base.__doc__ or "").params]
+    return get_type_hints(cls), {p.arg_name: " ".join((p.description or "").split()) for p in params}
 
 
 def _unknown(keys: dict[str, _Key], name: str) -> str:
@@ -341,7 +347,8 @@ def convert(kind: Any, value: Any, name: str) -> Any:
     # jsonargparse sees scalars only: it would parse texts in a container again
     origin, args, members = get_origin(kind), get_args(kind), members_of(kind)
     scalar = origin is Literal or not (origin or is_dataclass(kind) or kind in (list, tuple, dict, set))
-    if kind is Any or (value is None and NoneType in members):
+    plain = kind in (bool, int, float, str) and type(value) is kind  # needs no parser, which takes a millisecond
+    if kind is Any or plain or (value is None and NoneType in members):
         return value
     if len(members) > 1:
         # The value's own type goes first, so that `float | str` keeps the text '1'.
@@ -357,10 +364,8 @@ def convert(kind: Any, value: Any, name: str) -> Any:
         texts = [convert(args[0], part, f"key of {name}") for part in value]
         return {part: convert(args[1], value[part], f"{name}.{part}") for part in texts}
     elif value is not None and scalar:
-        parser = ArgumentParser(exit_on_error=False)
-        parser.add_argument("--value", type=kind)
         with suppress(ArgumentError, OverflowError):
-            return parser.parse_object({"value": value}).value
+            return _parser(kind).parse_object({"value": value}).value
     texts = [
         part for member in members for part in (get_args(member) if get_origin(member) is Literal else ())
     ]
@@ -374,6 +379,14 @@ def convert(kind: Any, value: Any, name: str) -> Any:
         raise SettingsError(f"'{name}' is {value}; it must be a finite number")
     got = "null" if value is None else _shown(value)
     raise SettingsError(f"'{name}' must be {_name(kind)}, not {got}{quote}")
+
+
+@functools.cache
+def _parser(kind: Any) -> ArgumentParser:
+    """Return the parser of a scalar; making one takes milliseconds."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--value", type=kind)
+    return parser
 
 
 def _shown(value: Any) -> str:
