@@ -347,7 +347,7 @@ def convert(kind: Any, value: Any, name: str) -> Any:
     # jsonargparse sees scalars only: it would parse texts in a container again
     origin, args, members = get_origin(kind), get_args(kind), members_of(kind)
     scalar = origin is Literal or not (origin or is_dataclass(kind) or kind in (list, tuple, dict, set))
-    plain = kind in (bool, int, float, str) and type(value) is kind  # needs no parser, which takes a millisecond
+    plain = kind in (bool, int, float, str) and type(value) is kind  # needs no parser
     if kind is Any or plain or (value is None and NoneType in members):
         return value
     if len(members) > 1:
