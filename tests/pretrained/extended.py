@@ -6,7 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import BloomConfig, BloomForCausalLM, MptConfig, MptForCausalLM
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    MptConfig,
+    MptForCausalLM,
+)
 
 import floater
 
@@ -24,6 +31,15 @@ def build(name: str) -> Any:
         model = MptForCausalLM(
             MptConfig(**sizes, d_model=16, n_layers=2, n_heads=4, max_seq_len=32, expansion_ratio=2)
         )
+    elif name == "gpt_neox":
+        half = {"partial_rotary_factor": 0.5, "rope_theta": 10000.0, "rope_type": "default"}
+        model = GPTNeoXForCausalLM(
+            GPTNeoXConfig(
+                **sizes, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=20,
+                max_position_embeddings=64, rope_parameters=half,
+            )
+        )  # fmt: skip
+        model.set_attn_implementation("eager")
     else:
         model = zoo.build(name)
         if name == "modernbert":
@@ -51,5 +67,9 @@ def noisy(model: Any) -> None:
 
 
 def given(name: str, length: int) -> dict[str, Tensor]:
+    if name in zoo.IMAGES:
+        return {"pixel_values": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))}
     ids = zoo.text(2, length)
-    return {"input_ids": ids, "decoder_input_ids": ids} if name == "t5" else {"input_ids": ids}
+    if name == "whisper":
+        return {"input_features": zoo.inputs(name)["input_features"][:2], "decoder_input_ids": ids}
+    return {"input_ids": ids, "decoder_input_ids": ids} if name in zoo.SEQ2SEQ else {"input_ids": ids}

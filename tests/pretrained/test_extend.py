@@ -19,6 +19,7 @@ from floater.pretrained.extending import ExtendError
 from floater.pretrained.extending.continuation import METHODS, continued, continued_grid, fit_flow
 
 from . import zoo
+from .extended import build, given
 
 TABLES = {
     "bert": 512, "roberta": 510, "xlm-roberta": 510, "distilbert": 512, "electra": 512, "albert": 512,
@@ -98,13 +99,6 @@ def test_a_grid_goes_on_to_the_right_and_below() -> None:
     torch.testing.assert_close(found, truth, atol=1e-3, rtol=0)
 
 
-def given(name: str, length: int) -> dict[str, Tensor]:
-    ids = zoo.text(2, length)
-    if name == "whisper":
-        return {"input_features": zoo.inputs(name)["input_features"][:2], "decoder_input_ids": ids}
-    return {"input_ids": ids, "decoder_input_ids": ids} if name in zoo.SEQ2SEQ else {"input_ids": ids}
-
-
 @pytest.mark.parametrize("plugged", [False, True])
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_of_every_family(tmp_path: Path, name: str, plugged: bool) -> None:
@@ -137,12 +131,13 @@ def test_plugging_after_extending() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_fills_a_table(method: str) -> None:
-    model = zoo.build("gpt2")
-    before = zoo.output(model, **given("gpt2", 9))
-    extension = floater.extend(model, 128, method)
-    assert zoo.output(model, **given("gpt2", 128)).isfinite().all()
-    assert torch.equal(zoo.output(model, **given("gpt2", 9)), before) == extension.unchanged
+@pytest.mark.parametrize("name", TABLES)
+def test_every_method_fills_every_table(name: str, method: str) -> None:
+    model, old = zoo.build(name), TABLES[name]
+    before = zoo.output(model, **given(name, 9))
+    extension = floater.extend(model, old + 16, method)
+    assert zoo.output(model, **given(name, old + 16)).isfinite().all()
+    assert torch.equal(zoo.output(model, **given(name, 9)), before) == extension.unchanged
 
 
 @pytest.mark.parametrize("name", zoo.IMAGES)
@@ -158,21 +153,22 @@ def test_larger_images(tmp_path: Path, name: str) -> None:
     again = type(model).from_pretrained(tmp_path, attn_implementation="eager").eval()
     found = zoo.output(again, pixel_values=images)
     torch.testing.assert_close(found, zoo.output(model, pixel_values=images), atol=1e-5, rtol=1e-5)
-    flow = zoo.build(name)
-    floater.extend(flow, 16, "flow")
-    assert zoo.output(flow, pixel_values=images).isfinite().all()
+    for method in METHODS:
+        other = zoo.build(name)
+        floater.extend(other, 16, method)
+        assert zoo.output(other, pixel_values=images).isfinite().all()
 
 
 @pytest.mark.parametrize("method", ["linear", "ntk", "dynamic", "yarn", "longrope", "llama3"])
 @pytest.mark.parametrize("name", ROTARY)
 def test_rotary_models_of_every_family(tmp_path: Path, name: str, method: str) -> None:
-    model = zoo.build(name)
+    model = build(name)
     old = model.config.max_position_embeddings
     if name == "phi3" and method not in ("ntk", "longrope"):
         with pytest.raises(ExtendError, match=r"Phi3Model does not take .* must be one of"):
             floater.extend(model, 4 * old, method)
         return
-    short, long = given(name, 10), given(name, 80)
+    short, long = given(name, 10), given(name, 3 * old)
     before = zoo.output(model, **short)
     shared = model.config
     extension = floater.extend(model, 4 * old, method)

@@ -10,7 +10,7 @@ import floater
 from floater.pretrained.extending import biases
 
 from . import zoo
-from .extended import build, extended
+from .extended import build, extended, given, noisy
 
 pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
 
@@ -43,7 +43,7 @@ def test_the_flow_of_a_smooth_bias_foresees_its_continuation(
     assert error < 1e-3
     far = torch.arange(128, 256)
     for side in (-far, far) if both else (-far,):
-        found = biases.continued(flow, kernel, side, 128).detach()
+        found = biases.continued(biases.Solved(flow), kernel, side, 128).detach()
         torch.testing.assert_close(found, kernel(side), atol=5e-2, rtol=0)
 
 
@@ -68,6 +68,18 @@ def test_only_new_distances_train_the_flow() -> None:
         model(zoo.text(1, length)).logits.square().mean().backward()
         gradient = model.floater_extension.past.readout.grad
         assert (gradient is not None and bool(gradient.any())) == learns
+
+
+@pytest.mark.parametrize("name", ["t5", "bloom", "mpt"])
+def test_biases_change_with_the_weights_of_the_flow(name: str) -> None:
+    model, long = extended(name), given(name, 60)
+    before = zoo.output(model, **long)
+    assert torch.equal(zoo.output(model, **long), before)
+    noisy(model)
+    assert not torch.allclose(zoo.output(model, **long), before, atol=1e-5)
+    with torch.enable_grad():
+        expected = zoo.logits(model(**long)).detach()
+    torch.testing.assert_close(zoo.output(model, **long), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["t5", "bloom", "mpt"])

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
 OWN = ("clex", "self_extend", "log_n")
 ROTARY = (
     "llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "gemma", "gemma2", "gemma3", "llama4",
-    "modernbert",
+    "gpt_neox", "modernbert",
 )  # fmt: skip
 BIASES = ("t5", "bloom", "mpt")
 
@@ -69,7 +69,13 @@ def test_extended_models_can_be_pickled(name: str, method: str | None) -> None:
 
 
 @pytest.mark.parametrize("first", ["plug", "extend"])
-@pytest.mark.parametrize(("name", "method"), [("llama", "clex"), ("llama", "self_extend"), ("t5", None)])
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("llama", "clex"), ("llama", "self_extend"), ("llama", "yarn"), ("gpt_neox", "log_n"),
+        ("modernbert", "self_extend"), ("gpt2", None), ("whisper", None), ("vit", None), ("t5", None),
+    ],
+)  # fmt: skip
 def test_plugged_and_extended_in_either_order(
     tmp_path: Path, name: str, method: str | None, first: str
 ) -> None:
@@ -77,7 +83,7 @@ def test_plugged_and_extended_in_either_order(
     options = {"trained": 32} if name == "t5" else {}
     if first == "plug":
         floater.plug(model)
-    floater.extend(model, 128, method, **options)
+    floater.extend(model, 16 if name == "vit" else 128, method, **options)
     if first == "extend":
         floater.plug(model)
     zoo.noisy(model)
@@ -233,9 +239,14 @@ def rotated(x: Tensor, place: int, frequencies: Tensor) -> Tensor:
     return torch.cat((a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()))
 
 
+@pytest.mark.parametrize("cached", [0, 7])
+@pytest.mark.parametrize("function", ["eager", "sdpa"])
 @pytest.mark.parametrize("causal", [True, False])
-def test_grouped_distances_are_those_of_the_formula(causal: bool) -> None:
+def test_grouped_distances_are_those_of_the_formula(
+    monkeypatch: pytest.MonkeyPatch, causal: bool, function: str, cached: int
+) -> None:
     """Every pair by itself, from vectors that are not rotated (Jin et al. 2024, equation 4)."""
+    monkeypatch.setattr(attention, "_ROWS", 4)
     torch.manual_seed(0)
     length, width, window, size, frequencies = 12, 6, 3, 2, torch.tensor([1.0, 0.3, 0.05]).double()
     q, k, v = torch.randn(3, length, width, dtype=torch.float64)
@@ -251,17 +262,20 @@ def test_grouped_distances_are_those_of_the_formula(causal: bool) -> None:
             expected[i, j] = rotated(q[i], distance, frequencies) @ k[j] * 0.5
     at = torch.arange(length)[None]
     holder: Any = SimpleNamespace(inv_freq=frequencies)
-    watch: Any = SimpleNamespace(current=Pass(at, at, 1.0))
+    watch: Any = SimpleNamespace(current=Pass(at[:, cached:], at, 1.0))
     module: Any = nn.Module()
     module.is_causal, module.floater_grouped = causal, True
-    module.floater_rule = attention.Rule(watch, "eager", (window, size), 4, False, holder, "inv_freq", True)
+    module.floater_rule = attention.Rule(watch, function, (window, size), 4, False, holder, "inv_freq", True)
     query, key = (
         torch.stack([rotated(x[i], i, frequencies) for i in range(length)])[None, None] for x in (q, k)
     )
-    found, weights = attention.attend(module, query, key, v[None, None], None, scaling=0.5)
-    assert weights is not None
-    torch.testing.assert_close(weights[0, 0], expected.softmax(-1), atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(found[0, :, 0], expected.softmax(-1) @ v, atol=1e-6, rtol=1e-5)
+    mask = expected[None, None, cached:].isfinite() if cached else None
+    found, weights = attention.attend(module, query[:, :, cached:], key, v[None, None], mask, scaling=0.5)
+    shares = expected.softmax(-1)[cached:]
+    assert (weights is None) == (function == "sdpa")
+    if weights is not None:
+        torch.testing.assert_close(weights[0, 0], shares, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(found[0, :, 0], shares @ v, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "modernbert"])
@@ -275,8 +289,12 @@ def test_the_kernel_does_not_matter(name: str) -> None:
     for one in (model, other):
         floater.extend(one, 256, "self_extend", temperature=True)
     for more in ({}, {"attention_mask": mask}):
-        found, expected = (zoo.output(one, input_ids=zoo.text(2, 100), **more) for one in (model, other))
-        torch.testing.assert_close(found[:, :90], expected[:, :90], atol=1e-4, rtol=1e-4)
+        found, expected = (one(input_ids=zoo.text(2, 100), **more).logits[:, :90] for one in (model, other))
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+        for logits in (found, expected):
+            logits.square().mean().backward()
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad, atol=1e-4, rtol=1e-4)
 
 
 def test_groups_of_one_are_the_model_itself() -> None:
@@ -304,6 +322,12 @@ def test_functions_are_known_to_transformers() -> None:
     assert {"floater_eager", "floater_sdpa"} <= set(ALL_ATTENTION_FUNCTIONS.valid_keys())
 
 
+@pytest.mark.parametrize("method", ["clex", "ntk"])
+def test_what_rotates_too_little(method: str) -> None:
+    with pytest.raises(ExtendError, match=f"rotates 1 components; '{method}' needs 4, 6, 8 or more"):
+        floater.extend(zoo.build("gpt_neox"), 4096, method)
+
+
 def test_checkpoints_of_gradients_read_the_same_positions() -> None:
     for method in OWN:
         gradients = []
@@ -322,7 +346,6 @@ def test_checkpoints_of_gradients_read_the_same_positions() -> None:
     [
         ("llama", 256, "clex", {"start": "flow"}, "start is 'flow'; it must be one of 'yarn', 'linear'"),
         ("llama", 256, "clex", {"declared": 1}, "declared is 1; it must be True or False"),
-        ("gpt_neox", 4096, "clex", {}, "rotates 1 components; 'clex' needs"),
         ("llama", 256, "self_extend", {"window": 64}, "window is 64; it must be a whole number from 1 to 63"),
         ("llama", 256, "self_extend", {"group": 2}, "group is 2; .* of at least 5"),
         ("llama", 256, "self_extend", {"temperature": 2}, "temperature is 2; it must be True or False"),

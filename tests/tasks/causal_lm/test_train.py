@@ -3,6 +3,7 @@
 import functools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,21 +16,26 @@ from transformers import (
     AutoModelForCausalLM,
     BertConfig,
     BertForMaskedLM,
+    BloomConfig,
+    BloomForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MptConfig,
+    MptForCausalLM,
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaForMaskedLM,
 )
 
 from floater.cli import main
+from floater.errors import DataError
 from floater.settings import load
 from floater.tasks import task
 from floater.tasks.causal_lm import CausalLMSettings, long_rows, rows_of
 from floater.tasks.causal_lm.score import DIGITS, by_position, passkeys, prompt, token_losses
 from floater.tasks.finetuning import Checkpoint, Extend
 from floater.tasks.finetuning.checkpoint import load_tokenizer
-from floater.tasks.finetuning.extension import first_position, merge, pose
+from floater.tasks.finetuning.extension import first_position, merge, pose, training_positions
 from floater.tasks.masked_lm import MaskedLMSettings
 from floater.tasks.squad import SquadSettings
 from helpers import write_run_config
@@ -184,6 +190,25 @@ def test_random_positions_keep_a_row_together(folder: Path) -> None:
     changed["input_ids"][:, 0] = 5
     last = [model(**inputs).logits[:, -1] for inputs in (given, changed)]
     assert (last[0] - last[1]).abs().amax(-1).min() > 1e-5
+
+
+def _bloom() -> Any:
+    return BloomForCausalLM(BloomConfig(vocab_size=9, hidden_size=4, n_layer=1, n_head=1))
+
+
+def _mpt() -> Any:
+    return MptForCausalLM(MptConfig(vocab_size=9, d_model=4, n_layers=1, n_heads=1))
+
+
+@pytest.mark.parametrize("build", [_bloom, _mpt])
+def test_random_positions_of_models_that_take_none(build: Any) -> None:
+    model = build()
+    trainer: Any = SimpleNamespace(
+        model=model, accelerator=SimpleNamespace(unwrap_model=lambda wrapped: wrapped)
+    )
+    settings = SimpleNamespace(extend=Extend(length=64, positions="pose"))
+    with pytest.raises(DataError, match=f"{type(model).__name__} forwards no position_ids.*'consecutive'"):
+        training_positions(trainer, settings)
 
 
 def _trainer(folder: Path, config: Path) -> Any:

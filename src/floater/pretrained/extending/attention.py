@@ -18,6 +18,9 @@ from floater.pretrained.extending.passes import Watch
 NAMES = {"eager": "floater_eager", "sdpa": "floater_sdpa"}
 """Names among Transformers' attention functions, by the function that serves what is not grouped."""
 
+_ROWS = 64
+"""Queries of a tile on a CPU, whose logits a core's cache holds; sixteen times as many elsewhere."""
+
 
 @dataclass(eq=False)
 class Rule:
@@ -82,7 +85,15 @@ def attend(
         function = ALL_ATTENTION_FUNCTIONS.get_interface(rule.function, eager)
         found: tuple[Tensor, Tensor | None] = function(module, query, key, value, mask, **kwargs)
         return found
-    return _grouped(module, rule, query, key, value, mask, at, keys, **kwargs)
+    return (_tiled if _counts_up(rule, at, keys) else _grouped)(
+        module, rule, query, key, value, mask, at, keys, **kwargs
+    )
+
+
+def _counts_up(rule: Rule, at: Tensor, keys: Tensor) -> bool:
+    """Return whether no pair's distance needs to be looked up, and no weights need to be returned."""
+    every = torch.arange(keys.shape[1], device=keys.device)[None]
+    return rule.function == "sdpa" and torch.equal(keys, every) and torch.equal(at, every[:, -at.shape[1] :])
 
 
 def _positions(rule: Rule, query: Tensor, key: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor, int]:
@@ -141,6 +152,79 @@ def _grouped(
     return output.transpose(1, 2).contiguous(), weights
 
 
+def _tiled(
+    module: nn.Module,
+    rule: Rule,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    at: Tensor,
+    keys: Tensor,
+    *,
+    scaling: float,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Compute what `_grouped` does where positions count up, in tiles of queries.
+
+    A tile meets near keys as they are and far ones by group. But for those at the edges of its windows it
+    meets none twice, and none that comes after it.
+    """
+    assert rule.group is not None
+    window, size = rule.group
+    shift = window - window // size
+    causal = bool(getattr(module, "is_causal", False))
+    until = causal and mask is None
+    heads, rows, slots = key.shape[1], query.shape[2], key.shape[2]
+    before, repeats = slots - rows, query.shape[1] // heads
+    far_key = _rotated(rule, key, keys // size - keys)
+    past = _rotated(rule, query, at // size + shift - at)
+    future = None if causal else _rotated(rule, query, at // size - shift - at)
+    where, few = keys[0], _ROWS if query.device.type == "cpu" else 16 * _ROWS
+    outputs = []
+    for first in range(0, rows, few):
+        tile = slice(first, min(first + few, rows))
+        low, high = before + tile.start, before + tile.stop
+        end = high if until else slots if causal else min(slots, high + window - 1)
+        spans = [(query, key, max(0, low - window + 1), end), (past, far_key, 0, max(0, high - window))]
+        if future is not None:
+            spans.append((future, far_key, min(slots, low + window), slots))
+        logits = []
+        for kind, (q, k, begin, stop) in enumerate(spans):
+            # heads that share keys are rows of one product
+            asked = q[:, :, tile].reshape(len(q), heads, -1, q.shape[-1]) * scaling
+            shape = len(q), heads, repeats, high - low, stop - begin
+            scores = (asked @ k[:, :, begin:stop].mT).view(shape)
+            if softcap is not None:
+                scores = softcap * torch.tanh(scores / softcap)
+            if mask is not None:
+                seen = mask[:, :, None, tile, begin:stop]
+                hidden = torch.finfo(scores.dtype).min
+                scores = scores.masked_fill(~seen, hidden) if mask.dtype == torch.bool else scores + seen
+            delta = where[begin:stop] - at[0, tile, None]
+            if kind == 0:
+                others = (delta <= -window) | (delta >= (1 if until else slots if causal else window))
+                scores.masked_fill_(others, -torch.inf)
+            elif kind == 1:  # the keys before these are far from every query of the tile
+                edge = max(0, low - window + 1)
+                scores[..., edge:].masked_fill_(delta[:, edge:] > -window, -torch.inf)
+            else:
+                edge = high + window - 1 - begin
+                scores[..., :edge].masked_fill_(delta[:, :edge] < window, -torch.inf)
+            logits.append(scores)
+        weights = F.softmax(torch.cat(logits, -1), -1, dtype=torch.float32).to(query.dtype)
+        weights = F.dropout(weights, dropout, module.training).flatten(2, 3)
+        shares = torch.split(weights, [stop - begin for _, _, begin, stop in spans], -1)
+        products = [
+            share @ value[:, :, begin:stop] for share, (_, _, begin, stop) in zip(shares, spans, strict=True)
+        ]
+        found = sum(products[1:], products[0])
+        outputs.append(found.view(len(query), query.shape[1], high - low, value.shape[-1]))
+    return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
+
+
 def _rotated(rule: Rule, x: Tensor, places: Tensor) -> Tensor:
     """Rotate x (batch, heads, T, head_dim) on by a number of positions (batch or 1, T)."""
     frequencies: Tensor = getattr(rule.rotary, rule.frequencies)
@@ -149,7 +233,7 @@ def _rotated(rule: Rule, x: Tensor, places: Tensor) -> Tensor:
     width = 2 * len(frequencies)
     turned, rest = x[..., :width].float(), x[..., width:]
     a, b = turned.chunk(2, -1) if rule.halves else (turned[..., 0::2], turned[..., 1::2])
-    pair = a * cos - b * sin, a * sin + b * cos
+    pair = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(a * sin, b, cos)
     both = torch.cat(pair, -1) if rule.halves else torch.stack(pair, -1).flatten(-2)
     return torch.cat((both.to(x.dtype), rest), -1)
 

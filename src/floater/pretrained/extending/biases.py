@@ -14,6 +14,7 @@ from floater.encodings.model import StackSpec
 from floater.encodings.relative.alibi import slopes
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.floater_relative import FloaterRelative
+from floater.flow.cache import parameter_version
 from floater.pretrained.extending.passes import Pass, Watch
 
 TRAINED = {"t5": 512, "mt5": 1024, "bloom": 2048}
@@ -29,14 +30,14 @@ Bias = Callable[[Tensor], Tensor]
 """From distances key - query (N,) to biases (N, heads)."""
 
 
-def continued(flow: FloaterRelative, trained: Bias, distances: Tensor, old: int) -> Tensor:
+def continued(flow: Bias, trained: Bias, distances: Tensor, old: int) -> Tensor:
     """Return a trained bias, and beyond the training length what the flow says of it.
 
     Distances below `old` have the bias that was trained, bit for bit. From there the flow continues the last
     one: b(d) = trained(old - 1) + flow(d) - flow(old - 1), on each side of the query.
 
     Args:
-        flow: of one block, fitted to the bias.
+        flow: the biases of one that is fitted to those that were trained.
         trained: the bias.
         distances: (N,) key - query.
         old: training length.
@@ -48,13 +49,43 @@ def continued(flow: FloaterRelative, trained: Bias, distances: Tensor, old: int)
     near = trained(distances.clamp(1 - old, old - 1))
     if not bool((distances.abs() >= old).any()):
         return near
-    found = _at(flow, torch.cat((ends, distances))).to(near.dtype)
+    found = flow(torch.cat((ends, distances))).to(near.dtype)
     last = torch.where((distances > 0)[:, None], found[1], found[0])
     return torch.where((distances.abs() >= old)[:, None], near + found[2:] - last, near)
 
 
 def _at(flow: FloaterRelative, distances: Tensor) -> Tensor:
     return flow.placed(Distances(distances, None, (1, len(distances)))).biases[:, 0]
+
+
+class Solved:
+    """The biases of a flow by distance, kept between passes without gradients until its weights change.
+
+    Args:
+        flow: of one block.
+    """
+
+    def __init__(self, flow: FloaterRelative) -> None:
+        self.flow = flow
+        self._kept: tuple[Any, int, Tensor] | None = None
+
+    def __call__(self, distances: Tensor) -> Tensor:
+        """Return the biases (N, heads) at distances (N,)."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return _at(self.flow, distances)
+        weights = [*self.flow.parameters(), *self.flow.buffers()]
+        state = distances.device, *map(parameter_version, weights)
+        low, high = int(distances.min()), int(distances.max())
+        kept = self._kept
+        if kept is None or kept[0] != state or low < kept[1] or high >= kept[1] + len(kept[2]):
+            ends = min(low, 1 - self.flow.spec.max_length), max(high, 0)
+            with torch.inference_mode(False), torch.no_grad():
+                every = torch.arange(ends[0], ends[1] + 1, device=distances.device)
+                kept = self._kept = state, ends[0], _at(self.flow, every)
+        return kept[2][distances - kept[1]]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"flow": self.flow, "_kept": None}
 
 
 def new_flow(heads: int, length: int, causal: bool) -> FloaterRelative:
@@ -124,12 +155,10 @@ class Buckets(nn.Module):
         old: training length.
     """
 
-    flow: FloaterRelative
-
     def __init__(self, attention: Any, flow: FloaterRelative, old: int) -> None:
         super().__init__()
         self.weight = attention.relative_attention_bias.weight
-        self.__dict__["flow"], self.old = flow, old
+        self.flow, self.old = Solved(flow), old
         self.bucket: Callable[..., Tensor] = type(attention)._relative_position_bucket
         self.options = {
             "bidirectional": not attention.is_decoder,
@@ -158,14 +187,14 @@ class Linear:
 
     Args:
         watch: of the body; knows where its tokens stand.
-        name: of the bias among the arguments of a block.
+        name: of MPT's bias, or BLOOM's mask, among the arguments of a block.
         slopes: (heads,).
         flow: fitted to the bias.
         old: training length.
     """
 
     def __init__(self, watch: Watch, name: str, slopes: list[float], flow: FloaterRelative, old: int) -> None:
-        self.watch, self.name, self.slopes, self.flow, self.old = watch, name, slopes, flow, old
+        self.watch, self.name, self.slopes, self.flow, self.old = watch, name, slopes, Solved(flow), old
 
     def trained(self, distances: Tensor) -> Tensor:
         """Return the biases of ALiBi, (N, heads), at distances (N,)."""
@@ -185,17 +214,30 @@ class Linear:
                 places.kept[self.name] = bias
         return args, {**kwargs, self.name: bias}
 
-    def _bias(self, places: Pass, before: Tensor) -> Tensor:
-        delta = places.key[:, None, :] - places.query[:, :, None]
-        low = int(delta.min())
-        every = torch.arange(low, int(delta.max()) + 1, device=delta.device)
-        table = continued(self.flow, self.trained, every, self.old).to(before.dtype).T.contiguous()
-        bias = table[:, delta - low].transpose(0, 1)  # (batch or 1, heads, T, S)
-        if self.name != "alibi":
+    def _bias(self, places: Pass, given: Tensor) -> Tensor:
+        """Return what stands for a given bias of MPT, or mask of BLOOM.
+
+        BLOOM copies its bias for each text, and adds it before the mask. So its mask gets the difference.
+        """
+        masked = self.name == "attention_mask"
+        low, high = 1 - places.length, places.query.shape[1] - 1
+        if not places.counts_up:
+            delta = places.key[:, None, :] - places.query[:, :, None]
+            low, high = int(delta.min()), int(delta.max())
+        every = torch.arange(low, high + 1, device=given.device)
+        table = continued(self.flow, self.trained, every, self.old)
+        table = (table - self.trained(every) if masked else table).to(given.dtype).T.contiguous()
+        if places.counts_up:  # query t, counted from 0, meets entry s - t + T - 1
+            bias = table.unfold(1, places.length, 1).flip(1)[None]
+        else:
+            bias = table[:, delta - low].transpose(0, 1)  # (batch or 1, heads, T, S)
+        if not masked:
             return bias[0]
-        if (size := before.shape[-1]) > bias.shape[-1]:  # of a static cache
+        if (size := given.shape[-1]) > bias.shape[-1]:  # of a static cache
             bias = F.pad(bias, (0, size - bias.shape[-1]))
-        return bias.expand(before.shape[0] // bias.shape[1], -1, -1, -1).flatten(0, 1)
+        if len(bias) == 1 and bool((given == given[:1]).all()):  # texts without padding share theirs
+            given = given[:1]
+        return bias + given
 
 
 def biased_parts(model: nn.Module) -> list[Any]:
@@ -232,7 +274,7 @@ def continue_bias(part: Any, flow: FloaterRelative, old: int) -> Bias:
         return buckets.trained
     kind = part.config.model_type
     watch = Watch(part, "flow", masked=kind == "bloom")
-    name = "alibi" if kind == "bloom" else "position_bias"
+    name = "attention_mask" if kind == "bloom" else "position_bias"
     linear = Linear(watch, name, _slopes(part.config), flow, old)
     for block in getattr(part, _BLOCKS[kind]):
         block.register_forward_pre_hook(linear, with_kwargs=True)

@@ -256,9 +256,9 @@ def _extend_rotary(
                 "model without its scaling"
             )
         width = rotary.rotated(body.config, rotary.parameters(body.config))
-        if method == "clex" and (width < 4 or width % 2):
+        if method in ("clex", "ntk") and (width < 4 or width % 2):
             raise ExtendError(
-                f"{type(body).__name__} rotates {width} components; 'clex' needs 4, 6, 8 or more"
+                f"{type(body).__name__} rotates {width} components; {method!r} needs 4, 6, 8 or more"
             )
         if method in _OWN:
             continue

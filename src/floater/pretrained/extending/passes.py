@@ -41,6 +41,12 @@ class Pass:
         return self.key.shape[1]
 
     @functools.cached_property
+    def counts_up(self) -> bool:
+        """Whether all texts have the positions 0, 1, 2, ..."""
+        every = torch.arange(self.length, device=self.key.device)[None]
+        return torch.equal(self.key, every) and torch.equal(self.query, every[:, -self.query.shape[1] :])
+
+    @functools.cached_property
     def last(self) -> int:
         """The last position of a query."""
         return int(self.query.max())
@@ -146,7 +152,7 @@ class Watch:
     def _query(self, given: Mapping[str, Any], past: int) -> Tensor:
         words = next(given[name] for name in ("input_ids", "inputs_embeds") if given.get(name) is not None)
         count, mask, ids = words.shape[1], given.get("attention_mask"), given.get("position_ids")
-        if self.masked and isinstance(mask, Tensor) and mask.ndim == 2:
+        if self.masked and isinstance(mask, Tensor) and mask.ndim == 2 and not bool(mask.all()):
             places = (mask.long().cumsum(1) - 1) * mask.long()
             return places[:, past : past + count]
         if ids is None or self.masked:

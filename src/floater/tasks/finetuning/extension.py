@@ -225,7 +225,8 @@ def training_positions(trainer: _Trainer, settings: Any) -> _Trainer:
     length = settings.extend.length or int(model.config.max_position_embeddings)
     if "position_ids" not in inspect.signature(model.forward).parameters:
         raise DataError(
-            f"extend.positions is 'pose', but {type(model).__name__} takes no position_ids; use 'consecutive'"
+            f"extend.positions is 'pose', but {type(model).__name__} forwards no position_ids to its blocks; "
+            "use 'consecutive'"
         )
     first = first_position(model)
     make: Callable[..., Any] = trainer.data_collator
