@@ -30,15 +30,16 @@ HEADER = f"""# Catalogue of position encodings
 `make docs` writes this page from the code: injection, recurring, unbound and parameters are measured.
 `floater models` prints the same table, `floater models NAME` one entry.
 
+- extrapolates: exact match in percent on copy and reverse of 17 to 32 symbols after training to 16, from
+  [How far does it go?](far.md#synthetic-tasks); empty for an encoding that its tables do not have.
 - injection: APE changes the embeddings that enter a block, MAM the attention matrix.
 - recurring: acts in every block.
-- unbound: serves four times the training length and distinguishes positions (or distances) there.
+- unbound: serves four times the training length and distinguishes positions (or distances) there. An encoding
+  with a limit of distances is not unbound; it serves any length, and all distances beyond the limit alike.
 - kernel: SDPA is PyTorch's `scaled_dot_product_attention`; "SDPA, bias" the same with an added mask or bias;
   "own" computes the attention matrix in plain PyTorch. None uses FlexAttention.
 - cache: decoding with a cache gives what the whole text gives.
 - models: released models that use it.
-- extrapolates: exact match in percent on copy and reverse of 17 to 32 symbols after training to 16
-  ([far.md](far.md)); empty where no study has measured it.
 - formula: {LETTERS}; other letters are options.
 - parameters: {SIZES}.
 
@@ -65,7 +66,10 @@ def page() -> str:
     names = list(catalogue())
     rows = table(names, COUNTED, "markdown")
     reach = {"name": "extrapolates", "---": "---"} | extrapolation()
-    rows = "\n".join(f"{line} {reach.get(line.split('|')[1].strip(), '')} |" for line in rows.splitlines())
+    rows = "\n".join(
+        f"|{name}| {reach.get(name.strip(), '')} |{rest}"
+        for _, name, rest in (line.split("|", 2) for line in rows.splitlines())
+    )
     for name in names:
         rows = rows.replace(f"\n| {name} |", f"\n| [{name}](#{name}) |")
     return HEADER + rows + NOTES + "".join(map(section, names))

@@ -19,23 +19,23 @@ SCORES, PAGE = HERE / "far", HERE / "far.md"
 BLACK, GREY, BLUE, SKY, GREEN, ORANGE, VERMILION, PURPLE = (
     *("#000000", "#999999", "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7"),
 )  # Okabe and Ito's, safe for colour-blind readers
-# an encoding has one colour in all panels; those of a panel differ
-COLOURS = {
-    "floater-relative": VERMILION,
-    "floater_relative": ORANGE,
-    "floater_relative-tail": PURPLE,
-    "floater-all": PURPLE,
-    "floater": GREY,
-    "none": GREY,
-    "rotary": GREY,
-    "sinusoidal": BLACK,
-    "sinusoidal-random": SKY,
-    "shaw": SKY,
-    "alibi": BLUE,
-    "alibi-sinusoidal": GREEN,
-    "t5": GREEN,
-    "fire": PURPLE,
-    "chang": BLACK,
+# colour, line and marker: an encoding looks the same in all panels, and unlike all others, in grey as well
+LOOKS = {
+    "floater_relative-sinusoidal": (VERMILION, "-", "o"),
+    "floater_relative-floater": (VERMILION, "--", "^"),
+    "floater_relative": (ORANGE, "-", "s"),
+    "floater_relative-tail": (ORANGE, "--", "v"),
+    "floater": (GREY, "-", "D"),
+    "alibi-sinusoidal": (BLUE, "-", "X"),
+    "alibi": (BLUE, "--", "D"),
+    "sinusoidal-random": (BLACK, "-", "P"),
+    "sinusoidal": (BLACK, "--", "x"),
+    "none": (GREY, ":", "o"),
+    "rotary": (GREEN, "-.", "*"),
+    "t5": (GREEN, "--", "v"),
+    "fire": (PURPLE, "-.", "<"),
+    "chang": (PURPLE, "--", "p"),
+    "shaw": (SKY, "-.", ">"),
 }
 BEGIN, END = "<!-- {}: written by `make docs` -->", "<!-- end of {} -->"
 
@@ -71,12 +71,11 @@ class Study:
     lower: bool = False
 
 
-DEMO = ("sinusoidal", "floater", "floater-relative", "floater-all")
+DEMO = ("sinusoidal", "floater", "floater_relative-sinusoidal", "floater_relative-floater")
 LEAGUE = (
     *("sinusoidal", "rotary", "alibi", "fire", "sinusoidal-random"),
-    *("alibi-sinusoidal", "floater_relative", "floater-relative"),
+    *("alibi-sinusoidal", "floater_relative", "floater_relative-sinusoidal"),
 )
-LINES = ("none", "alibi", "t5", "shaw", "chang", "fire", "floater_relative")
 STUDIES = (
     Study(
         name="demo",
@@ -123,9 +122,14 @@ STUDIES = (
             label="exact match, %",
             trained=16,
             longest=128,
-            drawn=LINES,
+            drawn=drawn,
         )
-        for problem in ("copy", "reverse", "sort", "recall")
+        for problem, drawn in (
+            ("copy", ("none", "t5", "floater_relative")),
+            ("reverse", ("t5", "chang", "floater_relative")),
+            ("sort", ("none", "alibi", "rotary", "t5", "floater_relative")),
+            ("recall", ("none", "alibi", "rotary", "t5", "floater_relative")),
+        )
     ),
 )
 
@@ -142,11 +146,16 @@ def scores(study: Study) -> dict[str, dict[tuple[int, int], list[float]]]:
     return found
 
 
+def just_beyond(study: Study, found: dict[str, dict[tuple[int, int], list[float]]]) -> tuple[int, int]:
+    """Return the first bin beyond the trained length."""
+    return min(ends for of in found.values() for ends in of if ends[0] >= study.trained)
+
+
 def table(study: Study) -> str:
     """Return means and deviations over the seeds as Markdown, the best just beyond training first."""
     found = scores(study)
     bins = sorted({ends for of in found.values() for ends in of})
-    beyond = next(ends for ends in bins if ends[0] >= study.trained)
+    beyond = just_beyond(study, found)
     head = ["encoding", *(f"{low}–{high - 1}" for low, high in bins), "seeds"]
     lines = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
     for name, of in sorted(found.items(), key=lambda item: mean(item[1][beyond]), reverse=not study.lower):
@@ -188,39 +197,29 @@ def draw(studies: tuple[Study, ...], path: Path, columns: int) -> None:
     """Draw the score of each encoding against the length over the trained one, a panel for each study."""
     pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "far", "svg.fonttype": "none"})
     rows = -(-len(studies) // columns)
-    figure, panels = pyplot.subplots(rows, columns, figsize=(4.6 * columns, 3.2 * rows), squeeze=False)
+    figure, panels = pyplot.subplots(
+        rows, columns, figsize=(5.2 * columns, 3.2 * rows), squeeze=False, layout="constrained"
+    )
     for panel in panels.flat[len(studies) :]:
         panel.set_axis_off()
     for study, panel in zip(studies, panels.flat, strict=False):
-        found, ends = scores(study), []
-        for name in study.drawn:
-            colour, points = COLOURS[name], sorted(found.get(name, {}).items())
+        found = scores(study)
+        beyond = just_beyond(study, found)
+        order = sorted(study.drawn, key=lambda name: mean(found[name][beyond]), reverse=not study.lower)
+        for name in order:
+            (colour, line, mark), points = LOOKS[name], sorted(found[name].items())
             x = [(low + high - 1) / 2 / study.trained for (low, high), _ in points]
             y = [mean(values) for _, values in points]
-            if points:
-                panel.plot(x, y, color=colour, marker="o", markersize=3, linewidth=1.4)
-                ends.append((y[-1], name, colour, x[-1]))
-        room = panel.get_ylim()
-        last = room[0] - 1.0
-        for y_end, name, colour, x_end in sorted(ends):
-            last = max(y_end, last + 0.055 * (room[1] - room[0]))
-            panel.annotate(
-                name,
-                (x_end, y_end),
-                (x_end * 1.08, last),
-                color=colour,
-                va="center",
-                fontsize=8,
-                annotation_clip=False,
+            panel.plot(
+                x, y, color=colour, linestyle=line, marker=mark, markersize=4, linewidth=1.3, label=name
             )
+        panel.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=8, handlelength=3)
         panel.axvline(1, color="#999999", linewidth=0.8, linestyle=":")
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
         panel.set(title=study.title, xlabel="length / trained length", ylabel=study.label)
         panel.spines[["top", "right"]].set_visible(False)
         panel.margins(x=0.05)
-    figure.tight_layout()
-    figure.subplots_adjust(right=0.86 if columns > 1 else 0.76, wspace=0.62)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch.distributed import TCPStore
 
 # Seconds until a process that hangs prints its stack and ends.
-_LIMIT = 300
+_LIMIT = 600
 
 
 def _run(function: Callable[..., Any], arguments: tuple[Any, ...], said: Path, **variables: str) -> None:

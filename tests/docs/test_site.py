@@ -29,6 +29,7 @@ def test_a_browser_shows_a_page(page: browser.Page, address: str, name: str) -> 
     page.open(f"{address}/{name}", width=1280)
     assert page.errors == []
     assert [url for url in page.requests if not url.startswith((address, "data:"))] == []
+    assert not page.ask("document.body.innerText.includes('--8')"), "a file that the page includes is missing"
     broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
     assert page.ask(broken) == []
     for width in (1280, 390):

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from floater.settings import make
+from floater.study import report as reports
 from floater.study import run, summary, tables
 from floater.study.panels import learning
 from floater.study.results import Column, Results
@@ -61,6 +62,12 @@ def test_a_loss_that_chose_the_checkpoint_is_drawn_once(finished: Results) -> No
     outcomes = [replace(o, log=log, result={"best_valid_loss": 1.0}) for o in finished.outcomes]
     titles = [panel.title for panel in learning(replace(finished, outcomes=outcomes))]
     assert titles == ["Training loss", "Validation loss"]
+
+
+def test_a_note_stands_before_the_answer(finished: Results) -> None:
+    noted = replace(finished, settings=replace(finished.settings, note="Withdrawn: `t5` & <b>."))
+    text = reports.page(noted, origin="small.yaml", positions=[], versions={}, configuration="")
+    assert "Withdrawn: <code>t5</code> &amp; &lt;b&gt;." in text[: text.index("<h2>Answer</h2>")]
 
 
 def test_an_error_in_a_report_is_text(report: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import io
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +68,7 @@ def test_one_example_is_no_discovery() -> None:
     last = Column("lengths", "exact", 50)
     assert found.count(last) == 1
     assert {found.conclusion(c) for c in found.comparisons if c.column == last} == {"not significant"}
-    assert any("exact match (%) ≥ 50 (1 example): a scores" in text for text in summary.sentences(found))
+    assert any("exact match (%) ≥ 50 (1 example): `a` scores" in text for text in summary.sentences(found))
 
 
 def test_seeds_without_a_spread_are_not_tested() -> None:
@@ -91,7 +92,7 @@ def test_rows_of_other_examples_are_tested_by_the_seeds_alone_and_it_is_said() -
         lambda variant, seed: draw.random(len(of[variant])) < 0.5,
         lengths=lambda variant: of[variant],
     )
-    assert "By the seeds alone, as their examples are not those of the others: b." in summary.method(found)
+    assert "By the seeds alone, as their examples are not those of the others: `b`." in summary.method(found)
     lines = [line.split(",") for line in tables.scores_csv(found).splitlines()]
     counts = {line[0]: line[6] for line in lines if line[4:6] == ["0", "10"]}
     assert counts == {"none": "100", "a": "100", "b": "150"}
@@ -107,10 +108,10 @@ def test_lines_differ_by_more_than_their_colour() -> None:
     found = made(variants, [1], lambda variant, seed: np.ones(400))
     log = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
     logged = replace(found, outcomes=[replace(o, log=log) for o in found.outcomes])
-    lines = figures.learning(logged, "loss", "training loss").axes[0].lines
-    looks = [(line.get_color(), line.get_linestyle()) for line in lines]
-    assert len({*looks}) == len(looks) == 8
-    assert all(one[1] != other[1] for one, other in itertools.pairwise(looks))
+    drawn = io.StringIO()
+    figures.learning(logged, "loss", "training loss").savefig(drawn, format="svg")
+    styles = set(re.findall(r'style="(fill: none;[^"]*stroke: #0404[^"]*width: 1.5[^"]*)"', drawn.getvalue()))
+    assert len({re.sub(r"stroke: #\w+", "", style) for style in styles}) == len(styles) == 8
 
 
 def test_a_row_with_one_seed_of_three_is_not_tested() -> None:
@@ -125,7 +126,8 @@ def test_a_row_with_one_seed_of_three_is_not_tested() -> None:
     conclusions = {c.variant: found.conclusion(c) for c in found.comparisons}
     assert conclusions == {"rotary": "not tested", "shaw": "not significant"}
     said = summary.sentences(found)
-    assert "No significant difference from none in any: shaw; not tested against none: rotary." in said
+    none = "No significant difference from `none` in any: `shaw`; not tested against `none`: `rotary`."
+    assert none in said
     assert "Not tested is what has no second seed, or none with a score." in said[-1]
     table = tables.compared(found).markdown()
     assert "| – | – | not tested |" in table
@@ -157,7 +159,7 @@ def test_trials_that_started_from_others_are_compared_seed_by_seed(starts: dict[
     )
     (compared,) = found.comparisons
     assert compared.difference.p_seeds == pytest.approx(ttest_rel(right["warm"], right["none"]).pvalue)
-    assert "3 seeds, seed by seed with warm" in summary.sentences(found)[-1]
+    assert "3 seeds, seed by seed with `warm`" in summary.sentences(found)[-1]
 
 
 def test_losses_by_position_reach_as_far_as_the_longest_seed() -> None:
@@ -211,9 +213,8 @@ def test_a_mean_over_some_of_the_seeds_says_so() -> None:
 def test_all_rows_that_tie_are_best() -> None:
     rates = {"none": 0, "a": 400, "b": 400, "c": 0}
     found = made([*rates], [1, 2], lambda variant, seed: np.arange(400) < rates[variant])
-    assert any(
-        "a, b score best, 100.0. Against none (0.0 ± 0.0): " in text for text in summary.sentences(found)
-    )
+    said = summary.sentences(found)
+    assert any("`a`, `b` score best, 100.0. Against `none` (0.0 ± 0.0): " in text for text in said)
     shown = {variant[0].text: variant[1].kind for variant in tables.scores(found).rows}
     assert ["best" in kind for kind in shown.values()] == [False, True, True, False]
     level = made([*rates], [1, 2], lambda variant, seed: np.ones(400))
@@ -224,13 +225,14 @@ def test_all_rows_that_tie_are_best() -> None:
 def test_one_seed_that_is_best_is_called_one() -> None:
     seeds = {"none": [1, 2, 3], "chang": [1]}
     found = made([*seeds], seeds, lambda variant, seed: np.full(400, variant == "chang"))
-    assert any("chang scores best, 100.0 with one seed. Against" in text for text in summary.sentences(found))
+    said = summary.sentences(found)
+    assert any("`chang` scores best, 100.0 with one seed. Against" in text for text in said)
 
 
 def test_who_goes_on_from_another_has_learned_for_longer() -> None:
     found = made(["none", "warm"], [1], lambda variant, seed: np.ones(400), starts={"warm": "none"})
     assert any(
-        text.startswith("warm starts from none: its minutes exclude") for text in summary.sentences(found)
+        text.startswith("`warm` starts from `none`: its minutes exclude") for text in summary.sentences(found)
     )
 
 
@@ -312,9 +314,9 @@ def test_named_comparisons_are_made_besides_those_with_the_baseline() -> None:
         assert now.p is not None
         assert before.p is not None
         assert now.p >= before.p
-    assert summary.answer(found)[0].startswith("high against low: significantly better in ")
+    assert summary.answer(found)[1].startswith("`high` against `low`: significantly better in ")
     assert [row[0].text for row in tables.answer(found).rows] == ["high − low", "low − none"]
-    assert summary.answer(plain)[0].startswith("Significantly better than none in some column: high")
+    assert summary.answer(plain)[1].startswith("Significantly better than `none` in some column: `high`")
 
 
 def test_labels_keep_their_distance_and_stay_inside() -> None:

@@ -12,7 +12,7 @@ from floater.study.settings import ShortToLong, StudySettings
 MODELS: dict[str, dict[str, Any]] = {
     # order from a flow of log distance; the sinusoid tells source and target where they are, at times that
     # training stretches, so that a text three times as long stands at times that it has met
-    "floater-relative": {
+    "floater_relative-sinusoidal": {
         "position": ["floater_relative", "sinusoidal"],
         "max_length": 128,  # tokens of the training length
         "settings": {"model": {"times": {"mode": "stretch", "max_scale": 3.0, "shift": False}}},
@@ -33,7 +33,7 @@ def settings(folder: Path, *, train: int = 20_000, test: int = 80, steps: int = 
 
     Example:
         >>> list(settings(Path("runs/demo")).models)
-        ['floater-relative', 'floater', 'sinusoidal']
+        ['floater_relative-sinusoidal', 'floater', 'sinusoidal']
     """
     return StudySettings(
         folder=str(folder),
@@ -65,9 +65,9 @@ def settings(folder: Path, *, train: int = 20_000, test: int = 80, steps: int = 
         seeds=[1],
         baseline="sinusoidal",
         comparisons=[
-            ["floater-relative", "sinusoidal"],
+            ["floater_relative-sinusoidal", "sinusoidal"],
             ["floater", "sinusoidal"],
-            ["floater-relative", "floater"],
+            ["floater_relative-sinusoidal", "floater"],
         ],
         short_to_long=ShortToLong(builtin=train, builtin_test=test),
     )

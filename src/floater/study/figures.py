@@ -27,7 +27,17 @@ _INK, _RULE, _GRID = "#010101", "#020202", "#030303"
 _SERIES = [f"#0404{n:02x}" for n in range(1, 9)]
 _VARIABLES = {_INK: "--ink", _RULE: "--rule", _GRID: "--grid", "#e0e0e0": "--grid", "#000000": "--ink"}
 _VARIABLES |= {colour: f"--series-{n}" for n, colour in enumerate(_SERIES, 1)}
-_LINES, _MARKS = ("-", "--", ":", "-."), "os^vD<>P"
+_MARKS = "os^vD<>P"
+_LINES: tuple[Any, ...] = (
+    "-",
+    "--",
+    ":",
+    "-.",
+    (0, (8, 2)),
+    (0, (3, 1, 1, 1, 1, 1)),
+    (0, (1, 3)),
+    (0, (8, 2, 3, 2)),
+)
 _BUCKETS = 24
 _MOST = 8
 _POSITIONS = ("position_nats", "position_tokens")
@@ -299,14 +309,12 @@ def apart(heights: Sequence[float], gap: float = 0.075) -> list[float]:
 
 
 def _look(variants: Sequence[Variant], index: int, marks: bool = True) -> dict[str, Any]:
-    """Return a colour for each model, and for each of its variants another line."""
+    """Return a colour for each model; each variant has a line and a mark of its own, for grey."""
     models = list(dict.fromkeys(variant.model for variant in variants))
-    model = models.index(variants[index].model)
-    line = sum(variant.model == variants[index].model for variant in variants[:index]) + model // len(_SERIES)
-    mark = {"marker": _MARKS[(model + line) % len(_MARKS)], "markersize": 4} if marks else {}
+    mark = {"marker": _MARKS[index % len(_MARKS)], "markersize": 4} if marks else {}
     return {
-        "color": _SERIES[model % len(_SERIES)],
-        "linestyle": _LINES[(model + line) % len(_LINES)],  # colour alone is not for every eye
+        "color": _SERIES[models.index(variants[index].model) % len(_SERIES)],
+        "linestyle": _LINES[index % len(_LINES)],
         "linewidth": 1.5,
         **mark,
     }

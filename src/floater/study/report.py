@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from floater.encodings import catalogue
 from floater.settings import dump
@@ -15,6 +16,9 @@ from floater.study import figures, panels, short_to_long, summary, tables
 from floater.study.results import Results
 from floater.study.trial import software
 from floater.training.files import write_whole
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 REPORT = "report.html"
 logger = logging.getLogger(__name__)
@@ -94,7 +98,15 @@ def page(
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["code"] = _code
     return environment.from_string(template).render(values) + "\n"
+
+
+def _code(text: str) -> Markup:
+    """Return a sentence as HTML: what is between backticks as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _notes(results: Results) -> Iterator[str]:
@@ -149,6 +161,8 @@ def _markdown(results: Results) -> str:
     parts = [f"# {settings.title}", settings.question]
     if settings.scaled_from:
         parts.append(f"Scaled down from {settings.scaled_from}; no reproduction.")
+    if settings.note:
+        parts.append(settings.note)
     parts.append(tables.scores(results).markdown().rstrip())
     for label, table in tables.others(results).items():
         parts += [label, table.markdown().rstrip()]

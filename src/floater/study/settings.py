@@ -138,6 +138,8 @@ class StudySettings:
         question: what the study asks, in a sentence or two.
         scaled_from: the experiment that this study scales down, as a table of a paper; null for a full size.
             The report and the tables then say that it is no reproduction.
+        note: what readers of the report must know first, as that some results no longer hold; names between
+            backticks are set as code.
         task: a task of `floater train`.
         settings: what the configuration of every trial has in common, as for `floater train`.
         models: the position models by a short name: `position` (by default the name itself) and what else
@@ -177,6 +179,7 @@ class StudySettings:
     title: str = "Position models compared"
     question: str = "Which position model is best on these data?"
     scaled_from: str | None = None
+    note: str | None = None
     task: str = "translation"
     settings: dict[str, Any] = field(default_factory=dict)
     models: dict[str, dict[str, Any] | None] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a study found, in plain sentences."""
+"""What a study found, in plain sentences, names of variants between backticks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,19 @@ def answer(results: Results) -> list[str]:
         found for ours, theirs in results.settings.comparisons for found in _of_pair(results, ours, theirs)
     ]
     standing = [] if all(o.status == "finished" for o in results.outcomes) else [_standing(results)]
-    return standing + (pairs or _overall(results))
+    return standing + _leaders(results) + (pairs or _overall(results))
+
+
+def _leaders(results: Results) -> list[str]:
+    """Name the variants of the best mean of each column, columns of the same ones together."""
+    found: dict[str, list[str]] = {}
+    for column in results.columns():
+        if best := results.best(column):
+            found.setdefault(_listed([variant.name for variant in best]), []).append(column.label)
+    if not found:
+        return []
+    parts = [f"{names} in {_joined(labels)}" for names, labels in found.items()]
+    return [f"Best mean: {'; '.join(parts)}."]
 
 
 def _of_pair(results: Results, ours: str, theirs: str) -> list[str]:
@@ -34,7 +46,7 @@ def _of_pair(results: Results, ours: str, theirs: str) -> list[str]:
     }
     scores = f" of {len(found)} score{'s' * (len(found) > 1)}"
     parts = [f"{text} {counts[side]}" for side, text in words.items() if counts[side]]
-    return [f"{ours} against {theirs}: {parts[0]}{scores}{''.join(f', {part}' for part in parts[1:])}."]
+    return [f"`{ours}` against `{theirs}`: {parts[0]}{scores}{''.join(f', {part}' for part in parts[1:])}."]
 
 
 def sentences(results: Results) -> list[str]:
@@ -64,7 +76,7 @@ def method(results: Results) -> str:
         many = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
         base = results.baseline
         paired = [each.name for each in results.grid.variants if base is not None and follows(each, base)]
-        pairs = f", seed by seed with {', '.join(paired)}" if paired else ""
+        pairs = f", seed by seed with {_listed(paired)}" if paired else ""
         tests.append(f"of the seeds (Welch's t-test, {many} seeds{pairs})")
     count = len(tested)
     text = (
@@ -101,7 +113,7 @@ def _continued(results: Results) -> list[str]:
     """Whose cost is not all that it took."""
     variants = [variant for variant in results.grid.variants if variant.start is not None]
     return [
-        f"{variant.name} starts from {variant.start}: its minutes exclude those of {variant.start}, "
+        f"`{variant.name}` starts from `{variant.start}`: its minutes exclude those of `{variant.start}`, "
         "and it has trained for longer."
         for variant in variants
     ]
@@ -120,12 +132,12 @@ def _overall(results: Results) -> list[str]:
     if not any(found[side] for side in ("better", "worse", "not significant")):
         return []
     if not (found["better"] or found["worse"] or found["not tested"]):
-        return [f"No variant differs significantly from {base.name} in any column."]
+        return [f"No variant differs significantly from `{base.name}` in any column."]
     words = {
-        "better": f"Significantly better than {base.name} in some column",
-        "worse": f"Significantly worse than {base.name} in some column",
-        "not significant": f"No significant difference from {base.name} in any",
-        "not tested": f"Not tested against {base.name}",
+        "better": f"Significantly better than `{base.name}` in some column",
+        "worse": f"Significantly worse than `{base.name}` in some column",
+        "not significant": f"No significant difference from `{base.name}` in any",
+        "not tested": f"Not tested against `{base.name}`",
     }
     parts = [f"{words[side]}: {_listed(variants)}" for side, variants in found.items() if variants]
     return ["; ".join([parts[0], *(part[0].lower() + part[1:] for part in parts[1:])]) + "."]
@@ -150,7 +162,7 @@ def _of_column(results: Results, column: Column) -> list[str]:
     if results.baseline is None or results.baseline.name not in known or not found:
         return [text]
     base = results.baseline.name
-    text += f" Against {base} ({spread(known[base], column)}): "
+    text += f" Against `{base}` ({spread(known[base], column)}): "
     parts = []
     for conclusion, words in (
         ("better", "significantly better"),
@@ -161,7 +173,7 @@ def _of_column(results: Results, column: Column) -> list[str]:
         chosen = [c for c in found if results.conclusion(c) == conclusion]
         chosen.sort(key=lambda c: -c.difference.mean if column.greater else c.difference.mean)
         if chosen:
-            parts.append(f"{words}: {_listed([_difference(c) for c in chosen])}")
+            parts.append(f"{words}: {_joined([_difference(c) for c in chosen])}")
     return [text + "; ".join(parts) + "."]
 
 
@@ -171,20 +183,24 @@ def _best(names: Sequence[str], known: Mapping[str, Value], column: Column) -> s
     if len(names) > 1:
         return f"{_listed(names)} score best, {digits(value.mean, column)}"
     lone = len(value.scores) == 1 < max(len(other.scores) for other in known.values())
-    return f"{names[0]} scores best, {spread(value, column)}" + " with one seed" * lone
+    return f"`{names[0]}` scores best, {spread(value, column)}" + " with one seed" * lone
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Names; of too many the first, as the tables have all.
+    return _joined([f"`{name}`" for name in names])
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Join texts; of too many the first, as the tables have all.
 
     Example:
-        >>> _listed([str(n) for n in range(20)])
+        >>> _joined([str(n) for n in range(20)])
         '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 10 more'
     """
-    if len(names) <= _MOST:
-        return ", ".join(names)
-    return f"{', '.join(names[: _MOST - 2])} and {len(names) - _MOST + 2} more"
+    if len(texts) <= _MOST:
+        return ", ".join(texts)
+    return f"{', '.join(texts[: _MOST - 2])} and {len(texts) - _MOST + 2} more"
 
 
 def _difference(comparison: Comparison) -> str:
-    return f"{comparison.variant} ({signed(comparison)})"
+    return f"`{comparison.variant}` ({signed(comparison)})"
