@@ -2,8 +2,8 @@
 
 Three tables: solves of the flow against the paper's setting and torchdiffeq's dopri5; a training step with
 FLOATER against the same model with sinusoids or learned positions, with and without compilation, in float32
-and bfloat16; and every encoding against none. Both sides of a ratio take turns in one process, and every
-time is that of work that the GPU has finished.
+and bfloat16; and every encoding against none, by SDPA and by FlexAttention. Both sides of a ratio take turns
+in one process, and every time is that of work that the GPU has finished.
 
     python benchmarks/gpu.py                        # all, on the first GPU; writes docs/gpu.md
     python benchmarks/gpu.py --toy --page toy.md    # minutes to seconds, toy sizes, on a CPU, too
@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, 
 from flow import paper, problem, run, shipped_dopri5
 
 PAGE = Path(__file__).parents[1] / "docs" / "gpu.md"
+ATTENTIONS = "sdpa", "flex_attention"
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 BERT = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12}
 TOY = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 1, "num_hidden_layers": 1}
@@ -39,8 +41,8 @@ UNMEASURED = """# Performance on a GPU
 
 Nothing was measured on CUDA. `python benchmarks/gpu.py` measures on a GPU, and replaces this page by its
 tables: the solve (paper's setting, dopri5, collocation), the overhead of a training step with and without
-compilation in float32 and bfloat16, and the speed and memory of every encoding. The tests run it at toy sizes
-on a CPU.
+compilation in float32 and bfloat16, and the speed and memory of every encoding, with
+`attn_implementation="sdpa"` and `"flex_attention"`. The tests run it at toy sizes on a CPU.
 """
 Rows = list[list[str]]
 
@@ -147,12 +149,13 @@ def overheads(toy: bool, device: str, count: int) -> Rows:
 
 
 def encodings(names: Sequence[str], lengths: Sequence[int], arguments: argparse.Namespace) -> Rows:
-    """Measure encodings beside none, as `train.py` does, in float32 and bfloat16."""
+    """Measure encodings beside none, as `train.py` does, by each attention in float32 and bfloat16."""
     rows = []
     for length in lengths:
         for name in names:
             cells = [name, f"{length:,}"]
-            for dtype in PRECISIONS.values():
+            for attention, dtype in product(ATTENTIONS, PRECISIONS.values()):
+                arguments.attention = attention
                 device = arguments.device.split(":")[0]
                 with torch.autocast(device, dtype=dtype, enabled=dtype is not None):
                     try:
@@ -238,9 +241,17 @@ def main(given: Sequence[str] | None = None) -> None:
         ),
         (
             "Encodings",
-            "Tokens a second and peak memory of a training step, over those of `none`.\n\n"
+            "Tokens a second and peak memory of a training step, over those of `none` with the same\n"
+            "`attn_implementation`. FlexAttention computes content-free biases and masks, SDPA the others.\n\n"
             + table(
-                ("encoding", "positions", "float32: speed", "memory", "bfloat16: speed", "memory"),
+                (
+                    *("encoding", "positions"),
+                    *(
+                        column
+                        for kind, precision in product(ATTENTIONS, PRECISIONS)
+                        for column in (f"{kind}, {precision}: speed", "memory")
+                    ),
+                ),
                 encodings(names, lengths[:2] if toy else (512, 2048, 8192), sized),
             ),
         ),

@@ -97,6 +97,7 @@ def config(name: str, length: int, arguments: argparse.Namespace, **changes: Any
         "training_length": length,
         "dropout": 0.0,
         "position": name,
+        "attn_implementation": arguments.attention,
     }
     return FloaterConfig(**(sizes | changes))
 
@@ -233,6 +234,7 @@ def main() -> None:
     parser.add_argument(
         "--clock", choices=CLOCKS, default="wall", help="cpu: of this process, on a busy machine's CPU"
     )
+    parser.add_argument("--attention", choices=("sdpa", "flex_attention"), default="sdpa")
     parser.add_argument("--most-parameters", type=int, default=400_000_000, help="of a row that is measured")
     parser.add_argument(
         "--keep", type=Path, help="a file for results; those that it holds are not taken again"

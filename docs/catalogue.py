@@ -37,7 +37,9 @@ HEADER = f"""# Catalogue of position encodings
 - unbound: serves four times the training length and distinguishes positions (or distances) there. An encoding
   with a limit of distances is not unbound; it serves any length, and all distances beyond the limit alike.
 - kernel: SDPA is PyTorch's `scaled_dot_product_attention`; "SDPA, bias" the same with an added mask or bias;
-  "own" computes the attention matrix in plain PyTorch. None uses FlexAttention.
+  "flex" through FlexAttention on a GPU with `attn_implementation="flex_attention"`; "own" computes the
+  attention matrix in plain PyTorch. On a CPU terms of the distance, of products of positions and those of
+  `shaw`, `deberta` and `transformer_xl` are computed in tiles from 256 or 512 queries on.
 - cache: decoding with a cache gives what the whole text gives.
 - models: released models that use it.
 - formula: {LETTERS}; other letters are options.
@@ -58,6 +60,9 @@ inputs, or the logits of its first block when every token is the same word, less
 one panel if all heads agree). `convolution` and `rnn_transformer` show what one word in the middle changes,
 `axial` has segments of 8, and `stick_breaking` shows the weights of attention. Trees and graphs are drawn
 on a binary tree whose node i has the children 2i + 1 and 2i + 2.
+
+Not in the catalogue: SeqPE (2025), since its equations were not at hand and its code (ghrua/seqpe) has no
+licence.
 """
 
 

@@ -18,7 +18,6 @@ FUSED = sorted(
     name
     for name, kind in catalogue().items()
     if not hasattr(kind, "needs")  # trees have distances of their own
-    and not name.startswith("tupe")  # which have matrices
     and build(name, **SIZES).has_terms
 )
 TERMS = [

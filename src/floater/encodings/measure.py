@@ -180,15 +180,31 @@ def kernel(model: PositionModel) -> str:
     """Return which attention the hooks of a model leave possible.
 
     "SDPA" is PyTorch's `scaled_dot_product_attention`, "SDPA, bias" the same with an added mask or bias,
-    "own" a product of queries and keys in plain PyTorch, of which the model changes more.
+    "flex" that FlexAttention can compute it, "own" a product of queries and keys in plain PyTorch, of which
+    the model changes more.
 
     Example:
-        >>> [kernel(catalogue()[name](_FRAME)) for name in ("rotary", "alibi", "shaw")]
-        ['SDPA', 'SDPA, bias', 'own']
+        >>> [kernel(catalogue()[name](_FRAME)) for name in ("rotary", "alibi", "deberta", "shaw")]
+        ['SDPA', 'SDPA, bias; flex', 'SDPA, bias', 'own']
     """
     if model.overrides("logits", "weights", "value_bias"):
         return "own"
-    return "SDPA, bias" if model.overrides("bias", "mask") else "SDPA"
+    if not model.overrides("bias", "mask"):
+        return "SDPA"
+    return "SDPA, bias; flex" if _flexible(model) else "SDPA, bias"
+
+
+def _flexible(model: PositionModel) -> bool:
+    """Return whether a model adds at most a bias of the distance, where positions count up."""
+    if not model.overrides("bias"):
+        return True
+    if not model.has_terms:
+        return False
+    q = next(model.parameters(), torch.empty(0)).new_zeros(
+        1, model.spec.heads, 4, model.spec.dim // model.spec.heads
+    )
+    terms = model.attention_terms(q, q, model.prepare(places(model, 4)), 0)
+    return terms is not None and terms.bias_alone
 
 
 def _recurring(model: PositionModel, x: Tensor) -> bool:

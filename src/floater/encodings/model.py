@@ -282,7 +282,7 @@ def _has_terms(model: Any) -> bool:
     def defined(hook: str) -> int:
         return next((n for n, owner in enumerate(model.__mro__) if hook in vars(owner)), len(model.__mro__))
 
-    hooks = "bias", "correlation", "logits", "weights", "value_bias"
+    hooks = "bias", "correlation", "logits", "weights", "mask", "value_bias"
     own = defined("attention_terms")
     return own < model.__mro__.index(PositionModel) and own <= min(map(defined, hooks))
 

@@ -12,8 +12,10 @@ from transformers import Cache, EncoderDecoderCache
 
 from floater.encodings import PositionModel, StackSpec
 from floater.encodings.model import Projection
+from floater.encodings.terms import AttentionTerms
 from floater.transformer.biased import biased_attention, gradient_in_pieces
 from floater.transformer.config import FloaterConfig
+from floater.transformer.flex import flex_applies, flex_attention, flex_learns
 from floater.transformer.linear import linear_attention
 from floater.transformer.memory import Earlier
 from floater.transformer.recipe import Recipe
@@ -102,7 +104,9 @@ class Attention(nn.Module):
     """Scaled dot-product attention (Vaswani et al. 2017, section 3.2).
 
     The hooks that the position model overrides decide the kernel: with `logits`, `weights` or `value_bias`
-    the plain path, else PyTorch's `scaled_dot_product_attention`, without a mask where none is needed.
+    the plain path, else PyTorch's `scaled_dot_product_attention`, without a mask where none is needed. On a
+    GPU `attn_implementation="flex_attention"` computes masks and biases of whole distances that count up by
+    FlexAttention, in uncompiled code without dropout of weights or a temperature; the rest as without it.
 
     Args:
         config: sizes and dropout.
@@ -221,26 +225,27 @@ class Attention(nn.Module):
         mask = None if key_valid is None else key_valid[:, None]
         if mask is not None and mask.ndim == 3:
             mask = mask[:, None]
-        allowed = position.mask(state, layer)
-        if allowed is not None:
-            mask = allowed if mask is None else mask & allowed
         scale = position.scale(q.shape[-1])
         dropout = self.config.attention_dropout if self.training else 0.0
         eager = self.config._attn_implementation == "eager"
         sharpened = sharpen or self.config.attention_temperature is not None
-        # compiled code must not be asked for terms, and asks for nothing after the first condition
-        if (
-            gradient_in_pieces(q)
-            and not (eager or dropout or sharpened)
-            and length >= TILED_FROM
-            and position.has_terms
-        ):
-            terms = position.attention_terms(q, k, state, layer)
-            if terms is not None and (length >= BIAS_TILED_FROM or not terms.bias_alone):
-                out = tiled_attention(q, k, v, terms, scale, mask=mask, causal=self.causal)
-                return self.output(out.transpose(1, 2).flatten(-2)), None
-        bias = position.bias(q, k, state, layer)
         plain = position.overrides("logits", "weights", "value_bias") or eager
+        fused = not (eager or dropout or sharpened)
+        flexible = fused and self.config._attn_implementation == "flex_attention" and flex_applies(q, v)
+        terms = self._terms(q, k, position, state, layer, flexible) if fused else None
+        allowed = None if terms is not None and terms.masks else position.mask(state, layer)
+        if allowed is not None:
+            mask = allowed if mask is None else mask & allowed
+        if terms is not None and not flexible:
+            out = tiled_attention(q, k, v, terms, scale, mask=mask, causal=self.causal)
+            return self.output(out.transpose(1, 2).flatten(-2)), None
+        # without a bias or a mask of pairs SDPA needs no help
+        masked = mask is not None and not (plain or position.overrides("bias"))
+        if flexible and (terms is not None or masked):
+            table = None if terms is None else terms.bias
+            out = flex_attention(q, k, v, scale, bias=table, mask=mask, causal=self.causal)
+            return self.output(out.transpose(1, 2).flatten(-2)), None
+        bias = position.bias(q, k, state, layer)
         # the kernel's own causal path needs no mask; it counts slots from the first, so it serves no cache
         kernel_causal = self.causal and not plain and mask is None and bias is None and length == slots
         if self.causal and not kernel_causal and length > 1:
@@ -291,6 +296,24 @@ class Attention(nn.Module):
         if kind == "learned":
             return (self.temperature[:, None, None] * logs).to(q.dtype)
         return (logs / math.log(self.config.training_length)).clamp(min=1).to(q.dtype)
+
+    def _terms(
+        self, q: Tensor, k: Tensor, position: PositionModel, state: Any, layer: int, flexible: bool
+    ) -> AttentionTerms | None:
+        """Return the terms for a kernel that makes no matrix of pairs: FlexAttention if `flexible`, or tiles.
+
+        Returns:
+            None where that kernel does not serve or is slower.
+        """
+        # compiled code must not be asked for terms, and asks for nothing after the first condition
+        tiled = gradient_in_pieces(q) and q.shape[2] >= TILED_FROM
+        if not (flexible or tiled) or not position.has_terms:
+            return None
+        terms = position.attention_terms(q, k, state, layer)
+        if terms is None or not terms.bias_alone:
+            return None if flexible else terms
+        fits = flex_learns(terms.bias) if flexible else q.shape[2] >= BIAS_TILED_FROM
+        return terms if fits else None
 
     def _plain(
         self,

@@ -170,6 +170,7 @@ class FloaterPreTrainedModel(PreTrainedModel):
     _input_embed_layer = "embedding"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
+    _supports_flex_attn = True
     _no_split_modules = [EncoderBlock.__name__, DecoderBlock.__name__]  # noqa: RUF012
     _keep_in_fp32_modules_strict = ["position.frequency"]  # noqa: RUF012 (see `floater.encodings.precise`)
 

@@ -46,7 +46,7 @@ def tiled_attention(
         k: (batch, heads, S, head_dim).
         v: (batch, heads, S, head_dim).
         terms: what joins the products of q and k, and v.
-        scale: of the products.
+        scale: of the products, unless the terms have one.
         mask: which keys a query may attend to, bool, broadcastable to (batch, heads, T, S).
         causal: whether query t, counted from 0, may attend to the first S - T + 1 + t keys only.
 
@@ -62,6 +62,7 @@ def tiled_attention(
         True
     """
     heads, length, slots = q.shape[1], q.shape[2], k.shape[2]
+    scale = scale if terms.scale is None else terms.scale
     tables = [
         None if table is None else table.to(q.dtype).expand(heads, *table.shape[-2:])
         for table in (terms.queries, terms.keys, terms.values)

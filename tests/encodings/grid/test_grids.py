@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.integrate import solve_ivp
 from torch import nn
 from torch.nn import functional as F
 from transformers import Qwen2VLTextConfig, Qwen3VLTextConfig
@@ -207,3 +209,27 @@ def test_a_flow_along_each_axis_is_floater_where_the_other_rests():
     wanted = floater.embed(x, floater.prepare(Positions(rows, rows)))
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
     assert bool(found.any())
+
+
+@torch.no_grad()
+def test_flows_along_the_axes_are_solved_as_scipy_solves_them():
+    """DOP853 in double precision, on the fields written out."""
+    torch.manual_seed(0)
+    model = build("floater_grid", **SIZES)
+    positions = Positions.grid(5, 7)
+    found = model.embed(torch.zeros(1, 35, 32), model.prepare(positions))[0].double()
+    wanted = torch.zeros(35, 32, dtype=torch.double)
+    for axis, flow in enumerate(model.flows):
+        inner, outer = (
+            (x.weight.double().numpy(), x.bias.double().numpy()) for x in (flow.field.inner, flow.field.outer)
+        )
+
+        def velocity(t, p, inner=inner, outer=outer):
+            hidden = np.tanh(inner[0] @ np.append(p, t) + inner[1])
+            return outer[0] @ np.append(hidden, t) + outer[1]
+
+        times = 0.1 * np.arange(7)
+        start = flow.start[0, 0].double().numpy()
+        solution = solve_ivp(velocity, (0.0, times[-1]), start, "DOP853", times, rtol=1e-10, atol=1e-12).y.T
+        wanted += torch.from_numpy(solution)[positions.coordinates[0, :, axis].long()]
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)

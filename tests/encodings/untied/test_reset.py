@@ -41,6 +41,39 @@ def test_only_the_rows_and_columns_of_cls_change(inner, cls):
                 assert torch.equal(found[b, :, t, s], wanted)
 
 
+@pytest.mark.parametrize("inner", ["t5", "alibi", "gaussian", "chen_absolute"])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_terms_are_the_bias_without_its_matrix(inner, offset):
+    torch.manual_seed(0)
+    model = build("untied_cls", **SIZES, model=inner)
+    torch.nn.init.normal_(model.theta)
+    positions = Positions.arange(5 - offset, offset=offset)
+    state = model.prepare(positions)
+    q, k = torch.randn(2, 2, 5 - offset, 4), torch.randn(2, 2, 5, 4)
+    terms = model.attention_terms(q, k, state, 1)
+    query, key = terms.content
+    logits = terms.scale * query @ key.mT
+    if terms.bias is not None:
+        logits = logits + terms.bias[:, positions.delta[0] - positions.delta[0].min()]
+    wanted = model.scale(4) * q @ k.mT + model.bias(q, k, state, 1)
+    torch.testing.assert_close(logits, wanted.expand_as(logits), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["tupe_a", "tupe_r"])
+def test_a_special_token_anywhere_is_in_the_terms_of_a_product_alone(name):
+    model = build(name, **SIZES, cls="special")
+    special = torch.tensor([[False, True, False, True], [False, False, True, False]])
+    positions = replace(Positions.arange(4), special=special)
+    state = model.prepare(positions)
+    q = torch.randn(2, 2, 4, 4)
+    terms = model.attention_terms(q, q, state, 0)
+    if name == "tupe_r":  # the bias of the distance has several rows to leave out
+        assert terms is None
+        return
+    query, key = terms.content
+    torch.testing.assert_close(query @ key.mT, model.scale(4) * q @ q.mT + model.bias(q, q, state, 0))
+
+
 def test_cached_steps_know_which_of_their_queries_are_special():
     model = build("untied_cls", **SIZES, model="alibi", cls="special")
     special = torch.tensor([[True, False, False, True]])

@@ -89,7 +89,8 @@ def test_a_factored_bias_is_the_product_of_projected_vectors_of_the_distance():
     plain.load_state_dict(
         {name: value for name, value in model.state_dict().items() if name in plain.state_dict()}
     )
-    found = (model.prepare(Positions.arange(6)) - plain.prepare(Positions.arange(6)))[0]
+    whole, absolute = (each.correlation(each.prepare(Positions.arange(6)), 0) for each in (model, plain))
+    found = (whole - absolute)[0]
     table = model.relative.table
     for t in range(6):
         for s in range(6):
@@ -103,7 +104,7 @@ def test_a_factored_bias_is_the_product_of_projected_vectors_of_the_distance():
 @pytest.mark.parametrize("name", ["tupe_a", "tupe_r"])
 def test_rows_and_columns_of_cls_are_constant_and_the_corner_is_theta_1(name):
     model = made(name)
-    found = model.prepare(Positions.arange(6))[0]
+    found = model.correlation(model.prepare(Positions.arange(6)), 0)[0]
     assert torch.equal(found[:, 0], found[:, 0, :1].expand(-1, 6))
     assert torch.equal(found[:, 1:, 0], found[:, 1:2, 0].expand(-1, 5))
     assert not torch.isclose(found[:, 0, 0], found[:, 1, 0]).any()
@@ -119,7 +120,8 @@ def test_what_is_special_must_be_said(name):
 def test_it_is_computed_once_and_shared_by_blocks_and_content_is_scaled_alike(name):
     model = made(name)
     state = model.prepare(Positions.arange(5))
-    assert model.bias(None, None, state, 0) is state is model.bias(None, None, state, 2)
+    bias = model.bias(None, None, state, 0)
+    assert bias is model.bias(None, None, state, 2)
     config = FloaterConfig(hidden_size=DIM, num_attention_heads=HEADS)
     attention = Attention(config, 2).double()
     x = torch.randn(2, 5, DIM, dtype=torch.double)
@@ -127,7 +129,7 @@ def test_it_is_computed_once_and_shared_by_blocks_and_content_is_scaled_alike(na
         torch.stack(linear(x).split(WIDTH, -1), 1)
         for linear in (attention.query, attention.key, attention.value)
     )
-    out = (q @ k.transpose(-1, -2) / math.sqrt(2 * WIDTH) + state).softmax(-1) @ v
+    out = (q @ k.transpose(-1, -2) / math.sqrt(2 * WIDTH) + bias).softmax(-1) @ v
     found, _ = attention(x, model, state, None, None)
     torch.testing.assert_close(found, attention.output(out.transpose(1, 2).flatten(-2)))
 

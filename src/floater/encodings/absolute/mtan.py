@@ -9,6 +9,8 @@ from torch.nn import functional as F
 from floater.encodings.card import Card
 from floater.encodings.model import PositionError, StackSpec, register
 from floater.encodings.precise import Precise, at_least_float32
+from floater.encodings.relative.bias import product_terms
+from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 
 
@@ -76,6 +78,14 @@ class MTAN(Precise):
         return positions
 
     def bias(self, q: Tensor, k: Tensor, state: Positions, layer: int) -> Tensor:
+        query, key = self.projected(q, state, layer)
+        return query @ key.mT
+
+    def attention_terms(self, q: Tensor, k: Tensor, state: Positions, layer: int) -> AttentionTerms:
+        return product_terms(q, k, self.scale(q.shape[-1]), *self.projected(q, state, layer))
+
+    def projected(self, q: Tensor, state: Positions, layer: int) -> tuple[Tensor, Tensor]:
+        """Return the scaled W phi(t) + b and V phi(s) + c of each head, (batch or 1, heads, T or S, D)."""
         heads = self.spec.heads
         with torch.autocast(q.device.type, enabled=False):  # half precision has three digits of a time
             parts = [
@@ -84,8 +94,7 @@ class MTAN(Precise):
                     (state.query, state.key), self.weight[layer], self.feature_bias[layer], strict=True
                 )
             ]
-            of_query, of_key = (
-                part.view(*part.shape[:2], heads, part.shape[-1] // heads).transpose(1, 2) for part in parts
-            )
-            products: Tensor = of_query @ of_key.mT
-        return products * float(of_query.shape[-1] ** -0.5)
+        of_query, of_key = (
+            part.view(*part.shape[:2], heads, part.shape[-1] // heads).transpose(1, 2) for part in parts
+        )
+        return of_query * float(of_query.shape[-1] ** -0.5), of_key

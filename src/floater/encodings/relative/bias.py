@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
@@ -15,9 +15,29 @@ from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 
 
+class PairBias:
+    """A bias of each pair of positions, whose matrix is made only where one is asked for."""
+
+    _matrix: Tensor | None = None
+
+    @property
+    def matrix(self) -> Tensor:
+        """Return the bias of each pair, (batch or 1, heads or 1, T, S), the same tensor for all blocks."""
+        if self._matrix is None:  # no functools.cached_property, whose lock torch.compile refuses
+            self._matrix = self._whole()
+        return self._matrix
+
+    def _whole(self) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} must define _whole")
+
+    def terms(self, q: Tensor, k: Tensor, scale: float) -> AttentionTerms | None:
+        """Return the bias without its matrix, for logits scale (q_t k_s); None if there is no such form."""
+        raise NotImplementedError(f"{type(self).__name__} must define terms")
+
+
 @dataclass(eq=False)
-class DistanceBias:
-    """A bias of the distance, whose matrix is made only where one is asked for.
+class DistanceBias(PairBias):
+    """A bias of the distance.
 
     Args:
         distances: those that occur.
@@ -32,14 +52,68 @@ class DistanceBias:
 
     distances: Distances
     table: Tensor
-    _matrix: Tensor | None = field(default=None, init=False, repr=False)
 
-    @property
-    def matrix(self) -> Tensor:
-        """Return the bias of each pair, (batch or 1, heads or 1, T, S), the same tensor for all blocks."""
-        if self._matrix is None:  # no functools.cached_property, whose lock torch.compile refuses
-            self._matrix = self.distances.plane(self.table)
-        return self._matrix
+    def _whole(self) -> Tensor:
+        return self.distances.plane(self.table)
+
+    def terms(self, q: Tensor, k: Tensor, scale: float) -> AttentionTerms | None:
+        return AttentionTerms(bias=self.table) if self.distances.index is None else None
+
+
+@dataclass(eq=False)
+class ProductBias(PairBias):
+    """A bias a_t b_s of positions t and s, plus one of the distance.
+
+    Args:
+        query: a, (batch or 1, heads or 1, T, D).
+        key: b, (batch or 1, heads or 1, S, D).
+        more: the bias of the distance.
+
+    Example:
+        >>> a = torch.tensor([[[[1.0], [2.0]]]])
+        >>> ProductBias(a, a).matrix
+        tensor([[[[1., 2.],
+                  [2., 4.]]]])
+    """
+
+    query: Tensor
+    key: Tensor
+    more: DistanceBias | None = None
+
+    def _whole(self) -> Tensor:
+        product = self.query @ self.key.mT
+        return product if self.more is None else product + self.more.matrix
+
+    def terms(self, q: Tensor, k: Tensor, scale: float) -> AttentionTerms | None:
+        if self.more is not None and self.more.distances.index is not None:
+            return None
+        return product_terms(
+            q, k, scale, self.query, self.key, None if self.more is None else self.more.table
+        )
+
+
+def product_terms(
+    q: Tensor, k: Tensor, scale: float, query: Tensor, key: Tensor, bias: Tensor | None = None
+) -> AttentionTerms:
+    """Return logits scale (q_t k_s) + a_t b_s as one product, of vectors as wide as both.
+
+    Args:
+        q: (batch, heads, T, head_dim).
+        k: (batch, heads, S, head_dim).
+        scale: 0 for no part of q and k.
+        query: a, (batch or 1, heads or 1, T, D).
+        key: b, as wide.
+        bias: one of the distance.
+
+    Example:
+        >>> one = torch.ones(1, 1, 2, 3)
+        >>> product_terms(one, one, 0.5, one[..., :1], one[..., :1]).content[0].shape
+        torch.Size([1, 1, 2, 4])
+    """
+    wide = [y.to(x.dtype).expand(*x.shape[:3], -1) for x, y in ((q, query), (k, key))]
+    if scale:
+        wide = [torch.cat([x, y], -1) for x, y in zip((q * scale, k), wide, strict=True)]
+    return AttentionTerms(content=(wide[0], wide[1]), scale=1.0, bias=bias)
 
 
 def bias_of_distance(
@@ -69,25 +143,23 @@ class PositionBias(PositionModel):
     `floater.encodings.untied.reset` can untie [CLS] from any of them.
     """
 
-    def added(self, state: Any, layer: int) -> DistanceBias | Tensor:
-        """Return what is added in a block: a bias of the distance, or (batch or 1, heads or 1, T, S).
+    def added(self, state: Any, layer: int) -> PairBias | Tensor:
+        """Return what is added in a block, (batch or 1, heads or 1, T, S) if it is no `PairBias`.
 
         By default it is what `prepare` returned, for all blocks.
         """
-        if not isinstance(state, DistanceBias | Tensor):
+        if not isinstance(state, PairBias | Tensor):
             raise NotImplementedError(f"{type(self).__name__} must define added")
         return state
 
     def correlation(self, state: Any, layer: int) -> Tensor:
         """Return what is added in a block, (batch or 1, heads or 1, T, S)."""
         added = self.added(state, layer)
-        return added.matrix if isinstance(added, DistanceBias) else added
+        return added.matrix if isinstance(added, PairBias) else added
 
     def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
         added = self.added(state, layer)
-        if isinstance(added, Tensor) or added.distances.index is not None:
-            return None
-        return AttentionTerms(bias=added.table)
+        return None if isinstance(added, Tensor) else added.terms(q, k, self.scale(q.shape[-1]))
 
     def bias(self, q: Tensor, k: Tensor, state: Any, layer: int) -> Tensor | None:
         return self.correlation(state, layer)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.model import PositionError, StackSpec, at_least_one, register
-from floater.encodings.relative.bias import DistanceBias, DistanceTable, PositionBias
+from floater.encodings.relative.bias import DistanceBias, DistanceTable, PairBias, PositionBias, ProductBias
 from floater.encodings.relative.distances import Distances, whole_numbers
 from floater.positions import Positions
 
@@ -200,11 +200,11 @@ class ChenAbsolute(PositionBias):
         count = 0 if self.segments is None else self.segments.table.shape[-1]
         return positions, segments_of(positions, count, "chen_absolute")
 
-    def correlation(self, state: tuple[Positions, tuple[Tensor, Tensor] | None], layer: int) -> Tensor:
+    def added(self, state: Any, layer: int) -> PairBias | Tensor:
         (places, segments), at = state, layer if len(self.query) > 1 else 0
         query = self.query[at][:, places.query].transpose(0, 1)
-        bias = query @ self.key[at][:, places.key].transpose(0, 1).transpose(-1, -2)
+        bias = ProductBias(query, self.key[at][:, places.key].transpose(0, 1))
         if self.segments is None:
             return bias
         more: Tensor = self.segments(segments, layer)
-        return bias + more
+        return bias.matrix + more

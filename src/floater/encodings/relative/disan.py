@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import PositionModel, StackSpec, one_of, register
+from floater.encodings.relative.bias import PairBias
+from floater.encodings.relative.distances import Distances, consecutive
+from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
+
+
+@dataclass(eq=False)
+class Sides(PairBias):
+    """The keys that each query attends to, whose matrix is made only where one is asked for.
+
+    Args:
+        positions: of queries and keys.
+        allowed: whether a query attends to a key at distances (..., 1, T, S): (..., heads or 1, T, S).
+    """
+
+    positions: Positions
+    allowed: Callable[[Tensor], Tensor]
+
+    def _whole(self) -> Tensor:
+        return self.allowed(self.positions.delta[:, None])
+
+    def terms(self, q: Tensor, k: Tensor, scale: float) -> AttentionTerms | None:
+        if not consecutive(self.positions):
+            return None
+        seen = self.allowed(Distances.of(self.positions, "disan").values[None, None])[:, 0]
+        return AttentionTerms(bias=q.new_zeros(seen.shape).masked_fill_(~seen, -torch.inf), masks=True)
 
 
 @register("disan")
@@ -52,14 +80,20 @@ class DiSAN(PositionModel):
         one_of("direction", direction, ("both", "forward", "backward", "diagonal"))
         self.direction = direction
 
-    def prepare(self, positions: Positions) -> Tensor:
-        delta = positions.delta[:, None]
+    def prepare(self, positions: Positions) -> Sides:
+        return Sides(positions, self.allowed)
+
+    def allowed(self, delta: Tensor) -> Tensor:
+        """Return whether a query attends to a key at distances (..., 1, T, S): (..., heads or 1, T, S)."""
         if self.direction == "diagonal":
             return delta != 0
         heads = self.spec.heads
         forward = {"both": heads - heads // 2, "forward": 1, "backward": 0}[self.direction]
         backward = {"both": heads // 2, "forward": 0, "backward": 1}[self.direction]
-        return torch.cat([(delta < 0)] * forward + [(delta > 0)] * backward, 1)
+        return torch.cat([(delta < 0)] * forward + [(delta > 0)] * backward, -3)
 
-    def mask(self, state: Tensor, layer: int) -> Tensor | None:
-        return state
+    def mask(self, state: Sides, layer: int) -> Tensor | None:
+        return state.matrix
+
+    def attention_terms(self, q: Tensor, k: Tensor, state: Sides, layer: int) -> AttentionTerms | None:
+        return state.terms(q, k, self.scale(q.shape[-1]))

@@ -10,7 +10,15 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.model import PositionError, StackSpec, build_for, one_of, register
-from floater.encodings.relative.bias import PositionBias, adds_bias_alone
+from floater.encodings.relative.bias import (
+    DistanceBias,
+    PairBias,
+    PositionBias,
+    ProductBias,
+    adds_bias_alone,
+    product_terms,
+)
+from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 
 CLS = ("first", "special", "none")
@@ -71,6 +79,79 @@ class Reset:
         row, column = theta.to(correlation.dtype)[:, :, None, None]
         query, key = self.query[:, None, :, None], self.key[:, None, None, :]
         return torch.where(query | key, torch.where(query, row, column), correlation)
+
+
+@dataclass(eq=False)
+class UntiedBias(PairBias):
+    """Another bias, with [CLS] untied.
+
+    Equation 9 adds products of two columns to what meets no [CLS]: with c_t = 1 at a [CLS], else 0, that is
+    c_t theta_1 + (1 - c_t) theta_2 c_s. Where a bias b_{s-t} of the distance is added to all pairs, the
+    columns take away its entries at the row and the column of the [CLS].
+
+    Args:
+        inner: the other bias.
+        reset: where the [CLS] are.
+        theta: (2, heads).
+    """
+
+    inner: DistanceBias | ProductBias
+    reset: Reset
+    theta: Tensor
+
+    def _whole(self) -> Tensor:
+        return self.reset(self.inner.matrix, self.theta)
+
+    def terms(self, q: Tensor, k: Tensor, scale: float) -> AttentionTerms | None:
+        theta = self.theta.to(q.dtype)
+        at_query, at_key = (at[:, None, :, None].to(q.dtype) for at in (self.reset.query, self.reset.key))
+        more = self.inner if isinstance(self.inner, DistanceBias) else self.inner.more
+        row, column = theta[:, None, :, None, None].unbind()
+        if more is not None:
+            beside = self._beside(more, q.dtype)
+            if beside is None:
+                return None
+            row, column = row - beside[0][..., None], column - beside[1][..., None]
+        heads = len(self.theta[0])
+        (queries, keys), others = (q.shape[2], k.shape[2]), 1 - at_query
+        query = [at_query, others * column.expand(-1, -1, queries, -1)]
+        key = [row.expand(-1, -1, keys, -1), at_key]
+        if isinstance(self.inner, ProductBias):
+            query.append(self.inner.query * others)
+            key.append(self.inner.key * (1 - at_key))
+        wide = [
+            torch.cat([part.expand(max(map(len, parts)), heads, -1, -1) for part in parts], -1)
+            for parts in (query, key)
+        ]
+        return product_terms(q, k, scale, wide[0], wide[1], None if more is None else more.table)
+
+    def _beside(self, more: DistanceBias, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
+        """Return a bias of the distance at the [CLS] as query, (heads or 1, S), and as key, (heads or 1, T).
+
+        Returns:
+            Zeros where the [CLS] is not among these; None if there are several, or samples differ.
+        """
+        if more.distances.index is not None or len(self.reset.key) > 1:
+            return None
+        places = [at[0].nonzero().flatten().tolist() for at in (self.reset.query, self.reset.key)]
+        if max(map(len, places)) > 1:
+            return None
+        (length, slots), table = more.distances.shape, more.table.to(dtype)
+        row, column = table.new_zeros(len(table), slots), table.new_zeros(len(table), length)
+        if places[0]:
+            row = table[:, length - 1 - places[0][0] :][:, :slots]
+        if places[1]:
+            column = table[:, places[1][0] :][:, :length].flip(-1)
+        return row, column
+
+
+def untied(bias: PairBias | Tensor, reset: Reset | None, theta: Tensor) -> PairBias | Tensor:
+    """Return a bias with [CLS] untied; as it is without a reset."""
+    if reset is None:
+        return bias
+    if isinstance(bias, DistanceBias | ProductBias):
+        return UntiedBias(bias, reset, theta)
+    return reset(bias.matrix if isinstance(bias, PairBias) else bias, theta)
 
 
 @register("untied_cls")
@@ -135,8 +216,11 @@ class UntiedCls(PositionBias):
     def prepare(self, positions: Positions) -> tuple[Any, Reset | None]:
         return self.inner.prepare(positions), Reset.at(positions, self.cls)
 
-    def correlation(self, state: tuple[Any, Reset | None], layer: int) -> Tensor:
+    def added(self, state: Any, layer: int) -> PairBias | Tensor:
         assert isinstance(self.inner, PositionBias)
         inner, reset = state
-        bias = self.inner.correlation(inner, layer)
-        return bias if reset is None else reset(bias, self.theta)
+        # one with a matrix of its own says no more
+        bias = (
+            self.inner.added(inner, layer) if self.inner.has_terms else self.inner.correlation(inner, layer)
+        )
+        return untied(bias, reset, self.theta)

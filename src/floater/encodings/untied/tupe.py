@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import StackSpec, one_of, register
-from floater.encodings.relative.bias import PositionBias
+from floater.encodings.relative.bias import DistanceBias, PairBias, PositionBias, ProductBias
 from floater.encodings.relative.distances import pairs, whole_numbers
 from floater.encodings.relative.t5 import T5
-from floater.encodings.untied.reset import CLS, Reset
+from floater.encodings.untied.reset import CLS, Reset, untied
 from floater.positions import Positions
 
 _LINK = "https://arxiv.org/abs/2006.15595"
@@ -41,7 +43,7 @@ class TupeA(PositionBias):
     Example:
         >>> model = TupeA(StackSpec(dim=8, heads=2, layers=3, max_length=16))
         >>> state = model.prepare(Positions.arange(5))
-        >>> state.shape, model.correlation(state, 0) is model.correlation(state, 2)
+        >>> model.correlation(state, 0).shape, model.correlation(state, 0) is model.correlation(state, 2)
         (torch.Size([1, 2, 5, 5]), True)
     """
 
@@ -87,24 +89,24 @@ class TupeA(PositionBias):
     def scale(self, head_dim: int) -> float:
         return super().scale(2 * head_dim)
 
-    def positions(self, positions: Positions) -> Tensor:
-        """Return the correlation of positions before the reset, (batch or 1, heads, T, S)."""
+    def positions(self, positions: Positions) -> ProductBias | Tensor:
+        """Return the correlation of positions before the reset, (batch or 1, heads, T, S) if a matrix."""
         if self.matrix == "free":
             return pairs(self.free, positions)
         query, key = (
             self.split(linear(self.norm(self.table(at))))
             for linear, at in ((self.query, positions.query), (self.key, positions.key))
         )
-        return query * self.scale(query.shape[-1]) @ key.transpose(-1, -2)
+        return ProductBias(query * self.scale(query.shape[-1]), key)
 
-    def prepare(self, positions: Positions) -> Tensor:
+    def prepare(self, positions: Positions) -> PairBias | Tensor:
         at = positions.timed if self.reads_times else positions
         whole_numbers(at, self.name, self.spec.max_length)
-        correlation = self.positions(at)
         reset = Reset.at(positions, self.cls)
-        return correlation if reset is None else reset(correlation, self.theta())
+        bias = self.positions(at)
+        return bias if reset is None else untied(bias, reset, self.theta())
 
-    def prepared(self, positions: Positions) -> Tensor:
+    def prepared(self, positions: Positions) -> PairBias | Tensor:
         return self.prepare(positions)  # [CLS] is found by its position, not by its time
 
     def theta(self) -> Tensor:
@@ -221,6 +223,9 @@ class TupeR(TupeA):
         else:
             nn.init.normal_(table.weight)
 
-    def positions(self, positions: Positions) -> Tensor:
-        relative = self.relative.correlation(self.relative.prepare(positions), 0)
-        return super().positions(positions) + relative
+    def positions(self, positions: Positions) -> ProductBias | Tensor:
+        relative, absolute = self.relative.prepare(positions), super().positions(positions)
+        assert isinstance(relative, DistanceBias)  # positions are whole
+        return (
+            absolute + relative.matrix if isinstance(absolute, Tensor) else replace(absolute, more=relative)
+        )
