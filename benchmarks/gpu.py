@@ -242,7 +242,8 @@ def main(given: Sequence[str] | None = None) -> None:
         (
             "Encodings",
             "Tokens a second and peak memory of a training step, over those of `none` with the same\n"
-            "`attn_implementation`. FlexAttention computes content-free biases and masks, SDPA the others.\n\n"
+            "`attn_implementation`. FlexAttention computes content-free biases and masks,\n"
+            "SDPA the others.\n\n"
             + table(
                 (
                     *("encoding", "positions"),

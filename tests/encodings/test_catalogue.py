@@ -7,6 +7,7 @@ import torch
 
 from floater import PositionError, Positions, build, catalogue
 from floater.encodings import PositionModel, StackSpec, options, register
+from floater.encodings.measure import places
 from floater.encodings.model import chosen_blocks
 
 SIZES = {"dim": 8, "heads": 2, "layers": 3, "max_length": 16}
@@ -33,6 +34,23 @@ def test_every_model_can_be_built_from_its_own_defaults_and_names_its_source(nam
     assert type(model) is catalogue()[name]
     assert model.card.paper
     assert set(model.sites) <= {"self", "decoder", "cross"}
+
+
+@pytest.mark.parametrize("name", sorted(set(catalogue()) - {"forgetting", "graph_gru"}))  # gates, contents
+def test_the_card_says_why_a_bias_of_positions_alone_needs_its_matrix(name):
+    model = build(name, **SIZES)
+    if not model.overrides("bias") or model.overrides("logits", "weights", "value_bias"):
+        assert not model.card.memory
+        return
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)  # some start at zero
+    state = model.prepare(places(model, 8))
+    pairs = [torch.randn(2, 1, 2, 8, 4).unbind() for _ in range(2)]
+    one, other = (model.bias(q, k, state, 0) for q, k in pairs)
+    has_matrix = not model.has_terms or model.attention_terms(*pairs[0], state, 0) is None
+    needs = has_matrix and one is not None and torch.equal(one, other)
+    # one with an option, the other past its threshold
+    assert bool(model.card.memory) == (needs or name in ("bipe", "fire"))
 
 
 @pytest.mark.parametrize("name", catalogue())

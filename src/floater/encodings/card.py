@@ -58,6 +58,8 @@ class Card:
         models: released models that use it, if there are any.
         survey: the row of the survey's Table 1, if it has one.
         exceptions: what of `CONTRACT` it does not keep, and why.
+        memory: why attention keeps the matrix of all pairs of a bias of positions alone, and when
+            if not always; empty where it keeps none.
     """
 
     paper: str
@@ -69,6 +71,7 @@ class Card:
     models: str = ""
     survey: SurveyRow | None = None
     exceptions: Mapping[Contract, str] = field(default_factory=dict)
+    memory: str = ""
 
     @property
     def published(self) -> str:

@@ -88,7 +88,7 @@ def flex_attention(
         blocks = _masked(mask, causal, q, slots)
     elif causal:
         blocks = _causal(length, slots, q.device)
-    kernel: Callable[..., Any] = flex.flex_attention if q.device.type == "cpu" else _fused()
+    kernel: Any = flex.flex_attention if q.device.type == "cpu" else _fused()
     out: Tensor = kernel(q, k, v, score_mod=score, block_mask=blocks, scale=scale)
     return out
 

@@ -64,6 +64,7 @@ class BiPE(PositionModel):
             "cache": "it counts the tokens of a segment, whose ids the cache does not hold",
             "shift": "places are counted within a segment, and segments within a text",
         },
+        memory="with between='alibi', since segments differ from text to text",
     )
     derives_places = True
 
