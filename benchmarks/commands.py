@@ -87,9 +87,9 @@ class Command:
     def text(self) -> str:
         return self.output.decode(errors="replace")
 
-    def finish(self) -> Command:
+    def finish(self, seconds: float = LIMIT) -> Command:
         """Wait for its end, or kill it when it takes too long."""
-        if not self.wait():
+        if not self.wait(seconds):
             self.send(signal.SIGKILL)
             self.wait(LIMIT + 60)
             self.output += b"\ntook too long"

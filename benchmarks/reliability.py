@@ -34,6 +34,7 @@ from hostile import corrupted, hostile_cases
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
+STUDY_LIMIT = 900.0  # seconds of a study, whose trials start a Python each, on a busy machine
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 138}
 
 
@@ -88,7 +89,7 @@ def study_kills(count: int, folder: Path, chance: random.Random) -> Tally:
         return Command(["study", str(config)])
 
     began = time.monotonic()
-    first = start("whole").finish()
+    first = start("whole").finish(STUDY_LIMIT)
     seconds = time.monotonic() - began
     if first.code:
         raise RuntimeError(first.text)
@@ -102,7 +103,7 @@ def study_kills(count: int, folder: Path, chance: random.Random) -> Tally:
             command.send(signal.SIGKILL)
             command.finish()
             tally.cases += 1
-        command = start(name).finish()
+        command = start(name).finish(STUDY_LIMIT)
         tally.see(command, name)
         table = folder / name / "scores.csv"
         if not table.is_file() or command.code or table.read_text() != scores:
