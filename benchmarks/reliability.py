@@ -34,7 +34,7 @@ from hostile import corrupted, hostile_cases
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
-STUDY_LIMIT = 900.0  # seconds of a study, whose trials start a Python each, on a busy machine
+STUDY_LIMIT = 3600.0  # seconds of a study, whose trials start a Python each, on a busy machine
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 138}
 
 
