@@ -59,7 +59,7 @@ def test_real_positions_get_their_gradient():
     close(gradients(model, found, at), gradients(model, expected, at))
 
 
-def test_a_kinked_field_is_solved_by_steps_all_the_same():
+def test_a_kinked_field_is_solved_all_the_same():
     model = encoder()
     model.field = MLPField(6, activation="relu")
     expected, found = eagerly(model, AT), whole(model)(AT, 5)

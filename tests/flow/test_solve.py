@@ -2,7 +2,6 @@
 
 import copy
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -16,10 +15,8 @@ from torch import nn
 from floater.flow import (
     METHODS,
     FlowDiverged,
-    FlowInexact,
     MLPField,
     SinusoidField,
-    SolverState,
     SumField,
     ZeroField,
     flow_error,
@@ -229,14 +226,6 @@ def test_a_wanted_time_moves_its_own_vector_alone(method, gradient, at):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_a_field_with_kinks_takes_fixed_steps_if_they_are_exact_enough():
-    field, start = field_and_start(activation="relu")
-    times = torch.tensor([0.35, 1.0], dtype=torch.float64)
-    expected = solve(field, start, times, method="rk4", step=0.1)
-    for h in (field, SumField(field, ZeroField())):
-        assert torch.equal(solve(h, start, times, rtol=1e-3, atol=1e-3), expected)
-
-
 def test_the_start_of_a_long_solve_is_the_short_solve():
     torch.manual_seed(0)
     field, start = init_small_(MLPField(16), 51.2), 0.02 * torch.randn(4, 16)
@@ -270,40 +259,18 @@ class BlowsUpBackwards(torch.autograd.Function):
         return gradient * math.inf
 
 
-@pytest.mark.parametrize(("gradient", "method"), [("discrete", "collocation"), ("adjoint", "dopri5")])
-def test_divergence_of_the_adjoint(gradient, method):
-    class Field(nn.Module):
-        def forward(self, t, p):
-            return BlowsUpBackwards.apply(p)
-
-    start = torch.ones(1, 2, requires_grad=True)
-    p = solve(Field(), start, torch.tensor([1.0]), gradient=gradient, method=method)
-    with pytest.raises(FlowDiverged, match=r"in the (adjoint|backward pass)"):
-        p.sum().backward()
-
-
-@pytest.mark.parametrize("method", ["collocation", "dopri5", "rk4"])
-def test_a_solve_cannot_hang(method, monkeypatch):
-    monkeypatch.setattr("floater.flow.runge_kutta.MAX_STEPS", 20)
-    monkeypatch.setattr("floater.flow.collocation.mesh_selection.MAX_INTERVALS", 20)
-    field = SinusoidField(4, delta=1e-3)
-    with pytest.raises(FlowDiverged, match=r"20 (steps|intervals) were not enough"):
-        solve(field, field.start()[None], torch.tensor([100.0]), method=method)
-
-
 @pytest.mark.parametrize(
     ("field", "gradient", "method"),
     [
         (MLPField(2), "discrete", "collocation"),
         (MLPField(2), "adjoint", "dopri5"),
-        (MLPField(2, activation="relu"), "discrete", "rk4"),
-        (SumField(SinusoidField(2), MLPField(2)), "discrete", "collocation"),
-        (SumField(MLPField(2, activation="selu"), Linear(torch.eye(2))), "adjoint", "rk4"),
-        (SumField(SinusoidField(2), Linear(torch.eye(2))), "discrete", "dopri5"),
+        (MLPField(2, activation="relu"), "discrete", "collocation"),
+        (SumField(SinusoidField(2), MLPField(2, activation="selu")), "discrete", "collocation"),
+        (SumField(MLPField(2, activation="selu"), Linear(torch.eye(2))), "discrete", "dopri5"),
         (Linear(torch.eye(2)), "discrete", "dopri5"),
     ],
 )
-def test_the_automatic_method_follows_from_what_a_field_says_of_itself(field, gradient, method):
+def test_the_automatic_method_follows_from_what_is_known_of_a_field(field, gradient, method):
     chosen, _ = check_options(field, method="auto", rtol=1e-6, atol=1e-6, step=None, gradient=gradient)
     assert chosen == method
 
@@ -342,20 +309,3 @@ def test_auto_keeps_the_tolerance_of_fields_that_say_nothing(seed):
     with torch.no_grad():
         exact = solve(copy.deepcopy(field).double(), start.double(), times, method="rk4", step=2e-3)
         assert flow_error(solve(field, start, times), exact) < 1e-5  # ten tolerances
-
-
-def test_auto_says_where_it_cannot_keep_the_tolerance_of_a_field_with_kinks():
-    class Steps(nn.Module):
-        """A velocity that jumps: every method is of first order."""
-
-        smooth = False
-
-        def forward(self, t, p):
-            return torch.where((3 * t).floor() % 2 < 1, 1.0, -1.0) * torch.ones_like(p)
-
-    state = SolverState()
-    with pytest.warns(FlowInexact, match=r"a step of 0.0015625 errs by about .* tolerances"):
-        solve(Steps(), torch.ones(1, 2), torch.tensor([0.5, 2.5]), state=state)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        solve(Steps(), torch.ones(1, 2), torch.tensor([0.5, 2.5]), state=state)  # by the step known

@@ -14,7 +14,7 @@ from floater.flow.errors import (
 )
 from floater.flow.reference import flow_error, gradient_error, reference_solve
 from floater.flow.solution import Solution
-from floater.flow.solve import METHODS, FlowInexact, solve
+from floater.flow.solve import METHODS, solve
 from floater.flow.vector_fields import (
     BoundedField,
     MLPField,
@@ -34,7 +34,6 @@ __all__ = [
     "FlowEncoder",
     "FlowError",
     "FlowInaccurate",
-    "FlowInexact",
     "FlowSensitive",
     "FlowTransformError",
     "FlowVectors",

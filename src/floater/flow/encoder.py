@@ -409,8 +409,7 @@ class FlowEncoder(nn.Module):
         wanted, index = distinct(positions)
         if positions.requires_grad and isinstance(index, Tensor):
             raise ValueError(
-                "positions that repeat or do not rise in one row have gradients with a smooth field, "
-                "method='collocation' only"
+                "positions that repeat or do not rise in one row have gradients by 'collocation' only"
             )
         values = self._solve(wanted)
         # One unbind: a backward pass through a selection per row would be quadratic in the rows.

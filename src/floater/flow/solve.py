@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import torch
 from torch import Tensor, nn
 
 from floater.flow.choices import check_choice
-from floater.flow.collocation.plan import SolverState, StepChoice
+from floater.flow.collocation.plan import SolverState
 from floater.flow.collocation.solver import check_finite, solve_dense
-from floater.flow.collocation.state_form import StateForm
 from floater.flow.dynamics import Dynamics, check_problem
 from floater.flow.errors import FlowDiverged
-from floater.flow.precision import norms, wide_dtype
-from floater.flow.runge_kutta import ADAPTIVE_METHODS, FIXED_STEP_METHODS, runge_kutta, subdivide
-from floater.flow.vector_fields import is_smooth
+from floater.flow.precision import wide_dtype
+from floater.flow.runge_kutta import ADAPTIVE_METHODS, FIXED_STEP_METHODS, runge_kutta
+from floater.flow.units import has_known_kinks
 
 COLLOCATION = "collocation"
 METHODS = ("auto", COLLOCATION, *ADAPTIVE_METHODS, *FIXED_STEP_METHODS)
@@ -25,22 +23,9 @@ GRADIENTS = ("discrete", "adjoint")
 # The paper's (appendix B.1): a fifth of delta, which is 0.1 there.
 PAPER_STEPS = 5
 PAPER_STEP = 0.1 / PAPER_STEPS
-# Kinks cap every method at about second order, and those of high order take many steps around each. With the
-# initial weights of `init_small_` this one errs by 3e-7, with PyTorch's by 2e-5; "auto" halves it where that
-# is above the promise of collocation, of which half is aimed at, and down to the least.
-KINKED_STEP, _LEAST_KINKED_STEP = 0.1, 0.1 / 64
-_AIM = 5.0
 # An adaptive method keeps its tolerance in each step, and the errors of the steps add up: with kinks to 60
 # to 1,900 tolerances in 24 fields. With tolerances divided by this, 23 of them err by less than ten.
 _STRICTER = 128
-# The error of a step is measured again after so many solves; a measurement takes about three.
-_STEP_USES = 100
-# Times whose units are looked at together.
-_PART = 256
-
-
-class FlowInexact(RuntimeWarning):
-    """The step that "auto" takes for a field with kinks misses the tolerance."""
 
 
 def solve(
@@ -72,10 +57,9 @@ def solve(
         times: Wanted times (length,), strictly increasing, none before `begin`. They are looked at on the
             CPU; where they are there already, no GPU is waited for.
         begin: The time at which `start` holds.
-        method: A name from `METHODS`. "auto" is "collocation" for a field that says it is smooth; "rk4"
-            with step 0.1, or less where that is not exact enough, for one that says it is not, as kinks cost
-            a method of high order many small steps; "dopri5" for any other, and for the adjoint gradient,
-            with stricter tolerances.
+        method: A name from `METHODS`. "auto" is "collocation" for a field that says it is smooth, or whose
+            kinks are in units that the library knows; "dopri5" with stricter tolerances for any other, and
+            for the adjoint gradient.
         rtol: Relative tolerance of adaptive methods. Those of torchdiffeq keep it in each step, not in all
             of them together; "collocation" measures the error and keeps ten tolerances at the end.
         atol: Absolute tolerance of adaptive methods. A step's error is the root mean square over
@@ -103,7 +87,7 @@ def solve(
         >>> solve(field, field.start()[None], torch.tensor([math.pi / 2]))[0].abs().round(decimals=4)
         tensor([[1., 0.]])
     """
-    automatic = method == "auto" and step is None
+    automatic = method == "auto"
     method, step = check_options(field, method=method, rtol=rtol, atol=atol, step=step, gradient=gradient)
     check_problem(field, start)
     if not isinstance(times, Tensor):
@@ -120,11 +104,7 @@ def solve(
     if begins and len(known) == 1:
         return first
     grid = torch.cat((times.new_full((1,), begin), times[1:] if begins else times))
-    if automatic and method in FIXED_STEP_METHODS:
-        step = _exact_step(
-            field, start, grid, method, rtol, atol, step, SolverState() if state is None else state
-        )
-    elif automatic:
+    if automatic:
         rtol, atol = rtol / _STRICTER, atol / _STRICTER
     adjoint = gradient == "adjoint"
     solution = runge_kutta(
@@ -132,66 +112,6 @@ def solve(
     )
     _check_finite(solution, grid)
     return torch.cat((first, solution[1:])) if begins else solution[1:]
-
-
-@torch.no_grad()
-def _exact_step(
-    field: nn.Module,
-    start: Tensor,
-    grid: Tensor,
-    method: str,
-    rtol: float,
-    atol: float,
-    longest: float,
-    state: SolverState,
-) -> float:
-    """Halve a step until halving it again changes the solution by no more than five tolerances.
-
-    What units do between the steps, where they move too far to be seen, counts to the change.
-    """
-    problem = f"{type(field)} {start.dtype} {float(grid[0])} {method} {rtol} {atol}"
-    known = state.step
-    if known is not None and known.problem == problem and known.remaining_uses > 0:
-        known.remaining_uses -= 1
-        return known.step
-
-    def solved(times: Tensor) -> Tensor:
-        return runge_kutta(
-            field, start, times, method=method, rtol=rtol, atol=atol, step=math.inf, adjoint=False
-        )
-
-    form = StateForm(Dynamics(field, start), start)
-    step, times = longest, subdivide(grid, longest)
-    p = solved(times)
-    while True:
-        halves = torch.cat(
-            (torch.stack((times[:-1], times[:-1].lerp(times[1:], 0.5)), 1).flatten(), times[-1:])
-        )
-        finer = solved(halves)
-        change = norms(finer[::2] - p) + _unresolved(form, times, p)
-        error = float((change / (rtol * norms(p)).clamp(min=atol)).max())
-        if error <= _AIM or step <= _LEAST_KINKED_STEP or not math.isfinite(error):
-            break
-        step, times, p = step / 2, halves, finer
-    if _AIM < error < math.inf:
-        warnings.warn(
-            f"a step of {step:g} errs by about {error:.2g} tolerances, as this field has kinks; "
-            "method='collocation' meets them, at a cost, or take a larger rtol, smaller weights or tanh",
-            FlowInexact,
-            stacklevel=3,
-        )
-    state.step = StepChoice(problem, step, _STEP_USES)
-    return step
-
-
-def _unresolved(form: StateForm, times: Tensor, p: Tensor) -> Tensor:
-    """Bound what units that move too far between successive times have moved p by: (length, rows)."""
-    moved = p.new_zeros(p.shape[:2])
-    for first in range(0, len(times) - 1, _PART):
-        part = slice(first, first + _PART + 1)
-        _, jumps = form.jumps(times[part], p[part].to(form.dtype))
-        moved[part][1:] += times[part].diff().unsqueeze(1) * jumps
-    return moved.cumsum(0)
 
 
 def _at_begin(field: nn.Module, start: Tensor, time: Tensor, begin: float) -> Tensor:
@@ -210,7 +130,7 @@ def check_options(
     """Check the options of `solve` before there is anything to solve.
 
     Args:
-        field: The field, whose smoothness decides what "auto" means.
+        field: The field, which decides what "auto" means.
         method, rtol, atol, step, gradient: See `solve`.
 
     Returns:
@@ -223,23 +143,22 @@ def check_options(
         >>> from floater.flow import MLPField
         >>> field = MLPField(2, activation="relu")
         >>> check_options(field, method="auto", rtol=1e-6, atol=1e-6, step=None, gradient="discrete")
-        ('rk4', 0.1)
+        ('collocation', 0.02)
     """
     check_choice("solver method", method, METHODS)
     check_choice("gradient", gradient, GRADIENTS)
     for name, tolerance in (("rtol", rtol), ("atol", atol)):
         if not 0 < tolerance < math.inf:
             raise ValueError(f"{name} must be a positive number, got {tolerance}")
-    longest = PAPER_STEP
     if method == "auto":
-        method, longest = _automatic(field, gradient)
+        method = COLLOCATION if gradient == "discrete" and has_known_kinks(field) else "dopri5"
     if method == COLLOCATION and gradient == "adjoint":
         raise ValueError(
             "gradient='adjoint' does not apply to the method 'collocation', which has the gradient of its "
             f"discrete solution; methods that have it: {', '.join((*ADAPTIVE_METHODS, *FIXED_STEP_METHODS))}"
         )
     if step is None:
-        return method, longest
+        return method, PAPER_STEP
     if method in (COLLOCATION, *ADAPTIVE_METHODS):
         raise ValueError(
             f"step={step} does not apply to the adaptive method {method!r}, which takes rtol and atol; "
@@ -248,14 +167,6 @@ def check_options(
     if not 0 < step < math.inf:
         raise ValueError(f"step must be a positive number, got {step}")
     return method, step
-
-
-def _automatic(field: nn.Module, gradient: str) -> tuple[str, float]:
-    """Return the method that "auto" stands for, and its longest step."""
-    smooth = is_smooth(field)
-    if smooth and gradient == "discrete":
-        return COLLOCATION, PAPER_STEP
-    return ("rk4", KINKED_STEP) if smooth is False else ("dopri5", PAPER_STEP)
 
 
 def _check_times(times: Tensor, begin: float) -> None:

@@ -16,7 +16,7 @@ from transformers import TrainerState
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from floater.errors import DataError
-from floater.flow.collocation.plan import Plan, SolverState, StepChoice
+from floater.flow.collocation.plan import Plan, SolverState
 
 OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -157,16 +157,14 @@ def solver_states(file: Path, saved: Any, count: int) -> list[SolverState]:
         raise _misfit(file, f"it does not hold the states of {count} solvers")
     states = []
     for each in saved:
-        plan, step = each.get("plan"), each.get("step")
-        if not (_fits(plan, Plan([0.0])) and _fits(step, StepChoice("", 0.0, 0))):
+        plan = each.get("plan")
+        if not _fits(plan, Plan([0.0])):
             raise _misfit(file, "a solver's state has other names or types")
-        states.append(
-            SolverState(str(each.get("problem")), plan and Plan(**plan), step and StepChoice(**step))
-        )
+        states.append(SolverState(str(each.get("problem")), plan and Plan(**plan)))
     return states
 
 
-def _fits(saved: Any, like: Plan | StepChoice) -> bool:
+def _fits(saved: Any, like: Plan) -> bool:
     """Return whether a saved dict has the names and types of a dataclass, its lists' elements included."""
     if saved is None:
         return True

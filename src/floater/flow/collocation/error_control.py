@@ -17,6 +17,7 @@ from floater.flow.collocation.plan import Plan
 from floater.flow.collocation.quadrature import NODES, gauss_rule, truncation_error
 from floater.flow.precision import full_precision, norms, wide_dtype
 from floater.flow.solution import Solution
+from floater.flow.units import KINKED
 from floater.flow.vector_fields import is_smooth
 
 # The promise to the caller: an error of at most MOST tolerances, and of what the flow makes of 20 roundings
@@ -44,10 +45,6 @@ ATTEMPTS = 6
 # Forward iterations end when their change is this many tolerances (times the safety factor): what remains is
 # less by the contraction, 0.1 to 0.2, and the estimate of the error includes it.
 CHANGE = 10.0
-
-# Past a kink Legendre coefficients decay like a power of their degree, and estimates that take the decay for
-# geometric are too low; a tenth of the tolerance makes up for it.
-_KINKED = 0.1
 
 # Relative change of the start by which the condition number is measured: small enough for p to follow
 # linearly, large enough for its effect to stand out from the iterations' remainder.
@@ -132,7 +129,7 @@ def judge(error: float, bound: float) -> tuple[Outcome, float]:
 
 def effective_tolerances(field: nn.Module, rtol: float, atol: float) -> tuple[float, float]:
     """Return the tolerances that a field is solved with, tighter where it has kinks."""
-    factor = _KINKED if is_smooth(field) is False else 1.0
+    factor = KINKED if is_smooth(field) is False else 1.0
     return factor * rtol, factor * atol
 
 
@@ -144,7 +141,7 @@ def unresolved_errors(
 
     A unit of an MLP whose argument moves far between two nodes switches at a time that they do not show, and
     two of them make a pulse of which they show nothing. The velocity between the nodes then differs from that
-    at the nodes by at most what its units differ.
+    at the nodes by at most what its units differ. The same is so of a unit whose kink lies between two nodes.
 
     Args:
         form: The formulation.

@@ -51,21 +51,6 @@ class Plan:
 
 
 @dataclass
-class StepChoice:
-    """A step of a fixed-step method that was found to meet a tolerance.
-
-    Args:
-        problem: What it depends on other than the weights, as `SolverState.problem` is.
-        step: The step.
-        remaining_uses: How many solves may still use it before its error is measured again.
-    """
-
-    problem: str
-    step: float
-    remaining_uses: int
-
-
-@dataclass
 class SolverState:
     """The state that a sequence of similar solves hands on, as those of one field while it is trained.
 
@@ -75,7 +60,6 @@ class SolverState:
     Args:
         problem: What the plan depends on other than the weights, as a text that is the same in each process.
         plan: The plan of the last solve by collocation; None before the first.
-        step: The step that "auto" chose for a field with kinks; None before the first such solve.
 
     Example:
         >>> import torch
@@ -88,7 +72,6 @@ class SolverState:
 
     problem: str = ""
     plan: Plan | None = None
-    step: StepChoice | None = None
 
     def use(self, problem: str, end: float) -> Plan | None:
         """Return the plan if it is for this problem, reaches as far as `end` and may still be used.
@@ -110,4 +93,4 @@ class SolverState:
 
     def reset(self) -> None:
         """Forget the plan: the next solve is that of a new state."""
-        self.problem, self.plan, self.step = "", None, None
+        self.problem, self.plan = "", None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.flow.precision import full_precision, wide_dtype
-from floater.flow.units import RESOLVED, farthest, unresolved
+from floater.flow.units import steepest, unresolved
 from floater.flow.vector_fields import ACTIVATIONS, MLPField, ScaledField
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class PreactivationForm:
 
     def steepest(self, times: Tensor, states: Tensor) -> Tensor:
         """See `Formulation`."""
-        return farthest(states) / (RESOLVED * self._layers.unit)
+        return steepest(states, self._layers.activate, self._layers.unit)
 
     def jumps(self, times: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         """See `Formulation`."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from floater.flow.dynamics import Dynamics, FieldError
 from floater.flow.precision import wide_dtype
-from floater.flow.units import RESOLVED, farthest, units_of, unresolved
+from floater.flow.units import steepest, units_of, unresolved
 
 if TYPE_CHECKING:
     from floater.flow.collocation.formulation import Linearization
@@ -58,7 +58,8 @@ class StateForm:
 
     def steepest(self, times: Tensor, states: Tensor) -> Tensor:
         """See `Formulation`."""
-        moves = [farthest(z) / RESOLVED for z in self._arguments(times, states)]
+        found = zip(self._units, self._arguments(times, states), strict=True)
+        moves = [steepest(z, layer.activate) for layer, z in found]
         return torch.stack(moves).amax() if moves else states.new_zeros(())
 
     def jumps(self, times: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
