@@ -285,6 +285,7 @@ def test_a_directory_that_is_no_run_is_left_alone(fails: Says, trained: object) 
     other = fails("train", "mine.yaml", "training.seed=2")
     assert other == "run holds a run with other settings: training.seed is 1 there and 2 here"
     assert fails("translate", "corpus").startswith("corpus holds no trained model")
+    assert fails("evaluate", "corpus") == "corpus holds no run; a saved model needs --source"
     assert fails("translate", "rum") == "rum: there is no such directory; did you mean run?"
     assert fails("translate", "corpus/test.en").startswith("corpus/test.en is a file; the run's directory")
     warm = fails(

@@ -93,7 +93,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
             )
     for name, parameter in taken.items():
         if name not in given and parameter.default is parameter.empty:
-            raise DataError(f"{arguments.run} is a run of task '{task.name}', which needs --{name}")
+            holds = (Path(arguments.run) / "config.yaml").is_file()
+            what = f"is a run of task '{task.name}', which" if holds else "holds no run; a saved model"
+            raise DataError(f"{arguments.run} {what} needs --{name}")
     given.setdefault("source", None)
     found = task.evaluate(arguments.run, given.pop("source"), **given)
     if arguments.output:

@@ -23,7 +23,10 @@ STRAIGHT = 8.0
 # for it where one is alone; of several that cancel, nodes show nothing.
 KINKED = 0.1
 # How far the slope of an activation jumps at zero: 1, and scale (alpha - 1) of selu.
-_SLOPE_JUMPS = {F.relu: 1.0, F.selu: 1.0507009873554805 * 0.6732632423543772}
+_SLOPE_JUMPS: dict[Callable[..., Tensor], float] = {
+    F.relu: 1.0,
+    F.selu: 1.0507009873554805 * 0.6732632423543772,
+}
 # Arguments looked at together.
 _PART = 1024
 
