@@ -1,7 +1,7 @@
 """Biases that content has no part in: Dufter, Chen, ALiBi, Gaussian attention, Synthesizer."""
 
 import dataclasses
-import math
+import statistics
 
 import pytest
 import torch
@@ -75,17 +75,18 @@ def test_slopes_are_those_of_bloom_in_transformers(heads):
 
 @pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_gaussian_weights_are_a_density_over_the_keys(positions, implementation):
+def test_gaussian_weights_are_a_density_that_is_not_normalised(positions, implementation):
     offsets, std = [-1.0, 2.0], 1.5
     model = made("gaussian", offsets=offsets, std=std)
     q, k = queries_and_keys(positions)
 
     def density(q, k, t, s, head):
-        return torch.tensor(math.exp(-((s - t - offsets[head]) ** 2) / (2 * std**2)), dtype=q.dtype)
+        normal = statistics.NormalDist(t + offsets[head], std)
+        return torch.tensor(normal.pdf(s), dtype=q.dtype)
 
     wanted = by_pairs(positions, q, k, density)
-    wanted = wanted / wanted.sum(-1, keepdim=True)
-    torch.testing.assert_close(logits(model, positions, q, k).softmax(-1), wanted)
+    found = model.weights(logits(model, positions, q, k), model.prepare(positions), 0)
+    torch.testing.assert_close(found, wanted)
     if positions.query.shape == positions.key.shape:
         config = FloaterConfig(hidden_size=8, num_attention_heads=HEADS, attn_implementation=implementation)
         attention = Attention(config, 0).double()
@@ -95,12 +96,29 @@ def test_gaussian_weights_are_a_density_over_the_keys(positions, implementation)
         torch.testing.assert_close(found, attention.output((wanted @ v).transpose(1, 2).flatten(-2)))
 
 
+def test_gaussian_heads_look_to_both_sides_unless_the_stack_is_causal():
+    assert build("gaussian", **SIZES).offsets == [-1.0, 1.0]
+    assert build("gaussian", **SIZES, causal=True).offsets == [-1.0, 0.0]
+
+
 @EVERY
 def test_the_synthesizer_reads_positions_alone(positions):
     model = made("synthesizer")
     q, k = queries_and_keys(positions)
     wanted = by_pairs(positions, q, k, lambda q, k, t, s, head: model.table[1, head, t, s])
     agree(logits(model, positions, q, k, 1), wanted, model.table)
+
+
+def test_tables_start_as_in_the_released_code():
+    sizes = {"dim": 16, "heads": 8, "layers": 1, "max_length": 512}
+    stds = {
+        "synthesizer": 0.0027406,  # of v1.get_variable("R", [512, 8, 512]) in TensorFlow 2.21
+        "dufter_absolute": 512**-0.5,  # Keras: 2 / (fan_in + fan_out) of a 512 x 512 matrix
+        "dufter_relative": 1024**-0.25,  # and of 1,024 numbers, whose fans are the root of that
+    }
+    for name, std in stds.items():
+        torch.manual_seed(0)
+        assert float(build(name, **sizes).table.detach().std()) == pytest.approx(std, rel=0.02)
 
 
 def test_an_untrained_synthesizer_keeps_its_matrices():

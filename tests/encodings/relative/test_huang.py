@@ -4,7 +4,8 @@ import pytest
 import torch
 from relative_cases import LENGTH, PLACES, SIZES, agree, by_pairs, logits, made, queries_and_keys
 
-from floater import PositionError, Positions, build
+from floater import FloaterConfig, PositionError, Positions, build
+from floater.transformer import FloaterModel
 
 METHODS = {
     "huang1": lambda r, q, k, d, head: q @ k * r[head, abs(d)],
@@ -44,6 +45,13 @@ def test_what_multiplies_starts_near_one(name):
     torch.manual_seed(0)
     model = build(name, **SIZES)
     assert 0.8 < float(model.table.detach().min()) < float(model.table.detach().max()) < 1.2
+
+
+def test_vectors_start_as_the_weights_of_bert_in_bert():
+    torch.manual_seed(0)
+    config = FloaterConfig(position="huang4", hidden_size=64, num_attention_heads=4, recipe="bert")
+    table = FloaterModel(config).encoder.position.table
+    assert float(table.detach().std()) == pytest.approx(0.02, rel=0.05)
 
 
 @pytest.mark.parametrize("name", METHODS)

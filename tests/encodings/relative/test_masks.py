@@ -36,6 +36,23 @@ def test_the_window_ends_on_both_sides(size, positions):
     allowed(build("window", **SIZES, size=size), positions, lambda t, s, head: abs(s - t) <= size)
 
 
+def test_attention_is_that_of_longformer_in_transformers():
+    modeling = pytest.importorskip("transformers.models.longformer.modeling_longformer")
+    torch.manual_seed(0)
+    config = modeling.LongformerConfig(hidden_size=32, num_attention_heads=4, attention_window=[8])
+    theirs = modeling.LongformerSelfAttention(config, 0).eval()
+    model = build("window", dim=32, heads=4, layers=1, max_length=64, size=4)  # to each side
+    attention = Attention(FloaterConfig(hidden_size=32, num_attention_heads=4), 0).eval()
+    for name in ("query", "key", "value"):
+        getattr(attention, name).load_state_dict(getattr(theirs, name).state_dict())
+    attention.output = torch.nn.Identity()
+    x, valid = torch.randn(2, 24, 32), torch.ones(2, 24, dtype=torch.bool)
+    valid[1, 19:] = False
+    wanted = theirs(x, -10000.0 * ~valid, ~valid, torch.zeros_like(valid), False)[0]
+    found, _ = attention(x, model, model.prepare(Positions.arange(24)), valid, None)
+    torch.testing.assert_close(found[valid], wanted[valid], rtol=0, atol=1e-6)
+
+
 def test_the_windows_default_is_an_eighth():
     assert build("window", **SIZES).size == 2
     assert build("window", **(SIZES | {"max_length": 3})).size == 1

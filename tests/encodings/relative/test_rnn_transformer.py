@@ -77,3 +77,10 @@ def test_the_rr_transformer_has_shaws_vectors_on_top(clip):
         weights = ((k[b, :, head] + keys) @ q[b, t, head] / math.sqrt(2)).softmax(0)
         out[b, t, head] = weights @ (v[b, :, head] + values)
     torch.testing.assert_close(found, attention.output(out.flatten(2)))
+
+
+def test_vectors_of_distances_start_as_embeddings_do():
+    torch.manual_seed(0)
+    model = build("rr_transformer", dim=64, heads=2, layers=2, max_length=9)
+    for table in model.shaw.parameters():
+        assert float(table.detach().std()) == pytest.approx(1, rel=0.05)

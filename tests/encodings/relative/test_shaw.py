@@ -4,7 +4,8 @@ import pytest
 import torch
 from relative_cases import HEADS, PLACES, SIZES, WIDTH, agree, by_pairs, logits, made, queries_and_keys
 
-from floater import PositionError, Positions, build
+from floater import FloaterConfig, PositionError, Positions, build
+from floater.transformer.attention import Attention
 
 EVERY = pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
 
@@ -43,6 +44,30 @@ def test_values_are_the_surveys_equation_10(name, options, positions):
     )
     wanted = (weights[..., None] * vectors[:, None]).sum(-2)
     agree(model.value_bias(weights, model.prepare(positions), 1), wanted, weights, model.values_)
+
+
+@pytest.mark.parametrize("length", [4, 23])
+def test_attention_is_that_of_wav2vec2_bert_in_transformers(length):
+    modeling = pytest.importorskip("transformers.models.wav2vec2_bert.modeling_wav2vec2_bert")
+    torch.manual_seed(0)
+    config = modeling.Wav2Vec2BertConfig(
+        hidden_size=32,
+        num_attention_heads=4,
+        position_embeddings_type="relative_key",
+        left_max_position_embeddings=5,
+        right_max_position_embeddings=5,
+        attn_implementation="eager",
+    )
+    theirs = modeling.Wav2Vec2BertSelfAttention(config).eval()
+    model = build("shaw", dim=32, heads=4, layers=1, max_length=16, clip=5, values=False)
+    attention = Attention(FloaterConfig(hidden_size=32, num_attention_heads=4), 0).eval()
+    with torch.no_grad():
+        model.keys[0].copy_(theirs.distance_embedding.weight)
+    for own, their in zip(("query", "key", "value", "output"), ("q", "k", "v", "out"), strict=True):
+        getattr(attention, own).load_state_dict(getattr(theirs, f"linear_{their}").state_dict())
+    x = torch.randn(2, length, 32)
+    found, _ = attention(x, model, model.prepare(Positions.arange(length)), None, None)
+    torch.testing.assert_close(found, theirs(x)[0], rtol=0, atol=1e-6)
 
 
 def test_values_may_be_left_out():

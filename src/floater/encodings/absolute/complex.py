@@ -114,7 +114,8 @@ class ComplexAttention(Complex):
     """Complex embeddings whose attention is complex, too: logits are moduli |q_t k_s*| of complex products.
 
     Components 2j and 2j + 1 of a head's queries and keys are the real and imaginary part of its j-th complex
-    one; the logit is the modulus of their Hermitian product over sqrt(head_dim). The survey says nothing of
+    one; the logit is the modulus of their Hermitian product over the root of the number of complex
+    components, as in the released program. The survey says nothing of
     attention; the paper's Transformer takes moduli, and its released program multiplies without conjugation
     (and in part with a slip), where turning phases do not meet their opposites. The block's real projections
     hold all complex ones.
@@ -136,7 +137,7 @@ class ComplexAttention(Complex):
         paper="Wang et al. 2020",
         link=_LINK,
         point="absolute",
-        equation="x_{t,k} exp(i w_k t); logits |q_t k_s*| / sqrt(d_h) of complex q and k",
+        equation="x_{t,k} exp(i w_k t); logits |q_t k_s*| / sqrt(d_h / 2) of complex q and k",
         parameters="d // 2",
     )
 
@@ -144,6 +145,9 @@ class ComplexAttention(Complex):
         super().__init__(spec, periods=periods)
         if spec.dim // spec.heads % 2:
             raise PositionError(f"head_dim is {spec.dim // spec.heads}; complex attention needs an even one")
+
+    def scale(self, head_dim: int) -> float:
+        return super().scale(head_dim // 2)
 
     def logits(
         self, logits: Tensor, q: Tensor, k: Tensor, state: tuple[Tensor, Tensor], layer: int

@@ -18,7 +18,8 @@ class DufterAbsolute(PositionBias):
     """A learned number for each pair of positions, added to the logits.
 
     Dufter et al. 2022, section 3.2 (the middle of figure 2) and section 4.1.2, are the specification: biases
-    instead of position vectors. They leave sharing open; here every head of every block has its own.
+    instead of position vectors. They leave sharing open, and the released program has one head; here every
+    head of every block has its own. Biases start as there, with Glorot's variance for a matrix of that size.
 
     Shapes: table (layers, heads, max_length, max_length), query first.
 
@@ -48,7 +49,7 @@ class DufterAbsolute(PositionBias):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.table, std=0.02)
+        nn.init.normal_(self.table, std=self.spec.max_length**-0.5)
 
     def prepare(self, positions: Positions) -> Positions:
         whole_numbers(positions, "dufter_absolute", self.spec.max_length)

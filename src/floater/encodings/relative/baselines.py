@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -16,11 +18,13 @@ from floater.positions import Positions
 class Gaussian(PositionBias):
     """Hard-Coded Gaussian Attention for Neural Machine Translation (You, Sun, Iyer 2020, section 3).
 
-    The weights of a head follow a Gaussian around the query's position plus an offset; queries and keys
-    have no say. The weights sum to one over the keys that may be seen. Positions may be real.
+    The weights of a head are the density of a Gaussian around the query's position plus an offset; queries
+    and keys have no say. As in the released code they are not normalised: of what falls on padding, later
+    keys of a causal stack and places outside the text nothing goes to other keys. Positions may be real.
 
     Args:
-        offsets: centres, key - query, dealt out to the heads in turn.
+        offsets: centres, key - query, dealt out to the heads in turn; None for those of the released
+            configurations, -1 and 1, in a causal stack -1 and 0.
         std: standard deviation, positive.
 
     Raises:
@@ -28,22 +32,25 @@ class Gaussian(PositionBias):
 
     Example:
         >>> model = Gaussian(StackSpec(dim=8, heads=1, layers=1, max_length=16), offsets=[-1])
-        >>> model.correlation(model.prepare(Positions.arange(2)), 0)
-        tensor([[[[-0.5000, -2.0000],
-                  [-0.0000, -0.5000]]]])
+        >>> state = model.prepare(Positions.arange(2))
+        >>> model.weights(model.correlation(state, 0), state, 0)
+        tensor([[[[0.2420, 0.0540],
+                  [0.3989, 0.2420]]]])
     """
 
     card = Card(
         paper="You et al. 2020",
         link="https://arxiv.org/abs/2005.00742",
         point="relative",
-        equation="-(s - t - c)^2 / (2 std^2) in place of q_t k_s",
+        equation="exp(-(s - t - c)^2 / (2 std^2)) / (std sqrt(2 pi)) in place of the softmax",
     )
 
     def __init__(
-        self, spec: StackSpec, *, offsets: tuple[float, ...] | list[float] = (-1, 0, 1), std: float = 1.0
+        self, spec: StackSpec, *, offsets: tuple[float, ...] | list[float] | None = None, std: float = 1.0
     ) -> None:
         super().__init__(spec)
+        if offsets is None:
+            offsets = (-1, 0) if spec.causal or spec.site == "decoder" else (-1, 1)
         if not offsets:
             raise PositionError("offsets is empty; it must hold at least one centre")
         if not std > 0:
@@ -56,6 +63,9 @@ class Gaussian(PositionBias):
 
     def prepare(self, positions: Positions) -> DistanceBias | Tensor:
         return bias_of_distance(positions, "gaussian", self._gaussian)
+
+    def weights(self, logits: Tensor, state: DistanceBias | Tensor, layer: int) -> Tensor:
+        return logits.exp() / (self.std * math.sqrt(2 * math.pi))
 
     def _gaussian(self, delta: Tensor) -> Tensor:
         delta = delta if delta.is_floating_point() else delta.float()
@@ -107,8 +117,9 @@ class Window(PositionModel):
 class Synthesizer(PositionBias):
     """Synthesizer: Rethinking Self-Attention for Transformer Models (Tay et al. 2021, section 3.1): random.
 
-    A matrix of every pair of positions takes the place of the logits, one for each head of each
-    block. Bounded.
+    A matrix of every pair of positions takes the place of the logits, one for each head of each block. It
+    starts as in the released code of Mesh TensorFlow, by Glorot's rule for its shape (length, heads, length):
+    near zero, so that all keys start alike. Bounded.
 
     Args:
         spec: the stack of blocks it serves; max_length positions.
@@ -141,7 +152,9 @@ class Synthesizer(PositionBias):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.table)
+        _, heads, length, _ = self.table.shape
+        limit = (6 / (length * (heads + length))) ** 0.5  # each of the first dimension reads and writes
+        nn.init.uniform_(self.table, -limit, limit)
 
     def scale(self, head_dim: int) -> float:
         return 0.0

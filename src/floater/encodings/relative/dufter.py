@@ -5,6 +5,8 @@ Dufter, Schmitt, Schuetze 2020; the title goes on: Learnable Temperature, and Co
 
 from __future__ import annotations
 
+from torch import nn
+
 from floater.encodings.card import Card
 from floater.encodings.model import StackSpec, register
 from floater.encodings.relative.bias import DistanceTable
@@ -15,7 +17,8 @@ class DufterRelative(DistanceTable):
     """A learned scalar b_{s-t} is added to the logits, for every head of every block.
 
     The survey (section 4.1.2) is the specification: position biases instead of position embeddings. What is
-    shared it does not say. Bounded: distances stay below max_length.
+    shared it does not say, and the released program has one head. Biases start as there: Keras gives a vector
+    of 2 max_length numbers the variance (2 max_length)^-1/2. Bounded: distances stay below max_length.
 
     Raises:
         PositionError: in `prepare`, if positions are real or a distance is past the table.
@@ -37,3 +40,6 @@ class DufterRelative(DistanceTable):
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__(spec, share_heads=False, share_layers=False)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, std=(2 * self.spec.max_length) ** -0.25)

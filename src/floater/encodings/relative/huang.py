@@ -176,7 +176,8 @@ class Huang4(Huang):
         self.make(2 * spec.max_length - 1, spec.dim // spec.heads)
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.table, std=self.table.shape[-1] ** -0.5)
+        own = self.spec.initializer_range
+        nn.init.normal_(self.table, std=self.table.shape[-1] ** -0.5 if own is None else own)
 
     def bias(self, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor | None:
         rows = state.rows(self.table[layer], self.spec.max_length - 1)

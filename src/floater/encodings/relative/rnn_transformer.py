@@ -16,8 +16,10 @@ class RNNTransformer(PositionModel):
     """A GRU reads the embeddings, and the Transformer reads the GRU: there are no positions.
 
     Section 3.2 of the paper; Dufter et al. 2022, section 4.1.2 and figure 5. The GRU runs from the first
-    token to the last in encoder and decoder, passes padding over, and starts at zero. Its last state is not
-    kept for later calls, so decoding with a cache is refused.
+    token to the last in encoder and decoder, passes padding over, and starts at zero. The released program
+    drops embeddings out before the GRU, here its outputs are; it does not scale embeddings by sqrt(d), but
+    starts them sqrt(d) larger. The GRU's last state is not kept for later calls, so decoding with a cache is
+    refused.
 
     Raises:
         PositionError: if positions are real, or decoding has a cache.

@@ -3,7 +3,7 @@ Yoshinaga 2019): the RR-Transformer."""
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.model import StackSpec, register
@@ -17,7 +17,8 @@ from floater.positions import Positions
 class RRTransformer(RNNTransformer):
     """A GRU reads the embeddings, and attention knows relative positions: `rnn_transformer` with `shaw`.
 
-    Dufter et al. 2022, section 4.1.2 and figure 5, are the specification.
+    Dufter et al. 2022, section 4.1.2 and figure 5, are the specification. The vectors of distances start from
+    a standard normal distribution, as in the released program.
 
     Args:
         clip: the farthest distance with a vector of its own, at least 1; see `Shaw`.
@@ -45,10 +46,12 @@ class RRTransformer(RNNTransformer):
     def __init__(self, spec: StackSpec, *, clip: int = 16, values: bool = True) -> None:
         super().__init__(spec)
         self.shaw = Shaw(spec, clip=clip, values=values)
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        self.shaw.reset_parameters()
+        for table in self.shaw.parameters():
+            nn.init.normal_(table)
 
     def prepare(self, positions: Positions) -> tuple[Tensor | None, Distances]:  # type: ignore[override]
         return super().prepare(positions), self.shaw.prepare(positions)
