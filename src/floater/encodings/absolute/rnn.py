@@ -20,7 +20,9 @@ class Recurrent(AddedVectors):
     One layer: p' = tanh(W1 p + u1 z + b1). Two layers: p' = tanh(W2 tanh(W1 p + u1 z + b1) + u2 z + b2), the
     index z entering both. The first token gets the starting vector. With a scalar z the cell has 263,168 or
     526,336 parameters at dim 512, as in Table 6. With a sinusoid as z, one layer has
-    2 x 512 x 512 + 512 = 524,800: half of the 1,050.0 K of Table 6, which no plain cell gives.
+    2 x 512 x 512 + 512 = 524,800: half of the 1,050.0 K of Table 6, which no plain cell gives. The released
+    program has a GRU of two layers over the index instead, whose states are biases of queries, keys and
+    values.
 
     The scalar z is the index i itself; its weights start at a scale of 1 / max_length, so that tanh does not
     saturate within the training length.

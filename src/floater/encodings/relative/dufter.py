@@ -17,8 +17,9 @@ class DufterRelative(DistanceTable):
     """A learned scalar b_{s-t} is added to the logits, for every head of every block.
 
     The survey (section 4.1.2) is the specification: position biases instead of position embeddings. What is
-    shared it does not say, and the released program has one head. Biases start as there: Keras gives a vector
-    of 2 max_length numbers the variance (2 max_length)^-1/2. Bounded: distances stay below max_length.
+    shared it does not say. The released program has one head, and learns the spectrum of a circulant matrix
+    of twice the size, of Glorot's variance, which makes the biases the same on both sides; here the two sides
+    are apart, and biases start as large as there. Bounded: distances stay below max_length.
 
     Raises:
         PositionError: in `prepare`, if positions are real or a distance is past the table.
@@ -42,4 +43,5 @@ class DufterRelative(DistanceTable):
         super().__init__(spec, share_heads=False, share_layers=False)
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.table, std=(2 * self.spec.max_length) ** -0.25)
+        # the real part of the inverse Fourier transform of 2 max_length numbers of std (2 max_length)^-1/4
+        nn.init.normal_(self.table, std=(2 * self.spec.max_length) ** -0.75 * 0.5**0.5)

@@ -23,8 +23,9 @@ class Tree(Structured):
 
     With `weighted`, dim // (branching * depth) copies stand beside one another. In the copy of a parameter w
     step i (0 for the own branch) is weighted with p^i, p = tanh(w), and the copy with
-    sqrt((1 - p^2) dim / 2). The survey's count of d / D_max leaves the branching out. Without `weighted`
-    there is one bare copy and no parameter.
+    sqrt((1 - p^2) dim / 2). w starts between 0.7 and 0.999, so that ancestors count; in the authors' program
+    it starts around zero, by Glorot's rule. The survey's count of d / D_max leaves the branching out. Without
+    `weighted` there is one bare copy and no parameter.
 
     Args:
         branching: greatest number of children of a node.

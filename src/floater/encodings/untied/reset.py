@@ -159,7 +159,8 @@ class UntiedCls(PositionBias):
     """Another model's position bias, with [CLS] untied: equation 9 on any bias that content has no part in.
 
     Where the query is a [CLS] the bias of each head is theta_1, else where the key is one it is theta_2, both
-    learned and the same in all blocks.
+    learned and the same in all blocks. They start at a standard deviation of 0.02; the released code of TUPE
+    starts those of T5's bias at 1, as it does the bias.
 
     Args:
         model: name of a model that adds a content-free bias and does nothing else, such as "t5", "alibi",
