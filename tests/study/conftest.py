@@ -5,7 +5,7 @@ import pytest
 from floater.study import run
 from floater.study.results import Results
 
-from .small import Inline, settings
+from .small import run_inline, settings
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +21,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Results:
         bins=[80, 100, 120, 140, 900, 1000],
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "launcher", lambda *_: Inline())
+        run_inline(patch)
         patch.setattr("floater.tasks.translation.decode.MARGIN", 3)
         return run.study(asked, "small.yaml")

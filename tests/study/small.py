@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from floater.settings import make
-from floater.study import trial
+from floater.study import launch, run, trial
 from floater.study.grid import Trial
 from floater.study.local_launcher import Started
 from floater.study.settings import StudySettings
@@ -55,6 +57,16 @@ class Inline:
     def start(self, chosen: Trial) -> Started:
         self.started.append(chosen.name)
         return _Ended(trial.attempt(chosen.folder, chosen.name))
+
+
+def run_inline(patch: pytest.MonkeyPatch, *, report: bool = True) -> Inline:
+    """Let studies run their trials in this process, and write reports only if these are looked at."""
+    inline = Inline()
+    patch.setattr(run, "launcher", lambda *_: inline)
+    patch.setattr(launch, "POLL", 0)
+    if not report:
+        patch.setattr(run, "write_report", lambda *_: None)
+    return inline
 
 
 class _Ended:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from floater.cli import main
-from floater.study import demo, run
+from floater.study import demo
 
-from .small import SIZES, Inline
+from .small import SIZES, run_inline
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -25,7 +25,7 @@ def test_the_demo_is_a_study_by_length(
         return settings
 
     monkeypatch.setattr(demo, "settings", smaller)
-    monkeypatch.setattr(run, "launcher", lambda *_: Inline())
+    run_inline(monkeypatch)
     monkeypatch.setattr("floater.tasks.translation.decode.MARGIN", 3)
     assert main(["demo", "--run", str(tmp_path)]) == (1 if fails else 0)
     if fails:

@@ -13,7 +13,7 @@ from floater.study import run
 from floater.study.launch import launcher
 from floater.study.settings import Budget
 
-from .small import Inline, settings
+from .small import run_inline, settings
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'floater[ray]'")
 
@@ -44,7 +44,7 @@ def test_the_cluster_gives_the_table_of_one_machine(
     assert "more than training.max_tokens, 30" in there.outcomes[1].error
     assert any(text.startswith("broken-1: failed: a training pair, line ") for text in caplog.messages)
 
-    monkeypatch.setattr(run, "launcher", lambda *_: Inline())
+    run_inline(monkeypatch)
     run.study(settings(tmp_path / "here", **changes))
     tables = [(tmp_path / name / "scores.csv").read_text(encoding="utf-8") for name in ("ray", "here")]
     assert tables[0] == tables[1]

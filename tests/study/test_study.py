@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -30,15 +31,19 @@ from floater.study.settings import Budget, ShortToLong
 from floater.study.trial import is_finished, read, software
 from floater.tasks import task
 from floater.tasks.measurement import Measurement
+from floater.tasks.translation import decode
 from floater.training.lock import locked
+from processes import in_process
 
-from .small import Inline, settings
+from .small import run_inline, settings
+
+MARGIN = decode.MARGIN
 
 
 @pytest.fixture(autouse=True)
 def short_translations(monkeypatch: pytest.MonkeyPatch) -> None:
     """An untrained model does not end its sentences."""
-    monkeypatch.setattr("floater.tasks.translation.decode.MARGIN", 3)
+    monkeypatch.setattr(decode, "MARGIN", 3)
 
 
 def scores(folder: Path) -> str:
@@ -95,8 +100,7 @@ def test_an_empty_bin_is_empty(finished: Results) -> None:
 
 def test_finished_trials_are_not_run_again(finished: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(finished.settings.folder)
-    started = Inline()
-    monkeypatch.setattr(run, "launcher", lambda *_: started)
+    started = run_inline(monkeypatch)
     before = {path: path.stat().st_mtime_ns for path in (folder / "trials" / "none-1").rglob("*")}
     table = scores(folder)
     again = run.study(finished.settings, "small.yaml")
@@ -106,8 +110,7 @@ def test_finished_trials_are_not_run_again(finished: Results, monkeypatch: pytes
 
 
 def test_one_more_seed_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = Inline()
-    monkeypatch.setattr(run, "launcher", lambda *_: started)
+    started = run_inline(monkeypatch, report=False)
     small = {"models": {"none": {}}, "short_to_long": {"builtin": 20, "builtin_test": 1}}
     run.study(settings(tmp_path, seeds=[1], **small))
     run.study(settings(tmp_path, seeds=[1, 7], **small))
@@ -140,7 +143,7 @@ def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.Monk
         short_to_long={},
         tests={"other": {"source": str(source)}},
     )
-    monkeypatch.setattr(run, "launcher", lambda *_: Inline())
+    run_inline(monkeypatch, report=False)
     first = run.study(asked).outcomes[0].measured["other"]
     source.write_text("c b a is it\n" * 20, encoding="utf-8")
     second = run.study(asked).outcomes[0].measured["other"]
@@ -199,7 +202,7 @@ def test_windows_of_a_causal_model_are_scored_by_what_was_read_before(
         tests={"near": {"source": str(text)}, "far": {"source": str(text), "window": 64}},
         bins=[16, 32],
     )
-    monkeypatch.setattr(run, "launcher", lambda *_: Inline())
+    run_inline(monkeypatch)
     found = run.study(asked)
     places = [(column.test, column.metric, column.bin_label) for column in found.columns(None)]
     far = [(metric, bin) for metric in ("loss", "excess") for bin in ("", "< 16", "16–31", "≥ 32")]
@@ -215,7 +218,7 @@ def test_windows_of_a_causal_model_are_scored_by_what_was_read_before(
 def test_a_trial_goes_on_from_one_that_is_trained_and_fails_a_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "launcher", lambda *_: Inline())
+    run_inline(monkeypatch, report=False)
     small = {
         "models": {"sinusoidal": {}, "floater": {"start": "sinusoidal"}},
         "seeds": [1],
@@ -263,30 +266,36 @@ def test_a_trial_that_ends_without_a_word_is_a_failed_one(
     assert results.outcomes[0].error.startswith("it ended without a word; s")
 
 
-def test_a_killed_study_goes_on_and_has_the_same_table(tmp_path: Path) -> None:
+def study_until_killed(config: str, trial: Path) -> int:
+    """Run a study in this process, which kills itself at the first checkpoint of a trial."""
+
+    def kill() -> None:
+        while not list(trial.glob("checkpoint-*")):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    return main(["study", config])
+
+
+def test_a_killed_study_goes_on_and_has_the_same_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed in the middle of training, with real processes; its trials end with it."""
     common = settings(tmp_path).settings
     common["training"] |= {"max_steps": 24, "save_steps": 3, "eval_steps": 12}
     small = {"models": {"none": {}}, "seeds": [1], "short_to_long": {"builtin": 40, "builtin_test": 2}}
-    for name in ("whole", "killed"):
-        asked = settings(tmp_path / name, settings=common, **small)
-        (tmp_path / f"{name}.yaml").write_text(dump(asked), encoding="utf-8")
-    assert main(["study", str(tmp_path / "whole.yaml")]) == 0
-    process = subprocess.Popen(
-        [sys.executable, "-m", "floater", "study", tmp_path / "killed.yaml"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    trial = tmp_path / "killed" / "trials" / "none-1"
-    until = time.monotonic() + 120
-    while not list(trial.glob("checkpoint-*")):
-        assert time.monotonic() < until
-        assert process.poll() is None
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    whole, killed = (settings(tmp_path / name, settings=common, **small) for name in ("whole", "killed"))
+    with monkeypatch.context() as here:
+        run_inline(here)
+        here.setattr(decode, "MARGIN", MARGIN)  # as in the processes of the other
+        run.study(whole)
+    config, trial = tmp_path / "killed.yaml", tmp_path / "killed" / "trials" / "none-1"
+    config.write_text(dump(killed), encoding="utf-8")
+    said = tmp_path / "said.txt"
+    assert in_process(study_until_killed, str(config), trial, said=said) == -signal.SIGKILL, said.read_text()
     assert not (trial / "model").exists()
-    assert main(["study", str(tmp_path / "killed.yaml")]) == 0
+    assert main(["study", str(config)]) == 0
     assert scores(tmp_path / "killed") == scores(tmp_path / "whole")
     logs = [json.loads((tmp_path / n / "trials/none-1/log.json").read_text()) for n in ("whole", "killed")]
     losses = [[entry["loss"] for entry in log if "loss" in entry] for log in logs]
@@ -311,8 +320,7 @@ def test_a_warm_start_waits_for_the_trial_that_it_starts_from(
 ) -> None:
     models = {"sinusoidal": {}, "floater": {"start": "sinusoidal"}}
     common = settings(tmp_path).settings
-    started = Inline()
-    monkeypatch.setattr(run, "launcher", lambda *_: started)
+    started = run_inline(monkeypatch, report=False)
     asked = settings(tmp_path, models=models, seeds=[1], settings=common)
     results = run.study(asked)
     assert started.started == ["sinusoidal-1", "floater-1"]

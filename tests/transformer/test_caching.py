@@ -9,6 +9,7 @@ from floater import FlowEncoder, PositionError
 from floater.transformer import FloaterForCausalLM, FloaterForConditionalGeneration, FloaterForMaskedLM
 
 EVERY = pytest.mark.parametrize("case", POSITIONS)
+CHUNKS = (1, 3)
 IMPLEMENTATION = pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 # One pass and many differ in the order of single-precision sums.
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}
@@ -20,20 +21,20 @@ def steps(length, chunk):
 
 @EVERY
 @IMPLEMENTATION
-@pytest.mark.parametrize("chunk", [1, 3])
 @torch.no_grad()
-def test_a_language_model_decodes_left_padded_text_in_chunks(case, implementation, chunk):
+def test_a_language_model_decodes_left_padded_text_in_chunks(case, implementation):
     model = made(FloaterForCausalLM, case, attn_implementation=implementation)
     ids = tokens(3, 10)
     mask = torch.tensor([[1] * 10, [0] * 2 + [1] * 8, [0] * 5 + [1] * 5])
     whole = model(ids, attention_mask=mask).logits
-    cache, parts = DynamicCache(), []
-    for step in steps(10, chunk):
-        out = model(ids[:, step], attention_mask=mask[:, : step.stop], past_key_values=cache)
-        parts.append(out.logits)
-        assert out.past_key_values is cache
-    stepped = torch.cat(parts, dim=1)
-    torch.testing.assert_close(stepped[mask.bool()], whole[mask.bool()], **CLOSE)
+    for chunk in CHUNKS:
+        cache, parts = DynamicCache(), []
+        for step in steps(10, chunk):
+            out = model(ids[:, step], attention_mask=mask[:, : step.stop], past_key_values=cache)
+            parts.append(out.logits)
+            assert out.past_key_values is cache
+        stepped = torch.cat(parts, dim=1)
+        torch.testing.assert_close(stepped[mask.bool()], whole[mask.bool()], **CLOSE)
     for row, n in zip(range(3), mask.sum(1).tolist(), strict=True):
         alone = model(ids[row : row + 1, -n:]).logits[0]
         torch.testing.assert_close(whole[row, -n:], alone, **CLOSE)
@@ -41,24 +42,24 @@ def test_a_language_model_decodes_left_padded_text_in_chunks(case, implementatio
 
 @EVERY
 @IMPLEMENTATION
-@pytest.mark.parametrize("chunk", [1, 3])
 @torch.no_grad()
-def test_an_encoder_decoder_decodes_in_chunks_and_pays_no_heed_to_padding(case, implementation, chunk):
+def test_an_encoder_decoder_decodes_in_chunks_and_ignores_padding(case, implementation):
     model = made(FloaterForConditionalGeneration, case, attn_implementation=implementation)
     source, target = tokens(3, 9), tokens(3, 7, seed=1)
     mask = torch.tensor([[1] * 9, [1] * 6 + [0] * 3, [1] * 2 + [0] * 7])
     whole = model(source, mask, target).logits
     encoded = model.encode(source, mask)
-    cache, parts = EncoderDecoderCache(DynamicCache(), DynamicCache()), []
-    for step in steps(7, chunk):
-        out = model(
-            attention_mask=mask,
-            decoder_input_ids=target[:, step],
-            encoder_outputs=encoded,
-            past_key_values=cache,
-        )
-        parts.append(out.logits)
-    torch.testing.assert_close(torch.cat(parts, dim=1), whole, **CLOSE)
+    for chunk in CHUNKS:
+        cache, parts = EncoderDecoderCache(DynamicCache(), DynamicCache()), []
+        for step in steps(7, chunk):
+            out = model(
+                attention_mask=mask,
+                decoder_input_ids=target[:, step],
+                encoder_outputs=encoded,
+                past_key_values=cache,
+            )
+            parts.append(out.logits)
+        torch.testing.assert_close(torch.cat(parts, dim=1), whole, **CLOSE)
     for row, n in zip(range(3), mask.sum(1).tolist(), strict=True):
         alone = model(source[row : row + 1, :n], decoder_input_ids=target[row : row + 1]).logits[0]
         torch.testing.assert_close(whole[row], alone, **CLOSE)

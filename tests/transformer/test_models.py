@@ -182,7 +182,7 @@ def test_a_batch_can_be_learned_by_heart(case, cls):
     ids = tokens(4, 8)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     losses = []
-    for _ in range(50):
+    for _ in range(30):
         loss = model(ids, labels=ids).loss
         optimizer.zero_grad()
         loss.backward()

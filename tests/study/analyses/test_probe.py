@@ -105,7 +105,7 @@ def test_sentences_beyond_the_models_positions_are_left_out(tmp_path: Path) -> N
     found = detect(of, lines, epochs=1)
     assert (found.too_long, found.sentences + found.held_out) == (1, len(set(lines)) - 1)
     said = draw(of, "reordering", Options(text=lines)).text
-    assert said.endswith("; left out as longer than the model's positions: 1")
+    assert said.endswith("; sentences excluded because they exceed the model's positions: 1")
     unbounded = detect(Subject("mine", made("sinusoidal", vocab_size=300), str(tmp_path)), lines, epochs=1)
     assert (unbounded.too_long, unbounded.sentences + unbounded.held_out) == (0, len(set(lines)))
     config = BertConfig(**SMALL, vocab_size=300, max_position_embeddings=40)
