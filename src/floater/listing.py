@@ -19,7 +19,7 @@ LETTERS = "d is dim, h heads, l layers, t_max the training length"
 
 
 def cells(name: str, spec: StackSpec) -> dict[str, Any]:
-    """A row of the table by the names of its columns; injection to unbound are measured.
+    """Return a row of the table by the names of its columns; injection to unbound are measured.
 
     Args:
         name: of a position model.
@@ -62,7 +62,7 @@ def cells(name: str, spec: StackSpec) -> dict[str, Any]:
 
 
 def table(names: Sequence[str], spec: StackSpec, form: str = "text") -> str:
-    """The table of some position models.
+    """Return the table of some position models.
 
     Args:
         names: of position models.
@@ -114,7 +114,7 @@ def table(names: Sequence[str], spec: StackSpec, form: str = "text") -> str:
 
 
 def entry(name: str, spec: StackSpec, width: int = 110) -> str:
-    """All that the catalogue knows of one position model.
+    """Return all that the catalogue has on one position model.
 
     Args:
         name: of the model.
@@ -174,7 +174,7 @@ def entry(name: str, spec: StackSpec, width: int = 110) -> str:
 
 
 def summary(name: str) -> str:
-    """The first sentence of a position model's documentation.
+    """Return the first sentence of a position model's documentation.
 
     Example:
         >>> summary("frozen")
@@ -184,7 +184,7 @@ def summary(name: str) -> str:
 
 
 def arguments(name: str) -> Iterator[tuple[str, str]]:
-    """The options that a position model's documentation explains, and what it says of each.
+    """Return the options that a position model's documentation explains, and the text on each.
 
     Example:
         >>> dict(arguments("rotary"))["base"]

@@ -154,7 +154,7 @@ def dump(instance: Any) -> str:
 
 
 def _written(instance: Any) -> Tree:
-    """Settings as a file has them: what a dict takes from beside it stands there."""
+    """Return settings as a file has them: what a dict takes from beside it stands there."""
     tree: Tree = {}
     for field in fields(instance):
         value = getattr(instance, field.name)
@@ -297,7 +297,7 @@ def _unknown(keys: dict[str, _Key], name: str) -> str:
 
 
 def _flat(keys: dict[str, _Key], values: Tree, tree: Tree, prefix: str = "") -> Tree:
-    """Converted values by dotted key; a name within a free-form dict stands for that dict, so changed."""
+    """Convert values by dotted key; a name within a free-form dict stands for that dict, so changed."""
     flat: Tree = {}
     for part, value in tree.items():
         if (name := f"{prefix}{part}") not in keys:

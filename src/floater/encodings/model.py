@@ -295,7 +295,7 @@ def register(name: str) -> Callable[[_Model], _Model]:
     """Enter a position model in the catalogue under a name; a class decorator.
 
     Args:
-        name: what `build` and `FloaterConfig.position` shall call it. A name that exists is taken over.
+        name: its name for `build` and `FloaterConfig.position`. A name that exists is taken over.
 
     Raises:
         PositionError: if the class has no card.
@@ -389,7 +389,7 @@ def build(
         site: see `StackSpec`.
         vocabulary: see `StackSpec`.
         causal: see `StackSpec`.
-        horizon: see `StackSpec`; a table that is read at times gets so many entries.
+        horizon: see `StackSpec`; the number of entries of a table that is read at times.
         initializer_range: see `StackSpec`.
         given: options of the model, by name.
 

@@ -17,7 +17,7 @@ Solve = Callable[..., Tensor]
 """Takes increasing positions (U,), and a state (rows, dim) with the position at which it holds, or None for
 the starting vectors; returns vectors (U, rows, dim)."""
 
-# A model that generates asks for one position at a time: so many are solved for at once.
+# A model that generates asks for one position at a time: this number of positions is solved for at once.
 _LOOK_AHEAD = 64
 
 

@@ -54,8 +54,8 @@ class FlowEncoder(nn.Module):
         learn_time_scale: Whether that factor is learned (its logarithm is the parameter).
         method, rtol, atol, gradient: See `floater.flow.solve`.
         step: Longest step of a fixed-step method; delta / 5 (appendix B.1) if not given.
-        refresh_every: In training mode, solve on one call in so many and reuse the vectors, without
-            gradient, on the calls between (section 4.4). One forward pass of a model is one call; after
+        refresh_every: In training mode, solve on every n-th call and reuse the vectors, without gradient,
+            on the calls between (section 4.4). One forward pass of a model is one call; after
             `begin_step`, which `floater.training` calls, all passes of a step count as one.
         horizon: A position that every curve reaches. Positions that differ from call to call, as random
             times do, are then read from curves of one span, whose plan is kept. Whole positions are read
@@ -139,7 +139,7 @@ class FlowEncoder(nn.Module):
 
     @property
     def time_scale(self) -> float:
-        """The current factor on all times."""
+        """Return the current factor on all times."""
         return self._time_scale if self.log_time_scale is None else float(self.log_time_scale.detach().exp())
 
     def forward(self, positions: Tensor, *, below: int | None = None) -> FlowVectors:
@@ -316,7 +316,7 @@ class FlowEncoder(nn.Module):
 
     @property
     def holds_vectors(self) -> bool:
-        """Whether the next training step reuses the vectors of an earlier one (`refresh_every`).
+        """Return whether the next training step reuses the vectors of an earlier one (`refresh_every`).
 
         Where it does not, `solver_state` is all that the step needs of those before it.
         """

@@ -78,12 +78,12 @@ class Solution:
 
     @cached_property
     def edge_values(self) -> Tensor:
-        """p at all edges of the mesh (n + 1, rows, dim), wide, without gradient."""
+        """Return p at all edges of the mesh (n + 1, rows, dim), wide, without gradient."""
         return self._mesh.edge_values(self._start.detach(), self._velocities.detach())
 
     @property
     def arithmetic(self) -> torch.dtype:
-        """The dtype that the field was evaluated in."""
+        """Return the dtype that the field was evaluated in."""
         return self._velocities.dtype
 
     def detach(self) -> Solution:

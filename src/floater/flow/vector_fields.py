@@ -129,7 +129,7 @@ class BoundedField(MLPField):
 
     @property
     def radius(self) -> float:
-        """The radius of the ball that no vector leaves, if it starts within."""
+        """Return the radius of the ball that no vector leaves, if it starts within."""
         with torch.no_grad():
             fastest = float(torch.linalg.matrix_norm(self.outer.weight.double(), 2)) * self.hidden**0.5
             fastest += float(self.outer.bias.double().norm())
@@ -281,7 +281,7 @@ class SinusoidField(nn.Module):
         self.dim, self.delta, self.adapt = dim, delta, adapt
 
     def start(self) -> Tensor:
-        """p(0): zeros and ones in turn, (dim,)."""
+        """Return p(0): zeros and ones in turn, (dim,)."""
         return sinusoid(torch.zeros(()), self.dim)
 
     def forward(self, t: Tensor, p: Tensor) -> Tensor:
@@ -325,7 +325,7 @@ class SumField(nn.Module):
 
     @property
     def dim(self) -> int | None:
-        """The size of a vector, as far as one of the fields says; None if neither does."""
+        """Return the size of a vector, as far as one of the fields says; None if neither does."""
         said = (getattr(field, "dim", None) for field in (self.a, self.b))
         return next((dim for dim in said if dim is not None), None)
 
@@ -360,7 +360,7 @@ class ScaledField(nn.Module):
 
     @property
     def dim(self) -> int | None:
-        """The size of a vector, if the field says."""
+        """Return the size of a vector, if the field says."""
         return getattr(self.field, "dim", None)
 
     @property

@@ -26,7 +26,7 @@ class Positions:
         key_valid: (batch or 1, S) bool, False where a key is padding; None when every key is a token.
         special: (batch or 1, S) bool, True at a token that stands for the whole, such as [CLS], and that a
             model may untie from positions; None when no token does.
-        target_length: (batch or 1,) how long the text shall become, for models that count down to its end.
+        target_length: (batch or 1,) length of the finished text, for models that count down to its end.
         language: (batch or 1, T) integer ids of the languages that the queries are written in.
         reordered: (batch or 1, T) second positions of the queries: where their tokens stand in the order of
             another language.

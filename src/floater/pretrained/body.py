@@ -72,7 +72,7 @@ class Body:
 
     @property
     def current(self) -> Pass | None:
-        """The forward pass of this thread.
+        """Return the forward pass of this thread.
 
         Dynamo reads no attribute that Python code has set of a thread, so compiled code has one of the body,
         which is None as soon as two threads are in forward passes.
@@ -128,7 +128,7 @@ class Body:
             self.current = outer
 
     def rows(self, path: str) -> list[Row]:
-        """The rows that the projections of one of the body's modules use."""
+        """Return the rows that the projections of one of the body's modules use."""
         inside = [i for i in self.injections if i.path.startswith(f"{path}." if path else "")]
         used = (row for injection in inside for use in injection.uses for row in use if row is not None)
         return list(dict.fromkeys(used))
@@ -234,11 +234,11 @@ class Injection:
         return index
 
     def tables(self, rows: Sequence[Row | None]) -> list[Tensor | None]:
-        """The vectors of rows at the distinct positions: (U, width) each."""
+        """Return the vectors of rows at the distinct positions: (U, width) each."""
         return [None if row is None else self._of(row).of(*row[2:]) for row in rows]
 
     def joined(self, parts: Sequence[Tensor | None]) -> Tensor:
-        """The parts of an output (batch or 1, T, width) as the projection orders them."""
+        """Return the parts of an output (batch or 1, T, width) as the projection orders them."""
         there = next(part for part in parts if part is not None)
         if len(parts) == 1:
             return there

@@ -63,7 +63,7 @@ class Family:
 
 
 def separate(query: str, key: str, value: str) -> Projections:
-    """Projections of their own for queries, keys and values.
+    """Return separate projections for queries, keys and values.
 
     Example:
         >>> separate("q", "k", "v")[0]
@@ -73,7 +73,7 @@ def separate(query: str, key: str, value: str) -> Projections:
 
 
 def from_table(table: Mapping[str, str]) -> Projections:
-    """The projections that a table of names describes.
+    """Return the projections that a table of names describes.
 
     Args:
         table: from "query", "key" and "value", or some of them, to the name of the projection in its
@@ -98,7 +98,7 @@ def from_table(table: Mapping[str, str]) -> Projections:
 
 
 def _albert(config: Any, modules: int) -> list[list[int]]:
-    """ALBERT goes through a group of layers several times (Lan et al. 2020, section 3.1)."""
+    """Return the order of ALBERT's layers, which repeats a group of them (Lan et al. 2020, section 3.1)."""
     order = [
         int(i / (config.num_hidden_layers / config.num_hidden_groups)) * config.inner_group_num + inner
         for i in range(config.num_hidden_layers)
@@ -112,7 +112,7 @@ def _padding(body: Any) -> int:
 
 
 def _patches(body: Any, given: Mapping[str, Any]) -> int:
-    """The patches of an image."""
+    """Return the number of patches of an image."""
     size = body.config.patch_size
     high, wide = (size, size) if isinstance(size, int) else size
     height, width = given["pixel_values"].shape[-2:]
@@ -120,7 +120,7 @@ def _patches(body: Any, given: Mapping[str, Any]) -> int:
 
 
 def _class_and_patches(body: Any, given: Mapping[str, Any]) -> int:
-    """[CLS] and the patches of an image."""
+    """Return the number of patches of an image, and one for [CLS]."""
     return 1 + _patches(body, given)
 
 
@@ -130,7 +130,7 @@ def _hidden(body: Any, given: Mapping[str, Any]) -> int:
 
 
 def _frames(body: Any, given: Mapping[str, Any]) -> int | None:
-    """The frames after the convolutions of the encoder; the decoder has text."""
+    """Return the number of frames after the convolutions of the encoder; the decoder has text."""
     return None if "input_features" not in given else int(body.config.max_source_positions)
 
 

@@ -65,7 +65,7 @@ class Found:
 
 
 def find(model: nn.Module, table: Mapping[str, str] | None) -> list[Found]:
-    """The bodies of a model that have attention.
+    """Return the bodies of a model that have attention.
 
     A body is a Hugging Face model that directly holds blocks: the encoder and the decoder of a translation
     model are one each.

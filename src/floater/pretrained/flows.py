@@ -58,7 +58,7 @@ class SiteEncoder(FlowEncoder):
 
 
 def known_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the `floater` position model that a plug has, completed by their defaults.
+    """Return the options of the `floater` position model that a plug has, completed by their defaults.
 
     Raises:
         PositionError: if one is unknown, or has a value that does not apply.
@@ -201,7 +201,7 @@ class Flows(nn.Module):
         return vectors
 
     def baked_shapes(self, length: int) -> dict[str, tuple[int, ...]]:
-        """The shapes of the vectors that `bake` would store, by their names in the state."""
+        """Return the shapes of the vectors that `bake` would store, by their names in the state."""
         return {
             f"vectors.{site}.{name}": (len(blocks) * len(names), length, self.encoders[site][name].dim)  # type: ignore[index]
             for site, fields in self.layout.items()
@@ -235,7 +235,7 @@ class Flows(nn.Module):
 
 
 def _refresh(flows: Flows, *_: Any) -> None:
-    """A run that is resumed from what is saved now solves with new plans; so must the one that goes on."""
+    """Make a training that continues after a save solve with new plans, as one resumed from the save does."""
     for module in flows.modules():
         if isinstance(module, FlowEncoder):
             module.refresh()

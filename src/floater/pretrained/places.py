@@ -130,7 +130,7 @@ def _from_mask(mask: Any, length: int, past: int, name: str) -> Places:
 
 
 def _from_square(mask: Tensor, length: int, past: int) -> Tensor:
-    """From who sees whom, (batch, 1, T, S): with a cache, a token sees itself and all that came before."""
+    """Return positions from who sees whom, (batch, 1, T, S): with a cache, a token sees those before it."""
     visible = mask[:, 0, -length:] if mask.dtype == torch.bool else mask[:, 0, -length:] >= 0
     if not past and length > 1:
         after = visible.triu(1)

@@ -284,14 +284,14 @@ def need(model: nn.Module) -> Plug:
 
 
 def inner(model: nn.Module) -> nn.Module:
-    """The Hugging Face model inside a compiled or a PEFT model."""
+    """Return the Hugging Face model inside a compiled or a PEFT model."""
     model = getattr(model, "_orig_mod", model)
     base = getattr(model, "get_base_model", None)
     return base() if callable(base) else model
 
 
 def flows_of(model: nn.Module) -> Flows:
-    """The flows of a plugged model, those that are trained where PEFT keeps a copy for an adapter."""
+    """Return the flows of a plugged model, those that are trained where PEFT keeps a copy for an adapter."""
     flows: Any = model.floater
     copies = getattr(flows, "modules_to_save", None)
     kept: Flows = flows if copies is None else copies[flows.active_adapters[0]]
@@ -299,7 +299,7 @@ def flows_of(model: nn.Module) -> Flows:
 
 
 def _sites(found: Sequence[Found]) -> list[str]:
-    """Names of the bodies that do not depend on the head that a model has."""
+    """Return names of the bodies that do not depend on the head that a model has."""
     if len(found) == 1:
         return ["tokens"]
     if len(found) == 2:

@@ -31,7 +31,7 @@ class Baked:
         return self.__dict__ | {"_sums": {}}  # a copy has tensors of its own
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        """x W + b + b(t).
+        """Return x W + b + b(t).
 
         Args:
             x: (batch, T, dim).
@@ -49,7 +49,7 @@ class Baked:
         return added_product(own, x, weight)
 
     def _sum(self, rows: Sequence[Row | None], weight: Tensor, bias: Tensor | None) -> Tensor:
-        """b + b(t) at all baked positions, (U, width); kept while neither changes."""
+        """Return b + b(t) at all baked positions, (U, width); kept while neither changes."""
         parts = [part for part in (*self.injection.tables(rows), bias) if part is not None]
         changing = bias is not None and bias.requires_grad and torch.is_grad_enabled()
         # tensors of inference mode do not tell when they change

@@ -168,7 +168,7 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def read_tensors(files: Sequence[Path], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with a prefix, without it.
+    """Return the tensors whose names begin with a prefix, without it.
 
     Raises:
         PlugError: if a file cannot be read.

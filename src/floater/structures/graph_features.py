@@ -89,7 +89,7 @@ def path_symbols(symbol: Tensor) -> tuple[Tensor, Tensor]:
         "amin",
     )
     # A path is its first symbol and the path from the next node on, so that sequences grow by one symbol a
-    # distance and are told apart by two numbers.
+    # distance and two numbers identify one.
     order = distance.flatten().argsort(stable=True)
     groups = torch.split(order, torch.bincount(distance.flatten() + 1, minlength=2).tolist())
     pair = torch.where(distance.flatten() < 0, -1, 0)

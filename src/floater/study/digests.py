@@ -28,7 +28,7 @@ def digests(given: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def changed(kept: Mapping[str, list[str]], given: Mapping[str, Any]) -> str | None:
-    """The name of an option whose files are gone or no longer hold what they held; None if there is none."""
+    """Return the name of an option whose files are gone or have changed; None if there is none."""
     now = digests({name: given[name] for name in kept if name in given})
     return next((name for name in kept if name in given and now.get(name) != kept[name]), None)
 

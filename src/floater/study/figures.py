@@ -75,7 +75,7 @@ def svg(figure: Figure, name: str, description: str) -> str:
 
     Args:
         figure: drawn while `themed`.
-        name: of the picture, unlike all others of the page.
+        name: of the figure, unlike all others of the page.
         description: what it shows, for those who do not see it.
     """
     import matplotlib
@@ -154,7 +154,7 @@ def score_by_length(results: Results, columns: Sequence[Column], less: Variant |
 
 
 def loss_by_position(results: Results, test: str) -> Figure:
-    """Loss per token by its position in its example, in steps that widen with it."""
+    """Draw the loss per token by its position in its example, in steps that widen with it."""
     variants = drawn(results)
     (figure, axes), ends = _panel(), list[_End]()
     for index, variant in enumerate(variants):
@@ -230,7 +230,7 @@ def _summed(variants: Sequence[Array]) -> Array:
 
 
 def _buckets(nats: Array, tokens: Array) -> tuple[list[float], list[float]]:
-    """Means over ranges of positions that grow like powers; a range without a token is left out."""
+    """Return means over ranges of positions that grow like powers, without ranges that have no token."""
     edges = sorted({round(edge) for edge in np.geomspace(1, len(tokens) + 1, _BUCKETS + 1)})
     places, means = [], []
     for low, high in itertools.pairwise(edges):
@@ -321,5 +321,5 @@ def _look(variants: Sequence[Variant], index: int, marks: bool = True) -> dict[s
 
 
 def _shift(index: int, variants: int) -> float:
-    """Marks of one bin stand beside each other, so that their spreads can be seen."""
+    """Return the offset of a mark: those of one bin stand side by side, so that their spreads can be seen."""
     return 0.3 * (index - (variants - 1) / 2) / max(variants, 1)

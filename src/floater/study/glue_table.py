@@ -100,7 +100,7 @@ def read_runs(runs: Sequence[str]) -> list[Finished]:
 
 
 def table(runs: Sequence[str]) -> str:
-    """Validation scores in the layout of Liu et al. 2020, Table 3, as a Markdown table.
+    """Return validation scores in the layout of Liu et al. 2020, Table 3, as a Markdown table.
 
     A row for each checkpoint and each way it is plugged; in a cell the median over seeds, the lowest and
     the highest score and the number of seeds. Runs of one checkpoint and task may differ in their seed, their
@@ -160,7 +160,7 @@ def best(rates: Mapping[float, Sequence[tuple[float, ...]]]) -> tuple[float, lis
 
 
 def _cell(rates: Mapping[float, Sequence[tuple[float, ...]]]) -> str:
-    """Median, range and number of seeds, and the rate if others were tried.
+    """Return median, range and number of seeds, and the rate if others were tried.
 
     Example:
         >>> _cell({1e-5: [(63.0,), (61.04,), (64.0,)]}), _cell({1e-5: [(80.0, 81.0)]}), _cell({})

@@ -95,12 +95,12 @@ class Trial:
 
     @property
     def error(self) -> Path:
-        """Holds its last error, if it failed."""
+        """Return the path of its last error, if it failed."""
         return self.run.with_name(f"{self.name}.error")
 
     @property
     def digests(self) -> Path:
-        """Holds the digests of the files that its training reads."""
+        """Return the path of the digests of the files that its training reads."""
         return self.run.with_name(self.name + DIGESTS)
 
     @property
@@ -134,7 +134,7 @@ class Grid:
 
 
 def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
-    """The trials of a study, each found possible; nothing is written but data that `short_to_long` cuts.
+    """Return the trials of a study, each found possible; write only data that `short_to_long` cuts.
 
     Args:
         settings: of the study.
@@ -197,7 +197,7 @@ def _variants(settings: StudySettings, task: Task, origin: str) -> Iterator[Vari
 
 
 def _models(settings: StudySettings, positions: bool, origin: str) -> Iterator[Variant]:
-    """A variant for each model and its blocks; a model that knows no blocks, or sets them itself, has one."""
+    """Yield a variant for each model and its blocks; a model that knows no blocks, or sets them, has one."""
     for model, given_entry in settings.models.items():
         entry = _mapping(given_entry, f"{origin}: model {model}")
         if not positions and (other := sorted(entry.keys() - {"settings", "seeds"})):
@@ -281,7 +281,7 @@ def _has_positions(task: Task) -> bool:
 
 
 def _tests(settings: StudySettings, task: Task, origin: str) -> dict[str, dict[str, Any]]:
-    """The test sets, with the bins for a task that draws its own; refused is what would fail every trial."""
+    """Return the test sets, with bins for a task that generates its own; refuse what fails every trial."""
     measure, tests = task.measure, dict(settings.tests)
     if (settings.tests or settings.bins) and measure is None:
         raise SettingsError(
@@ -384,7 +384,7 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
         {'a': {'b': 3, 'c': 2}}
 
     Raises:
-        SettingsError: if something else shall take the place of a mapping, or one of something else.
+        SettingsError: if a mapping would replace another value, or another value a mapping.
     """
     both = dict(base)
     for key, value in changes.items():

@@ -22,7 +22,7 @@ def entries(run: Path) -> list[dict[str, Any]]:
 
 
 def fraction(run: Path) -> float:
-    """The share of a run's work that is done, from its steps or epochs; patience may end it earlier."""
+    """Return the fraction of a run that is done, from its steps or epochs; patience may end it earlier."""
     if (run / RESULT).is_file():
         return _TRAINING
     log = entries(run)

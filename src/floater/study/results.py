@@ -112,7 +112,7 @@ class Outcome:
         return None if found is None else int(column.chosen(found.lengths).sum())
 
     def score(self, column: Column) -> float | None:
-        """None where the trial has none, as for a bin without an example."""
+        """Return the score, None where the trial has none, as for a bin without an example."""
         if column.test == VALIDATION:
             return self.result.get(column.metric)
         found = self.measured.get(column.test)
@@ -139,7 +139,7 @@ class Value:
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation over the seeds; None for one."""
+        """Return the standard deviation over the seeds; None for one."""
         return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else None
 
 
@@ -230,7 +230,7 @@ class Results:
         return bins if len(bins) > 1 else []
 
     def value(self, variant: Variant, column: Column) -> Value | None:
-        """None where no seed has a score."""
+        """Return the scores of all seeds; None where no seed has one."""
         scored = [o for o in self.of(variant) if column.test == VALIDATION or column.test in o.measured]
         scores = [score for o in scored if (score := o.score(column)) is not None]
         return Value(scores, len(scored)) if scores else None
@@ -253,7 +253,7 @@ class Results:
 
     @cached_property
     def pairs(self) -> list[tuple[Variant, Variant]]:
-        """Pairs of variants that are compared: each with the baseline, and those of the settings."""
+        """Return the pairs of variants to compare: each with the baseline, and those of the settings."""
         known, base = {variant.name: variant for variant in self.grid.variants}, self.baseline
         named = [(known[ours], known[theirs]) for ours, theirs in self.settings.comparisons]
         others = [] if base is None else [(each, base) for each in known.values() if each is not base]
@@ -261,7 +261,7 @@ class Results:
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        """All pairs, in the columns of the first metric of each test set."""
+        """Compare all pairs, in the columns of the first metric of each test set."""
         found: list[tuple[str, str, Column, Difference]] = []
         for column in self.columns():
             drawn: dict[str, Array | None] = {}
@@ -294,7 +294,7 @@ class Results:
 
     @cached_property
     def samples(self) -> int:
-        """Resamplings of the bootstrap: enough for the least p to be below the level once it is corrected."""
+        """Return enough resamplings of the bootstrap for the least corrected p to be below the level."""
         most = max(1, len(self.pairs) * len(self.columns()))
         return max(self.settings.samples, math.ceil(_BELOW * most / self.settings.level))
 

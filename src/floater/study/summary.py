@@ -110,7 +110,7 @@ def _standing(results: Results) -> str:
 
 
 def _continued(results: Results) -> list[str]:
-    """Whose cost is not all that it took."""
+    """Name the variants whose cost excludes that of the variant they start from."""
     variants = [variant for variant in results.grid.variants if variant.start is not None]
     return [
         f"`{variant.name}` starts from `{variant.start}`: its minutes exclude those of `{variant.start}`, "
@@ -120,7 +120,7 @@ def _continued(results: Results) -> list[str]:
 
 
 def _overall(results: Results) -> list[str]:
-    """Who differs from the baseline at all."""
+    """Name the variants that differ significantly from the baseline in some column."""
     base = results.baseline
     if base is None or not results.comparisons:
         return []
@@ -178,7 +178,7 @@ def _of_column(results: Results, column: Column) -> list[str]:
 
 
 def _best(names: Sequence[str], known: Mapping[str, Value], column: Column) -> str:
-    """Who scores best; with how many seeds, where others have more."""
+    """Name the variant that scores best; with its number of seeds, where others have more."""
     value = known[names[0]]
     if len(names) > 1:
         return f"{_listed(names)} score best, {digits(value.mean, column)}"

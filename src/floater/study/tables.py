@@ -80,7 +80,7 @@ class Table:
 
 
 def as_csv(lines: Iterable[Iterable[object]]) -> str:
-    """Lines of values as CSV; None is empty."""
+    """Return lines of values as CSV; None is empty."""
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows(["" if v is None else v for v in line] for line in lines)
     return file.getvalue()

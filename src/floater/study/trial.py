@@ -181,7 +181,7 @@ def software() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of a checkout that this is run from; a "+" says that files of the library differ from it."""
+    """Return the commit of the checkout of the library; "+" marks changed files."""
     library = Path(__file__).parents[1]
 
     def git(*arguments: str) -> subprocess.CompletedProcess[str]:

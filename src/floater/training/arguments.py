@@ -22,7 +22,7 @@ from floater.training.settings import TrainingSettings
 def batches(
     training: TrainingSettings, lengths: Sequence[int], world_size: int = 1, rank: int = 0
 ) -> BatchSampler:
-    """The training batches that the settings ask for: of a number of examples, or of tokens.
+    """Return the training batches that the settings ask for: of a number of examples, or of tokens.
 
     Example:
         >>> list(batches(TrainingSettings(per_device_train_batch_size=2), [5, 5]))
@@ -35,7 +35,7 @@ def batches(
 
 
 def schedule(training: TrainingSettings, optimizer: Optimizer, batches: int) -> LambdaLR:
-    """The schedule of the learning rate that the settings ask for.
+    """Return the schedule of the learning rate that the settings ask for.
 
     Args:
         training: the settings.
@@ -64,7 +64,7 @@ def check_schedule(training: TrainingSettings, lengths: Sequence[int]) -> None:
 
 
 def warmup_steps(training: TrainingSettings, batches: int) -> tuple[int, int]:
-    """The steps of the warm-up, and of the training, for a number of batches in an epoch.
+    """Return the steps of the warm-up, and of the training, for a number of batches in an epoch.
 
     Raises:
         DataError: if nothing is left of the training to decay linearly in, or the processes cannot share the
@@ -87,7 +87,7 @@ def warmup_steps(training: TrainingSettings, batches: int) -> tuple[int, int]:
 
 
 def flow_parameters(model: torch.nn.Module) -> set[str]:
-    """The names of the parameters of all flows in a model.
+    """Return the names of the parameters of all flows in a model.
 
     Example:
         >>> from floater.flow import ZeroField
@@ -108,7 +108,7 @@ def arguments(
     greater: bool,
     label_smoothing: float,
 ) -> TrainingArguments:
-    """The Trainer's arguments for the settings of an optimisation.
+    """Return the Trainer's arguments for the settings of an optimisation.
 
     Args:
         training: the settings.

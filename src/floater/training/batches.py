@@ -182,7 +182,7 @@ class StreamSampler(Sampler[list[int]]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Every epoch goes through the same batches."""
+        """Set the epoch; every epoch goes through the same batches."""
         self.epoch = epoch
 
     def __len__(self) -> int:

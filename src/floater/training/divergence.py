@@ -56,7 +56,7 @@ class DivergenceMonitor:
 
     @property
     def norms(self) -> str:
-        """The norms of the gradient at the step and before it, for a message."""
+        """Return the norms of the gradient at the step and before it, for a message."""
         before = self.norm_before.item()
         earlier = f" ({before:.3g} the step before)" if before == before else ""
         return f"norm of the gradient {self.norm.item():.3g}{earlier}"

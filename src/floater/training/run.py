@@ -43,7 +43,7 @@ class Settings(Protocol):
 
 
 def find_run(settings: Settings) -> Path:
-    """The directory of a run, after a look at what is there; nothing is written.
+    """Return the directory of a run, after a look at what is there; nothing is written.
 
     Args:
         settings: of the run.
@@ -88,7 +88,7 @@ def load_model(
     *,
     read: Callable[[Path], Any],
 ) -> tuple[_Model, Any]:
-    """The final model and the vocabulary of a run.
+    """Return the final model and the vocabulary of a run.
 
     Args:
         kind: makes the model of its configuration: its class, or a function of a `FloaterConfig`.
@@ -120,7 +120,7 @@ def load_model(
 
 
 def ready(model: _Module, device: str | torch.device | None) -> _Module:
-    """A model in evaluation mode on a device, by default a GPU if there is one."""
+    """Return a model in evaluation mode on a device, by default a GPU if there is one."""
     own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
     return model.to(torch.device(device or own or "cpu")).train(False)
 
@@ -182,7 +182,7 @@ def read_by(model: FloaterPreTrainedModel, reading: Any) -> None:
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module, *, baked: bool = False) -> Iterator[None]:
-    """Evaluation mode without gradients; then the mode as it was.
+    """Switch to evaluation mode without gradients; then back to the mode as it was.
 
     No random number is drawn, so that a training goes on as without it.
 
@@ -213,12 +213,12 @@ def evaluating(model: nn.Module, *, baked: bool = False) -> Iterator[None]:
 
 
 def inside(folder: Path, *names: str) -> Path:
-    """The first of the named directories in a folder, or the folder itself."""
+    """Return the first of the named directories in a folder, or the folder itself."""
     return next((folder / name for name in names if (folder / name).is_dir()), folder)
 
 
 def _plain(settings: Any) -> dict[str, Any]:
-    """Settings as JSON has them, without the directory: one may be named in many ways."""
+    """Return settings as JSON has them, without the directory: one may be named in many ways."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
     return values | {"run": None}
 

@@ -340,7 +340,7 @@ class RunTrainer(FloaterTrainer):
         return run
 
     def result(self, chosen: Sequence[Path]) -> dict[str, Any]:
-        """Steps, epochs, minutes, the longest example, the averaged checkpoints and the best validation."""
+        """Return steps, minutes, the longest example, the averaged checkpoints and the best validation."""
         log, metric = self.state.log_history, f"eval_{self.metric}"
         best = (max if self.greater else min)((x[metric] for x in log if metric in x), default=None)
         return {
@@ -392,7 +392,7 @@ class RunTrainer(FloaterTrainer):
 
 
 def peak_memory() -> int:
-    """The most MiB that this process has used: of the GPU if there is one, else of main memory."""
+    """Return the most MiB that this process has used: of the GPU if there is one, else of main memory."""
     if torch.cuda.is_available():
         return round(torch.cuda.max_memory_allocated() / 2**20)
     if _STATUS.is_file():  # in ru_maxrss a process of Linux begins with what the one that started it used

@@ -101,7 +101,7 @@ def constant(optimizer: Optimizer, *, warmup: int, initial: float = 0.0) -> Lamb
 
 
 def _warmed(optimizer: Optimizer, warmup: int, initial: float, after: Callable[[int], float]) -> LambdaLR:
-    """A linear warm-up from the initial rate, and after it the given factor of each group's peak."""
+    """Return a linear warm-up from the initial rate, and after it the given factor of each group's peak."""
     peaks = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
     for index, peak in enumerate(peaks):
         if not (peak > 0 and math.isfinite(peak)):

@@ -233,12 +233,12 @@ class TrainingSettings:
 
     @property
     def evaluates(self) -> int | str:
-        """Steps between validations, "epoch", or "no"."""
+        """Return the steps between validations, "epoch", or "no"."""
         return _when(self.eval_strategy, self.eval_steps)
 
     @property
     def saves(self) -> int | str:
-        """Steps between checkpoints, or "epoch"."""
+        """Return the steps between checkpoints, or "epoch"."""
         return _when(self.save_strategy, self.save_steps)
 
 

@@ -20,7 +20,7 @@ from floater.transformer.stacks import Encoder
 
 POSITION_SOURCES = ("length", "index")
 GROUPS = 4
-"""Sentences of a batch are encoded in so many groups by their length, so that little is padding."""
+"""Number of groups by length in which sentences of a batch are encoded, so that little is padding."""
 
 
 @strict

@@ -18,7 +18,7 @@ class Pondered(NamedTuple):
     remainders: Tensor
 
     def cost(self, valid: Tensor | None) -> Tensor:
-        """Mean of updates and remainders over the tokens (Graves 2016, equation 13).
+        """Return the mean of updates and remainders over the tokens (Graves 2016, equation 13).
 
         Args:
             valid: (batch or 1, T) bool, False at padding; None when all are tokens.

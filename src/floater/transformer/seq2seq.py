@@ -263,8 +263,8 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             num_items_in_batch: what the loss is divided by; left out, the number of labels.
             positions: where the source tokens stand, instead of what the mask says: trees, graphs, times,
                 languages. Their target length goes to the decoder.
-            target_length: (batch,) tokens that the target shall have, the end included, for position models
-                that read it; left out, that of the positions, the number of labels, or a prediction.
+            target_length: (batch,) length of the target in tokens, the end included, for position models
+                that read it; if None, that of the positions, the number of labels, or a prediction.
             reading: how to read long texts, in evaluation mode, the same for all passes of a cache; None
                 means `config.reading`.
             output_hidden_states: return what entered the first blocks of encoder and decoder and left each.

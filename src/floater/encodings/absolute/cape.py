@@ -36,7 +36,7 @@ class Cape(PositionModel):
         normalize: take the mean away; None means everywhere but in the decoder of an encoder-decoder.
 
     Raises:
-        PositionError: if dim is odd, an option is not valid, or a part of a sequence shall be normalised.
+        PositionError: if dim is odd, an option is not valid, or a sequence is to be normalised in part.
 
     Example:
         >>> model = Cape(StackSpec(dim=2, heads=1, layers=1, max_length=16)).eval()

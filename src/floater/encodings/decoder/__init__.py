@@ -1,1 +1,1 @@
-"""Position models of decoders: they know how long the text shall become, or in which order."""
+"""Position models of decoders: they know the length of the finished text, or its order."""

@@ -47,7 +47,7 @@ class LengthAware(PositionModel):
             return positions.query, positions.target_length[:, None]
         if not self.plain:
             raise PositionError(
-                "no target_length in the positions; a length-aware model must know how long the text shall be"
+                "no target_length in the positions; a length-aware model needs that of the finished text"
             )
         return positions.query, None
 

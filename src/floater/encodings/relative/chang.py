@@ -28,7 +28,7 @@ class Chang(PositionModel):
     Column window + d belongs to keys d places after the query, in `key` to queries d places after the key.
 
     Args:
-        window: the largest distance that is told apart, at least 1.
+        window: the distance to which larger ones are clipped, at least 1.
         keys: add the product of the key with vectors of its own.
 
     Raises:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 ENERGY, RANK, DELAYS = 0.99, 64, 8
-"""The share of a table's variance that the flow follows, in at most so many dimensions; rows in one state."""
+"""The share of a table's variance that the flow follows, its most dimensions, and the rows in one state."""
 
 RIDGES = (1e-6, 1e-2, 1e-1)
 """How much amplitudes may be held back, as a share of the number of rows."""
@@ -58,7 +58,7 @@ def fit_flow(rows: Tensor) -> LinearFlow:
     shortens them, and what decays or grows is not continued. From there the frequencies descend to the least
     squared error, c, a and b being the best for them (variable projection, Golub and Pereyra 1973). A
     frequency of less than half a period in the table counts as half a period, so that a trend turns instead
-    of leaving the range of what was trained; two that the table is too short to tell apart are one.
+    of leaving the range of what was trained; two that the table is too short to distinguish are one.
 
     Real tables are no exact waves. How much a and b are held back (ridge regression) is decided by what
     continues the first three quarters of the table best into the last.
@@ -82,7 +82,7 @@ def fit_flow(rows: Tensor) -> LinearFlow:
 
 
 def _fitted(rows: Tensor, frequencies: Tensor, ridge: float) -> LinearFlow:
-    """The flow of given frequencies that fits rows best, its amplitudes held back by a ridge."""
+    """Return the flow of given frequencies that fits rows best, its amplitudes held back by a ridge."""
     n, count = len(rows), len(frequencies)
     design = _design(frequencies, n)
     # at half a turn the sine is zero at every position, which the ridge takes for an amplitude of zero
@@ -93,7 +93,7 @@ def _fitted(rows: Tensor, frequencies: Tensor, ridge: float) -> LinearFlow:
 
 
 def _frequencies(rows: Tensor) -> Tensor:
-    """The frequencies of rows (n, dim), see `fit_flow`: (K,)."""
+    """Return the frequencies of rows (n, dim), see `fit_flow`: (K,)."""
     n = len(rows)
     x = rows - rows.mean(0)
     basis, sizes, _ = torch.linalg.svd(x, full_matrices=False)
@@ -112,14 +112,14 @@ def _frequencies(rows: Tensor) -> Tensor:
 
 
 def _design(frequencies: Tensor, n: int) -> Tensor:
-    """1, cos(w t) and sin(w t) at times 0, ..., n - 1: (n, 2 K + 1)."""
+    """Return 1, cos(w t) and sin(w t) at times 0, ..., n - 1: (n, 2 K + 1)."""
     angles = torch.arange(n, dtype=frequencies.dtype, device=frequencies.device)[:, None] * frequencies
     return torch.cat((torch.ones_like(angles[:, :1]), angles.cos(), angles.sin()), 1)
 
 
 @torch.enable_grad()
 def _descended(frequencies: Tensor, rows: Tensor) -> Tensor:
-    """Frequencies near the given ones that fit the rows (n, dim) better, none below half a period."""
+    """Return frequencies near the given ones that fit the rows (n, dim) better, none below half a period."""
     n, size = len(rows), rows.square().sum().clamp(min=1e-300)
     moved = frequencies.clone().requires_grad_()
     search = torch.optim.LBFGS([moved], max_iter=60, line_search_fn="strong_wolfe", tolerance_change=1e-14)
@@ -139,12 +139,12 @@ def _descended(frequencies: Tensor, rows: Tensor) -> Tensor:
 
 
 def _delayed(rows: Tensor, delays: int) -> Tensor:
-    """Each `delays` consecutive rows (n, dim) as one: (n - delays + 1, delays dim)."""
+    """Return each `delays` consecutive rows (n, dim) as one: (n - delays + 1, delays dim)."""
     return rows.unfold(0, delays, 1).flatten(1)
 
 
 def _distinct(values: Tensor, apart: float) -> Tensor:
-    """Sorted values, those that are closer than `apart` merged."""
+    """Return sorted values, those that are closer than `apart` merged."""
     kept: list[float] = []
     for value in sorted(values.tolist()):
         if not kept or value - kept[-1] >= apart:

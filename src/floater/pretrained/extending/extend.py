@@ -118,7 +118,7 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
 
     Args:
         model: a model of `transformers`, plugged or not; changed in place.
-        length: tokens that it shall take, more than it takes now.
+        length: number of tokens to support, more than it supports now.
         method: see above; None means the first that is named.
         options: see above.
 
@@ -155,7 +155,7 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
             "known, so it declares no length that could be extended: recurrences and sinusoids take any"
         )
     if len({table.image for table in tables}) > 1:
-        raise ExtendError(f"{name} reads texts and images; extend the part that shall take more")
+        raise ExtendError(f"{name} reads texts and images; extend the part that needs to take more")
     kind = "bias" if biased else "rotary" if not tables else "image" if tables[0].image else "table"
     method = _DEFAULTS[kind] if method is None else method
     if method not in _METHODS[kind]:

@@ -37,7 +37,7 @@ class Pass:
 
     @property
     def length(self) -> int:
-        """The number of tokens of the longest text so far."""
+        """Return the number of tokens of the longest text so far."""
         return self.key.shape[1]
 
     @functools.cached_property
@@ -48,7 +48,7 @@ class Pass:
 
     @functools.cached_property
     def last(self) -> int:
-        """The last position of a query."""
+        """Return the last position of a query."""
         return int(self.query.max())
 
 
@@ -100,7 +100,7 @@ class Watch:
 
     @property
     def current(self) -> Pass:
-        """The pass of this thread; in a backward pass, which may be another thread's, the last one."""
+        """Return the pass of this thread; in a backward pass, which may be another thread's, the last one."""
         found: Pass | None = self._own.current or self._last
         if found is None:
             raise ExtendError("an extended model was called in part; call the model itself, model(...)")

@@ -83,7 +83,7 @@ def scaling(config: Any, method: str, length: int, options: dict[str, Any]) -> d
     Args:
         config: of the model as it was.
         method: one of METHODS.
-        length: tokens that it shall take.
+        length: number of tokens to support.
         options: of the method, by the names that Transformers gives them.
     """
     known = dict(parameters(config))

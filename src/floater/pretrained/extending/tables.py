@@ -33,14 +33,14 @@ class Table:
 
     @property
     def weight(self) -> Tensor:
-        """The vectors, (rows, dim)."""
+        """Return the vectors, (rows, dim)."""
         part = getattr(self.holder, self.name)
         weight: Tensor = part.weight if isinstance(part, nn.Embedding) else part[0]
         return weight.detach()
 
     @property
     def length(self) -> int:
-        """The number of positions."""
+        """Return the number of positions."""
         return len(self.weight) - self.first
 
     def replace(self, weight: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What a trained model knows of positions, in numbers and in pictures.
+"""What a trained model knows of positions, in numbers and in figures.
 
 Each file has one analysis: a function that gives its numbers, and one that draws them on given axes, so that
 several models may stand side by side. `draw` does both for one model by the name of the analysis.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def positional_logits(source: Source, length: int | None = None) -> dict[str, Tensor]:
-    """The part of the attention logits that positions give without any word: those of embeddings of zero.
+    """Return the part of the attention logits that positions give alone: those of embeddings of zero.
 
     It is what TUPE's correlation, T5's and ALiBi's biases and the u and v terms of Transformer-XL add; of
     vectors at the input, as learned ones, the product (p_t W_Q) (p_s W_K) in the first block, and of
@@ -81,7 +81,7 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
 
 
 def _first(of: Subject, length: int) -> dict[str, list[Tensor]]:
-    """(heads, T, S) of the first block of another library's model: of what its first softmax is."""
+    """Return (heads, T, S) of the first block of another library's model: of what its first softmax is."""
     model = of.model
     stack = reader(model)
     before, seen = stack.config._attn_implementation, _Softmax(length)
@@ -132,7 +132,7 @@ def _tells(logits: Tensor) -> bool:
 
 
 def _logits(stack: Encoder | Decoder, model: PreTrainedModel, length: int) -> list[Tensor]:
-    """(heads, T, S) of each block's self-attention when all embeddings are zero."""
+    """Return (heads, T, S) of each block's self-attention when all embeddings are zero."""
     positions, position = Positions.arange(length, device=model.device), stack.position
     state = position.prepare(positions)
     zeros = torch.zeros(1, length, model.config.hidden_size, device=model.device, dtype=model.dtype)

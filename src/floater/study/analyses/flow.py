@@ -79,7 +79,7 @@ def curves(source: Source, length: int | None = None, points: int = 600) -> dict
 
 
 def _stack(name: str) -> str:
-    """The stack that a flow belongs to, by the name of its module; of a plugged model the site.
+    """Return the stack that a flow belongs to, by the name of its module; of a plugged model the site.
 
     Example:
         >>> _stack("encoder.position.flows.0"), _stack("decoder.cross_position.flows.1")

@@ -184,7 +184,7 @@ def _of_reordering(of: Subject, options: Options) -> Plot:
         "others, the model frozen"
     )
     if found.too_long:
-        text += f"; left out as longer than the model's positions: {found.too_long}"
+        text += f"; sentences excluded because they exceed the model's positions: {found.too_long}"
     numbers = {"accuracy": Tensor([found.inserted, found.original, found.both])}
     return Plot(figure, title, text, numbers)
 
@@ -197,7 +197,7 @@ class Kind:
         help: what it shows.
         draw: of a subject and what to look at.
         needs: raises DataError or PositionError if a model has no such thing.
-        takes: which of the `Options` it heeds.
+        takes: which of the `Options` it uses.
         most: positions that it shows at most, if it takes a length.
     """
 
@@ -273,7 +273,7 @@ KINDS = {
 
 
 def kinds(source: Source) -> list[str]:
-    """The analyses that a model has something for.
+    """Return the analyses that a model has something for.
 
     Args:
         source: see `floater.study.analyses.subject.subject`.
@@ -302,8 +302,8 @@ def draw(source: Source, kind: str, options: Options | None = None) -> Plot:
         options: what to look at.
 
     Raises:
-        DataError: if there is no such analysis, it does not heed an option or show so many positions, or the
-            model has nothing for it; it names the analyses that the model has something for.
+        DataError: if there is no such analysis, it does not use an option or show that many positions, or
+            the model has nothing for it; it names the analyses that the model has something for.
         PositionError: if the position model does not reach as far as was asked for.
 
     Example:

@@ -1,4 +1,4 @@
-"""What the pictures of all analyses share: colours that everybody tells apart, maps, and files."""
+"""Elements that the figures of all analyses share: a colour-blind-safe palette, maps, and files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAP, UNKNOWN = "cividis", "white"
 
 
 def panels(count: int, *, width: float = 7.0, height: float = 4.2) -> tuple[Figure, list[Axes]]:
-    """A figure with a number of axes, about as many in a row as in a column, at most four.
+    """Make a figure with a number of axes, about as many in a row as in a column, at most four.
 
     Args:
         count: of the axes.
@@ -123,12 +123,12 @@ def tidy(axes: Axes, *, title: str, xlabel: str, ylabel: str) -> None:
 
 
 def save(figure: Figure, path: Path, *, title: str, description: str) -> None:
-    """Write a picture, with a title and a description for those who do not see it.
+    """Write a figure, with a title and a description for those who do not see it.
 
     Args:
         figure: to write.
         path: its ending says the format: .png, .svg, .pdf.
-        title: of the picture.
+        title: of the figure.
         description: what it shows, in words.
 
     Raises:

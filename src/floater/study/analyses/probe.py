@@ -120,7 +120,7 @@ def probe(
 
 
 def drawn(of: Subject, width: int, rows: int, seed: int = 0) -> Tensor:
-    """Token ids (rows, width), drawn evenly from the vocabulary.
+    """Draw token ids (rows, width) evenly from the vocabulary.
 
     Raises:
         DataError: if the model reads no tokens.

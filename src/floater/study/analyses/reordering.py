@@ -98,7 +98,7 @@ class Pointers(nn.Module):
         self.query, self.key = nn.Linear(dim, dim), nn.Linear(dim, dim)
 
     def forward(self, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities (batch, W) of both pointers.
+        """Return log-probabilities (batch, W) of both pointers.
 
         Args:
             states: (batch, W, d), one for each word, padded.
@@ -166,7 +166,7 @@ def detect(
 def _examples(
     tokenizer: Any, text: Sequence[str], sentences: int, most: int | None, random: np.random.Generator
 ) -> tuple[list[tuple[list[int], list[int], Moved]], int]:
-    """Examples made of sentences, and how many of these have more than `most` tokens.
+    """Make examples of sentences, and count those sentences that have more than `most` tokens.
 
     An example is the token ids of a sentence with a word moved, the first token of each word, and the move.
     """
@@ -199,7 +199,7 @@ def _examples(
 
 
 def _states(of: Subject, ids: list[list[int]], firsts: list[list[int]]) -> list[Tensor]:
-    """The last states of a model at the first token of each word, (words, d) of each sentence."""
+    """Return the last states of a model at the first token of each word, (words, d) of each sentence."""
     states: dict[int, Tensor] = {}
     order = np.argsort([len(row) for row in ids], kind="stable").tolist()
     for start in range(0, len(order), 32):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def similarity(vectors: Tensor) -> Tensor:
-    """Cosine similarity of every two positions.
+    """Compute the cosine similarity of every two positions.
 
     Args:
         vectors: (positions, d).

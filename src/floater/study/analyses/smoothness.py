@@ -25,7 +25,7 @@ class Smoothness(NamedTuple):
 
     @property
     def roughness(self) -> float:
-        """How long a step is beside two vectors that have nothing to do with each other.
+        """Return the length of a step relative to two vectors that have nothing to do with each other.
 
         The root mean square step over sqrt(2) times the root mean square norm: about 1 for independent
         directions, near 0 for a smooth path.
@@ -34,7 +34,7 @@ class Smoothness(NamedTuple):
 
 
 def smoothness(vectors: Tensor) -> Smoothness:
-    """Norms of the vectors of positions, and how far each lies from the next.
+    """Compute the norms of the vectors of positions, and how far each lies from the next.
 
     Args:
         vectors: (positions, d), at least two positions.

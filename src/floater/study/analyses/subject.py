@@ -55,13 +55,13 @@ class Subject:
 
     @property
     def trained(self) -> int | None:
-        """Training length in tokens: of the run, else of the configuration; None if neither says it."""
+        """Return the training length in tokens of the run, else of the configuration, or None."""
         names = "training_length", "max_position_embeddings", "n_positions"
         found = [self.longest, *(getattr(self.model.config, name, None) for name in names)]
         return next((length for length in found if isinstance(length, int) and length > 0), None)
 
     def trained_at(self, place: str) -> int | None:
-        """Training length of the stack that a place is in: the levels of a model of documents differ."""
+        """Return the training length of the stack of a place: the levels of a model of documents differ."""
         models, (stack, *_) = position_models(self.model), place.split(" ")
         own = next((model.spec.max_length for name, model in models.items() if name in ("", stack)), None)
         general = getattr(self.model.config, "training_length", None)
@@ -79,7 +79,7 @@ class Subject:
         return length
 
     def tokenizer(self) -> Any:
-        """Its subword tokenizer.
+        """Return its subword tokenizer.
 
         Raises:
             DataError: if it has none that can be read.
@@ -99,7 +99,7 @@ Source = Subject | PreTrainedModel | str | Path
 
 
 def subject(source: Source) -> Subject:
-    """The subject of an analysis.
+    """Return the subject of an analysis.
 
     Args:
         source: a run directory, a saved model, the name of a Hugging Face checkpoint, or a model.
@@ -159,7 +159,7 @@ def _longest(result: Path) -> int | None:
 
 
 def _own(architecture: str) -> type[FloaterPreTrainedModel] | None:
-    """The class of a model of this library."""
+    """Return the class of a model of this library."""
     found = (getattr(importlib.import_module(module), architecture, None) for module in _MODELS)
     ours = (kind for kind in found if isinstance(kind, type) and issubclass(kind, FloaterPreTrainedModel))
     return next(ours, None)
@@ -212,7 +212,7 @@ def _hub_answers() -> bool:
 
 
 def _plugged(folder: Path) -> PreTrainedModel:
-    """A model of another library with its flow."""
+    """Return a model of another library with its flow."""
     try:
         model = load(folder)
     except (PlugError, OSError, ValueError) as error:
@@ -222,7 +222,7 @@ def _plugged(folder: Path) -> PreTrainedModel:
 
 
 def position_models(model: nn.Module) -> dict[str, PositionModel]:
-    """The position models of a Transformer by its stack: "encoder", "decoder", "cross"; "" for a single one.
+    """Return position models by their stack: "encoder", "decoder", "cross"; "" for a single one.
 
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterModel
@@ -240,7 +240,7 @@ def position_models(model: nn.Module) -> dict[str, PositionModel]:
 
 
 def label(stack: str, *parts: str) -> str:
-    """A name for a place in a model.
+    """Return a name for a place in a model.
 
     Example:
         >>> label("", "block 1", "query"), label("encoder", "input")
@@ -290,7 +290,7 @@ def check_known(name: str, tokenizer: Any, ids: Tensor) -> None:
 
 
 def chosen(kind: str, name: str, found: dict[str, Any], where: str | None) -> tuple[str, Any]:
-    """The thing that was asked for by its place, the first one if nothing was.
+    """Return the thing that was asked for by its place, the first one if nothing was.
 
     Raises:
         DataError: if there is none there; it names those there are.
@@ -319,7 +319,7 @@ def reader(model: PreTrainedModel) -> Any:
 
 @contextmanager
 def evaluation(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, then for each module the mode that it was in.
+    """Switch modules to evaluation mode, then back to the mode that each was in.
 
     Example:
         >>> layer = nn.Dropout()

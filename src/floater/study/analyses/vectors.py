@@ -41,7 +41,7 @@ NAMES = ("position_embeddings", "position_embedding", "embed_positions", "wpe", 
 
 
 def vectors(source: Source, where: str | None = None, length: int | None = None) -> Tensor:
-    """The vectors that a model adds for positions 0, 1, 2, ... at one place.
+    """Return the vectors that a model adds for positions 0, 1, 2, ... at one place.
 
     Args:
         source: see `floater.study.analyses.subject.subject`.
@@ -65,7 +65,7 @@ def vectors(source: Source, where: str | None = None, length: int | None = None)
 
 
 def placed_vectors(source: Source, where: str | None = None, length: int | None = None) -> tuple[str, Tensor]:
-    """As `vectors`, with the place where they were found."""
+    """Return the same as `vectors`, with the place where they were found."""
     of = subject(source)
     found = all_vectors(of, length)
     if not found:
@@ -74,7 +74,7 @@ def placed_vectors(source: Source, where: str | None = None, length: int | None 
 
 
 def all_vectors(source: Source, length: int | None = None) -> dict[str, Tensor]:
-    """The vectors of positions by the place where a model adds them, learned ones first.
+    """Return the vectors of positions by the place where a model adds them, learned ones first.
 
     A place is one where something is added that depends on the position and not on the token. In the
     reference Transformer, and where a flow was plugged into another model, places are called "input",
@@ -123,7 +123,7 @@ def _stacked(of: Subject, stacks: Mapping[str, PositionModel], length: int | Non
 
 @torch.no_grad()
 def _plugged(of: Subject, length: int | None) -> dict[str, Tensor]:
-    """The vectors of a flow that was plugged into the model, baked or not, where they depend on positions."""
+    """Return the vectors of a plugged flow, baked or not, where they depend on positions."""
     found: dict[str, Tensor] = {}
     if plugged(of.model) is None:
         return found
@@ -188,7 +188,7 @@ def reach(of: Subject) -> int | None:
 
 
 def _tables(of: Subject, length: int | None) -> dict[str, Tensor]:
-    """The position vectors of a Hugging Face model of another library, by the names of their modules."""
+    """Return the position vectors of another library's model, by the names of their modules."""
     found, most = {}, of.length(length)
     for name, table in _modules(of).items():
         if table is None:

@@ -101,7 +101,8 @@ class Generated(Task):
             reading: how to read long examples, see `Reading.of`; by default as the model does.
 
         Returns:
-            Exact matches, right tokens and losses, example by example, and a report by bins of length.
+            Exact matches, teacher-forced token accuracies and losses, example by example, and a report by
+            bins of length.
 
         Raises:
             DataError: if the run is not what it must be, or there are too few questions of such lengths.

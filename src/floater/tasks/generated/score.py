@@ -35,8 +35,8 @@ def score(model: Solver, examples: Encoded, max_tokens: int = 8192) -> Measureme
         max_tokens: tokens in a batch, with padding.
 
     Returns:
-        Exact matches, right tokens of the answers, and losses; the position of a loss is that of its token in
-        the answer.
+        Exact matches, teacher-forced token accuracies of the answers, and losses; the position of a loss is
+        that of its token in the answer.
 
     Raises:
         PositionError: if the position model cannot serve an example.
