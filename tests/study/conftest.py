@@ -24,3 +24,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Results:
         run_inline(patch)
         patch.setattr("floater.tasks.translation.decode.MARGIN", 3)
         return run.study(asked, "small.yaml")
+
+
+@pytest.fixture
+def short_translations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """End the translations of an untrained model, which does not end its sentences."""
+    monkeypatch.setattr("floater.tasks.translation.decode.MARGIN", 3)

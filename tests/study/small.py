@@ -46,6 +46,11 @@ def settings(folder: Path, **changes: Any) -> StudySettings:
     return make(StudySettings, tree | changes, "small")
 
 
+def scores(folder: Path) -> str:
+    """Return the table of scores of a study."""
+    return (folder / "scores.csv").read_text(encoding="utf-8")
+
+
 class Inline:
     """A launcher that runs each trial at once, in this process."""
 

@@ -15,7 +15,7 @@ POSITIONS = {
     "rnn": ("rnn", {"depth": 2}),
     "floater": ("floater", {}),
     "floater, added": ("floater", {"injection": "add"}),
-    "floater, unshared": ("floater", {"share": "none", "time_scale": "learned", "activation": "relu"}),
+    "floater, unshared": ("floater", {"share": "none", "time_scale": "learned", "activation": "silu"}),
 }
 VOCABULARY = 37
 
