@@ -125,7 +125,7 @@ STUDIES = (
             drawn=drawn,
         )
         for problem, drawn in (
-            ("copy", ("none", "t5", "floater_relative")),
+            ("copy", ("none", "t5", "shaw", "chang", "floater_relative")),
             ("reverse", ("t5", "chang", "floater_relative")),
             ("sort", ("none", "alibi", "rotary", "t5", "floater_relative")),
             ("recall", ("none", "alibi", "rotary", "t5", "floater_relative")),
