@@ -42,7 +42,7 @@ class Pass:
 
     @functools.cached_property
     def counts_up(self) -> bool:
-        """Whether all texts have the positions 0, 1, 2, ..."""
+        """Return whether all texts have the positions 0, 1, 2, ..."""
         every = torch.arange(self.length, device=self.key.device)[None]
         return torch.equal(self.key, every) and torch.equal(self.query, every[:, -self.query.shape[1] :])
 
