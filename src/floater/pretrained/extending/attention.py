@@ -139,13 +139,9 @@ def _grouped(
         future = logits(_rotated(rule, query, at // size - shift - at), far_key)
         scores = torch.where(delta >= window, future, scores)
     scores = scores * scaling
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
     if mask is None and causal and len(query[0, 0]) > 1:  # left to the kernel
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    if mask is not None:
-        hidden = torch.finfo(scores.dtype).min
-        scores = scores.masked_fill(~mask, hidden) if mask.dtype == torch.bool else scores + mask
+    scores = _masked(scores, mask, softcap)
     weights = F.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
     dropped = F.dropout(weights, dropout, module.training)
     output = dropped @ value.repeat_interleave(repeats, 1)
@@ -197,12 +193,8 @@ def _tiled(
             asked = q[:, :, tile].reshape(len(q), heads, -1, q.shape[-1]) * scaling
             shape = len(q), heads, repeats, high - low, stop - begin
             scores = (asked @ k[:, :, begin:stop].mT).view(shape)
-            if softcap is not None:
-                scores = softcap * torch.tanh(scores / softcap)
-            if mask is not None:
-                seen = mask[:, :, None, tile, begin:stop]
-                hidden = torch.finfo(scores.dtype).min
-                scores = scores.masked_fill(~seen, hidden) if mask.dtype == torch.bool else scores + seen
+            seen = None if mask is None else mask[:, :, None, tile, begin:stop]
+            scores = _masked(scores, seen, softcap)
             delta = where[begin:stop] - at[0, tile, None]
             if kind == 0:
                 others = (delta <= -window) | (delta >= (1 if until else slots if causal else window))
@@ -223,6 +215,17 @@ def _tiled(
         found = sum(products[1:], products[0])
         outputs.append(found.view(len(query), query.shape[1], high - low, value.shape[-1]))
     return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
+
+
+def _masked(scores: Tensor, mask: Tensor | None, softcap: float | None) -> Tensor:
+    """Return logits with their cap, if a model has one, and a mask: bool, or added."""
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if mask is None:
+        return scores
+    if mask.dtype == torch.bool:
+        return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return scores + mask
 
 
 def _rotated(rule: Rule, x: Tensor, places: Tensor) -> Tensor:
