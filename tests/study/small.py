@@ -15,6 +15,7 @@ from floater.study.settings import StudySettings
 
 SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
 SIZES |= {"num_hidden_layers": 2, "decoder_layers": 1}
+ONE_STEP = {"max_steps": 1, "eval_steps": 1, "save_steps": 1, "save_total_limit": 1, "average_last": 0}
 
 
 def settings(folder: Path, **changes: Any) -> StudySettings:

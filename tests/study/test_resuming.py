@@ -23,7 +23,7 @@ from floater.tasks.measurement import Measurement
 from floater.tasks.translation import decode
 from processes import in_process
 
-from .small import run_inline, scores, settings
+from .small import ONE_STEP, run_inline, scores, settings
 
 MARGIN = decode.MARGIN
 pytestmark = pytest.mark.usefixtures("short_translations")
@@ -44,13 +44,7 @@ def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.Monk
         "objective": "masked",
         "data": {"train": str(text), "valid": str(text), "block": 16, "vocabulary_size": 280},
         "model": settings(tmp_path).settings["model"],
-        "training": {
-            "max_steps": 1,
-            "eval_steps": 1,
-            "save_steps": 1,
-            "save_total_limit": 1,
-            "average_last": 0,
-        },
+        "training": ONE_STEP,
     }
     source = tmp_path / "test"
     source.write_text("so it is\n" * 20, encoding="utf-8")

@@ -20,7 +20,7 @@ from floater.study.trial import read, software
 from floater.tasks import task
 from floater.training.lock import locked
 
-from .small import run_inline, scores, settings
+from .small import ONE_STEP, run_inline, scores, settings
 
 pytestmark = pytest.mark.usefixtures("short_translations")
 
@@ -93,13 +93,7 @@ def test_windows_of_a_causal_model_are_scored_by_what_was_read_before(
     common = {
         "data": files | {"block": 16, "vocabulary_size": 280},
         "model": settings(tmp_path).settings["model"],
-        "training": {
-            "max_steps": 1,
-            "eval_steps": 1,
-            "save_steps": 1,
-            "save_total_limit": 1,
-            "average_last": 0,
-        },
+        "training": ONE_STEP,
     }
     asked = settings(
         tmp_path / "study",
