@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from floater.cli import main
-from floater.encodings import catalogue, model, plugins
+from floater.encodings import catalogue, plugins
+from floater.encodings import registry as encodings
 from floater.settings import SettingsError
 from floater.tasks import registry
 
@@ -26,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(copy)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(registry, "_TASKS", dict(registry._TASKS))
-    monkeypatch.setattr(model, "_CATALOGUE", dict(model._CATALOGUE))
+    monkeypatch.setattr(encodings, "_CATALOGUE", dict(encodings._CATALOGUE))
     for name in ("language_identification", "squared_distance"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return copy

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from floater.cli.arguments import parse
-from floater.encodings import model
+from floater.encodings import registry as encodings
 from floater.settings import load
 from floater.study.settings import StudySettings
 from floater.tasks import registry
@@ -29,7 +29,7 @@ def test_the_snippets_of_a_page_print_what_it_shows(page: Path, monkeypatch: pyt
         registry.task(name)  # imported now, not by a page whose tasks are forgotten after it
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(registry, "_TASKS", dict(registry._TASKS))
-    monkeypatch.setattr(model, "_CATALOGUE", dict(model._CATALOGUE))
+    monkeypatch.setattr(encodings, "_CATALOGUE", dict(encodings._CATALOGUE))
     with SNIPPETS["workplace"]():
         assert SNIPPETS["run"](page) == page.read_text(encoding="utf-8"), "run `python docs/snippets.py`"
 

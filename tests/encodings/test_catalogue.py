@@ -7,8 +7,8 @@ import torch
 
 from floater import PositionError, Positions, build, catalogue
 from floater.encodings import PositionModel, StackSpec, options, register
+from floater.encodings.checks import chosen_blocks
 from floater.encodings.measure import places
-from floater.encodings.model import chosen_blocks
 
 SIZES = {"dim": 8, "heads": 2, "layers": 3, "max_length": 16}
 HOOKS = (

@@ -4,7 +4,7 @@ import contextlib
 
 import torch
 
-from floater.encodings.model import _CATALOGUE
+from floater.encodings.registry import _CATALOGUE
 from floater.transformer import FloaterConfig
 
 POSITIONS = {

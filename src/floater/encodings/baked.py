@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from floater.encodings.model import PositionError
+from floater.encodings.errors import PositionError
 from floater.flow import FlowEncoder, FlowVectors
 from floater.flow.vectors import as_slice
 
@@ -30,8 +30,8 @@ class BakedFlow(nn.Module):
         torch.Size([1, 2, 2])
         >>> baked(torch.tensor([[4]]))
         Traceback (most recent call last):
-        floater.encodings.model.PositionError: the flow is baked for positions 0 to 3; 4 was asked for: bake \
-more, from the model that was saved with its flow
+        floater.encodings.errors.PositionError: the flow is baked for positions 0 to 3; 4 was asked for: \
+bake more, from the model that was saved with its flow
     """
 
     vectors: Tensor
@@ -88,7 +88,7 @@ def check_baked(positions: Tensor, length: int, what: str = "positions") -> None
     Example:
         >>> check_baked(torch.tensor([[0.5]]), 4)
         Traceback (most recent call last):
-        floater.encodings.model.PositionError: the flow is baked for positions 0 to 3; 0.5 was asked for: \
+        floater.encodings.errors.PositionError: the flow is baked for positions 0 to 3; 0.5 was asked for: \
 bake more, from the model that was saved with its flow
     """
     outside = (positions < 0) | (positions >= length) | (positions != positions.floor())

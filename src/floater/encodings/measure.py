@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Injection
-from floater.encodings.model import PositionError, PositionModel, Projection, StackSpec, catalogue
+from floater.encodings.errors import PositionError
+from floater.encodings.model import PositionModel, Projection
+from floater.encodings.registry import catalogue
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 from floater.structures import trees
 

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.absolute.floater import learned_field
-from floater.encodings.model import PositionError, check_options, one_of, options
+from floater.encodings.checks import one_of
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import check_options, options
 from floater.encodings.relative.waves import UNCOVERED, covered
 from floater.flow import FlowEncoder, FlowVectors, init_small_, init_zero_
 from floater.flow.vectors import as_slice

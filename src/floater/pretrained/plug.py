@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from floater.encodings.model import chosen_blocks
+from floater.encodings.checks import chosen_blocks
 from floater.pretrained.body import Body, Injection
 from floater.pretrained.families import NAMES, PlugError
 from floater.pretrained.find import Found, find

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 from transformers.activations import ACT2FN
 
 from floater.encodings import PositionError, PositionModel, catalogue, options
-from floater.encodings.model import Site
+from floater.encodings.spec import Site
 from floater.errors import DataError
 from floater.settings import convert, members_of
 from floater.tasks.bpe import BYTES, SPECIALS

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from floater.encodings.model import PositionError, one_of, options
+from floater.encodings.checks import one_of
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import options
 from floater.transformer.reading import Reading, check_temperature
 from floater.transformer.recipe import Recipe
 from floater.transformer.times import Times

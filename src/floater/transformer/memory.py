@@ -147,7 +147,7 @@ def check_memory(position: PositionModel, causal: bool) -> None:
         >>> from floater import build
         >>> check_memory(build("sinusoidal", dim=8, heads=2, layers=1, max_length=16), True)
         Traceback (most recent call last):
-        floater.encodings.model.PositionError: Sinusoidal puts places into what blocks read, so ...
+        floater.encodings.errors.PositionError: Sinusoidal puts places into what blocks read, so ...
     """
     if not causal:
         raise PositionError("a memory needs a causal stack, that of a language model")

@@ -11,7 +11,8 @@ import yaml
 from torch import Tensor
 
 from floater.encodings import PositionError
-from floater.encodings.model import PositionModel, one_of
+from floater.encodings.checks import one_of
+from floater.encodings.model import PositionModel
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 from floater.transformer.times import Times, check_names
@@ -87,7 +88,7 @@ class Reading:
         Example:
             >>> Reading.of("group=32")
             Traceback (most recent call last):
-            floater.encodings.model.PositionError: reading.group is 32; it must be w and G, whole numbers ...
+            floater.encodings.errors.PositionError: reading.group is 32; it must be w and G, whole numbers ...
         """
         if isinstance(given, Reading):
             return given

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from floater.encodings.model import catalogue, one_of, options
+from floater.encodings.checks import one_of
+from floater.encodings.registry import catalogue, options
 
 if TYPE_CHECKING:
     from floater.transformer.config import FloaterConfig

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from floater.encodings import PositionError, PositionModel, build, options
-from floater.encodings.model import Site
+from floater.encodings.spec import Site
 from floater.positions import Positions
 from floater.transformer.blocks import DecoderBlock, EncoderBlock
 from floater.transformer.config import FloaterConfig

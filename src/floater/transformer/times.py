@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from floater.encodings import PositionError
-from floater.encodings.model import PositionModel, one_of
+from floater.encodings.checks import one_of
+from floater.encodings.model import PositionModel
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 
@@ -81,7 +82,7 @@ class Times:
         Example:
             >>> Times.of({"mode": "shift", "scale": 2}, 16)
             Traceback (most recent call last):
-            floater.encodings.model.PositionError: times has no 'scale'; valid: mode, max_scale, shift
+            floater.encodings.errors.PositionError: times has no 'scale'; valid: mode, max_scale, shift
         """
         if given is None:
             return None
@@ -157,7 +158,7 @@ def check_names(name: str, given: Any, valid: list[str]) -> None:
     Example:
         >>> check_names("times", {"scale": 2}, ["mode", "max_scale"])
         Traceback (most recent call last):
-        floater.encodings.model.PositionError: times has no 'scale'; valid: mode, max_scale
+        floater.encodings.errors.PositionError: times has no 'scale'; valid: mode, max_scale
     """
     if not isinstance(given, Mapping):
         raise PositionError(f"{name} is {given!r}; it must map names to values; valid: {', '.join(valid)}")

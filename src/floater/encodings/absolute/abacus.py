@@ -9,7 +9,10 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import counted, sweep
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, PositionModel, StackSpec, register
+from floater.encodings.errors import PositionError
+from floater.encodings.model import PositionModel
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 
@@ -107,7 +110,7 @@ def tokens_and_documents(positions: Positions, name: str) -> tuple[Tensor, Tenso
     Example:
         >>> tokens_and_documents(Positions.arange(2), "abacus")
         Traceback (most recent call last):
-        floater.encodings.model.PositionError: 'abacus' reads token ids; the positions have none
+        floater.encodings.errors.PositionError: 'abacus' reads token ids; the positions have none
     """
     if positions.query.shape[1] != positions.key.shape[1]:
         raise PositionError(f"'{name}' reads the ids of all tokens: decode without a cache")

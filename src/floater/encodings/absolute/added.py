@@ -6,7 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from floater.encodings.model import PositionModel, StackSpec, chosen_blocks
+from floater.encodings.checks import chosen_blocks
+from floater.encodings.model import PositionModel
+from floater.encodings.spec import StackSpec
 
 
 class AddedVectors(PositionModel):

@@ -9,7 +9,10 @@ from torch import Tensor
 
 from floater.encodings.absolute.tokens import even, whole_sequence
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, PositionModel, StackSpec, register
+from floater.encodings.errors import PositionError
+from floater.encodings.model import PositionModel
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions

@@ -7,8 +7,11 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, StackSpec, one_of, register
+from floater.encodings.checks import one_of
+from floater.encodings.errors import PositionError
 from floater.encodings.precise import Precise, at_least_float32
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import StackSpec, register
+from floater.encodings.registry import register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.relative.distances import pairs, whole_numbers
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

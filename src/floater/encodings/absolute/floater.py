@@ -12,17 +12,12 @@ from torch import Tensor, nn
 
 from floater.encodings.baked import BakedFlow, baked
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import (
-    PositionError,
-    PositionModel,
-    Projection,
-    StackSpec,
-    at_least_one,
-    chosen_blocks,
-    one_of,
-    register,
-)
+from floater.encodings.checks import at_least_one, chosen_blocks, one_of
+from floater.encodings.errors import PositionError
+from floater.encodings.model import PositionModel, Projection
+from floater.encodings.registry import register
 from floater.encodings.relative.waves import UNCOVERED, covered
+from floater.encodings.spec import StackSpec
 from floater.flow import (
     BoundedField,
     FlowEncoder,

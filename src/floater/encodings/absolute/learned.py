@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import StackSpec, register
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.card import Card
-from floater.encodings.model import StackSpec, register
 from floater.encodings.precise import Precise, at_least_float32
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

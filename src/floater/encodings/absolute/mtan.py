@@ -7,9 +7,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, register
+from floater.encodings.errors import PositionError
 from floater.encodings.precise import Precise, at_least_float32
+from floater.encodings.registry import register
 from floater.encodings.relative.bias import product_terms
+from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 

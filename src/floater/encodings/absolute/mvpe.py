@@ -7,7 +7,9 @@ from torch import Tensor
 
 from floater.encodings.absolute.sinusoidal import Sinusoidal
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, StackSpec, register
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions

@@ -1,7 +1,8 @@
 """No position information."""
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionModel, register
+from floater.encodings.model import PositionModel
+from floater.encodings.registry import register
 
 
 @register("none")

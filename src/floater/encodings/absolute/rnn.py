@@ -8,7 +8,10 @@ from torch import Tensor, nn
 from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, one_of, register
+from floater.encodings.checks import one_of
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
 from floater.positions import Positions
 

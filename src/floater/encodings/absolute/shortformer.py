@@ -6,7 +6,9 @@ from torch import Tensor
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import QKV, PositionModel, StackSpec, register
+from floater.encodings.model import QKV, PositionModel
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
 from floater.positions import Positions
 

@@ -10,8 +10,10 @@ from torch import Tensor
 from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import StackSpec, one_of, register
+from floater.encodings.checks import one_of
+from floater.encodings.registry import register
 from floater.encodings.relative.waves import UNCOVERED, covered
+from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
 from floater.positions import Positions
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from floater.encodings.model import PositionError, StackSpec
+from floater.encodings.errors import PositionError
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 
@@ -20,7 +21,7 @@ def even(spec: StackSpec) -> None:
     Example:
         >>> even(StackSpec(dim=3, heads=1, layers=1, max_length=16))
         Traceback (most recent call last):
-        floater.encodings.model.PositionError: dim is 3; sinusoidal positions need an even one
+        floater.encodings.errors.PositionError: dim is 3; sinusoidal positions need an even one
     """
     if spec.dim % 2:
         raise PositionError(f"dim is {spec.dim}; sinusoidal positions need an even one")
@@ -41,7 +42,7 @@ def counted(places: Tensor, name: str, bound: int | None = None, *, below: int |
     Example:
         >>> counted(torch.tensor([[16]]), "axial positions", 16)
         Traceback (most recent call last):
-        floater.encodings.model.PositionError: axial positions end at 15 (max_length 16); got 16
+        floater.encodings.errors.PositionError: axial positions end at 15 (max_length 16); got 16
     """
     if places.is_floating_point():
         raise PositionError(f"{name} count tokens; real times need a model such as 'floater'")
@@ -68,7 +69,7 @@ def whole_sequence(positions: Positions, name: str) -> Tensor | None:
     Example:
         >>> whole_sequence(Positions.arange(1, offset=4), "a GRU")
         Traceback (most recent call last):
-        floater.encodings.model.PositionError: a GRU reads a whole sequence: decode without a cache
+        floater.encodings.errors.PositionError: a GRU reads a whole sequence: decode without a cache
     """
     if positions.query.shape[1] != positions.key.shape[1]:
         raise PositionError(f"{name} reads a whole sequence: decode without a cache")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from floater.encodings.absolute.sinusoidal import Sinusoidal
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import StackSpec, register
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 
 
 @register("universal")

@@ -7,7 +7,9 @@ from typing import Any
 
 from floater.encodings.card import Card
 from floater.encodings.composed.parts import Composite, Part
-from floater.encodings.model import PositionError, StackSpec, register
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 
 
 @register("mix")

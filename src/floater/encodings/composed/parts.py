@@ -9,15 +9,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, Point
-from floater.encodings.model import (
-    QKV,
-    PositionError,
-    PositionModel,
-    Projection,
-    StackSpec,
-    build_for,
-    catalogue,
-)
+from floater.encodings.errors import PositionError
+from floater.encodings.model import QKV, PositionModel, Projection
+from floater.encodings.registry import build_for, catalogue
+from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from floater.encodings.absolute.sinusoidal import Sinusoidal
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, register
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 
 
 @register("broken_residual")

@@ -9,7 +9,10 @@ from torch.nn import functional as F
 
 from floater.encodings.absolute.tokens import counted, sweep, whole_sequence
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, PositionModel, StackSpec, register
+from floater.encodings.errors import PositionError
+from floater.encodings.model import PositionModel
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

@@ -8,7 +8,10 @@ from torch import Tensor
 from floater.encodings.absolute.learned import Learned
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, PositionModel, StackSpec, register
+from floater.encodings.errors import PositionError
+from floater.encodings.model import PositionModel
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
 from floater.positions import Positions
 

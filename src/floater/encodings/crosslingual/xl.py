@@ -9,7 +9,11 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, PositionModel, Projection, StackSpec, one_of, register
+from floater.encodings.checks import one_of
+from floater.encodings.errors import PositionError
+from floater.encodings.model import PositionModel, Projection
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
 from floater.positions import Positions
 

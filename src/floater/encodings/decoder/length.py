@@ -8,7 +8,11 @@ from torch import Tensor
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, PositionModel, StackSpec, at_least_one, one_of, register
+from floater.encodings.checks import at_least_one, one_of
+from floater.encodings.errors import PositionError
+from floater.encodings.model import PositionModel
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
@@ -136,7 +140,7 @@ class LengthRatio(LengthAware):
         >>> model = LengthRatio(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> model.prepare(Positions.arange(4))
         Traceback (most recent call last):
-        floater.encodings.model.PositionError: no target_length in the positions; ...
+        floater.encodings.errors.PositionError: no target_length in the positions; ...
     """
 
     card = Card(

@@ -9,7 +9,9 @@ from torch.nn import functional as F
 from floater.encodings.absolute.tokens import even, sweep, whole_sequence
 from floater.encodings.card import Card
 from floater.encodings.decoder.pointer import PointerNetwork
-from floater.encodings.model import PositionModel, StackSpec, register
+from floater.encodings.model import PositionModel
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
 from floater.positions import Positions
 

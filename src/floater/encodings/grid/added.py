@@ -11,8 +11,10 @@ from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.floater import learned_field
 from floater.encodings.baked import BakedFlow, baked
 from floater.encodings.card import Card
+from floater.encodings.errors import PositionError
 from floater.encodings.grid.coordinates import check_axes, coordinates
-from floater.encodings.model import PositionError, StackSpec, register
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.flow import FlowEncoder, FlowVectors, MLPField, init_small_, sinusoid
 from floater.positions import Positions
 

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from floater.encodings.card import Card
 from floater.encodings.grid.coordinates import check_axes, coordinates
-from floater.encodings.model import StackSpec, register
+from floater.encodings.registry import register
 from floater.encodings.relative.alibi import slopes
 from floater.encodings.relative.bias import PositionBias
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from floater.encodings.model import PositionError
+from floater.encodings.errors import PositionError
 from floater.positions import Positions
 
 
@@ -17,7 +17,7 @@ def check_axes(axes: int) -> None:
     Example:
         >>> check_axes(0)
         Traceback (most recent call last):
-        floater.encodings.model.PositionError: axes is 0; it must be at least 1
+        floater.encodings.errors.PositionError: axes is 0; it must be at least 1
     """
     if axes < 1:
         raise PositionError(f"axes is {axes}; it must be at least 1")

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
+from floater.encodings.errors import PositionError
 from floater.encodings.grid.coordinates import check_axes, coordinates
-from floater.encodings.model import QKV, PositionError, StackSpec, register
+from floater.encodings.model import QKV
 from floater.encodings.precise import Precise, at_least_float32
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

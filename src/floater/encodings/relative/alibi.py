@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from floater.encodings.card import Card
-from floater.encodings.model import StackSpec, register
+from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias, bias_of_distance
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

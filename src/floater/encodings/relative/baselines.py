@@ -8,9 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, PositionModel, StackSpec, register
+from floater.encodings.errors import PositionError
+from floater.encodings.model import PositionModel
+from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias, bias_of_distance
 from floater.encodings.relative.distances import pairs, whole_numbers
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

@@ -9,8 +9,9 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from floater.encodings.model import PositionModel, StackSpec
+from floater.encodings.model import PositionModel
 from floater.encodings.relative.distances import Distances, consecutive
+from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 

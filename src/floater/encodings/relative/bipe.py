@@ -11,9 +11,13 @@ from torch import Tensor, nn
 from floater.encodings.absolute.abacus import since, tokens_and_documents
 from floater.encodings.absolute.tokens import counted, sweep
 from floater.encodings.card import Card
-from floater.encodings.model import QKV, PositionError, PositionModel, StackSpec, one_of, register
+from floater.encodings.checks import one_of
+from floater.encodings.errors import PositionError
+from floater.encodings.model import QKV, PositionModel
+from floater.encodings.registry import register
 from floater.encodings.relative.alibi import slopes
 from floater.encodings.relative.rotary import Rotary
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

@@ -8,7 +8,10 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card
-from floater.encodings.model import PositionModel, StackSpec, at_least_one, register
+from floater.encodings.checks import at_least_one
+from floater.encodings.model import PositionModel
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, at_least_one, register
+from floater.encodings.checks import at_least_one
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, DistanceTable, PairBias, PositionBias, ProductBias
 from floater.encodings.relative.distances import Distances, whole_numbers
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 _LINK = "https://arxiv.org/abs/2104.08698"
@@ -25,7 +28,7 @@ def segments_of(positions: Positions, count: int, name: str) -> tuple[Tensor, Te
     Example:
         >>> segments_of(Positions.arange(2), 2, "chen_relative")
         Traceback (most recent call last):
-        floater.encodings.model.PositionError: no segment in the positions; 'chen_relative' has segments=2
+        floater.encodings.errors.PositionError: no segment in the positions; 'chen_relative' has segments=2
     """
     if not count:
         return None

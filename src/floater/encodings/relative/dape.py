@@ -11,8 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, PositionModel, StackSpec, at_least_one, build_for, register
+from floater.encodings.checks import at_least_one
+from floater.encodings.errors import PositionError
+from floater.encodings.model import PositionModel
+from floater.encodings.registry import build_for, register
 from floater.encodings.relative.bias import adds_bias_alone
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 _OWN = {"kerple": {"share_layers": False}}  # the released code has a kernel for each block

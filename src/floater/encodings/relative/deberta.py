@@ -10,8 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import QKV, PositionError, PositionModel, StackSpec, one_of, register
+from floater.encodings.checks import one_of
+from floater.encodings.errors import PositionError
+from floater.encodings.model import QKV, PositionModel
+from floater.encodings.registry import register
 from floater.encodings.relative.distances import Distances, whole_numbers
+from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 

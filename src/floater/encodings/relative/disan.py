@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionModel, StackSpec, one_of, register
+from floater.encodings.checks import one_of
+from floater.encodings.model import PositionModel
+from floater.encodings.registry import register
 from floater.encodings.relative.bias import PairBias
 from floater.encodings.relative.distances import Distances, consecutive
+from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 

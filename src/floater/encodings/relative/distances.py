@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from floater.encodings.model import PositionError
+from floater.encodings.errors import PositionError
 from floater.positions import Positions
 
 
@@ -27,7 +27,7 @@ def whole_numbers(positions: Positions, name: str, limit: int | None = None) -> 
     Example:
         >>> whole_numbers(Positions.arange(3), "synthesizer", 2)
         Traceback (most recent call last):
-        floater.encodings.model.PositionError: 'synthesizer' ends at position 1; position 2 was asked for
+        floater.encodings.errors.PositionError: 'synthesizer' ends at position 1; position 2 was asked for
     """
     places = positions.query, positions.key
     if any(place.is_floating_point() for place in places):

@@ -8,8 +8,9 @@ from __future__ import annotations
 from torch import nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import StackSpec, register
+from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceTable
+from floater.encodings.spec import StackSpec
 
 
 @register("dufter_relative")

@@ -7,9 +7,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import StackSpec, at_least_one, register
+from floater.encodings.checks import at_least_one
+from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, at_least_one, register
+from floater.encodings.checks import at_least_one
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances
+from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 

@@ -12,9 +12,12 @@ from torch.nn import functional as F
 
 from floater.encodings.baked import check_baked
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, at_least_one, one_of, register
+from floater.encodings.checks import at_least_one, one_of
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances
+from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.flow import FlowEncoder, FlowVectors, MLPField, init_small_
 from floater.positions import Positions

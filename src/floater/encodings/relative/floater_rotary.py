@@ -8,10 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import QKV, PositionError, StackSpec, one_of, register
+from floater.encodings.checks import one_of
+from floater.encodings.errors import PositionError
+from floater.encodings.model import QKV
 from floater.encodings.precise import Precise, at_least_float32
+from floater.encodings.registry import register
 from floater.encodings.relative.rotary import check_pairs, turn
 from floater.encodings.relative.waves import UNCOVERED, covered, frequencies
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import QKV, PositionModel, StackSpec, register
+from floater.encodings.model import QKV, PositionModel
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

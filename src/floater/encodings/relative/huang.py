@@ -7,8 +7,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionModel, StackSpec, register
+from floater.encodings.model import PositionModel
+from floater.encodings.registry import register
 from floater.encodings.relative.distances import Distances
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 _LINK = "https://aclanthology.org/2020.findings-emnlp.298"

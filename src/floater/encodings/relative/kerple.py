@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import StackSpec, one_of, register
+from floater.encodings.checks import one_of
+from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 _LEAST = 0.01  # the released code keeps every parameter at or above it

@@ -9,8 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import QKV, PositionModel, StackSpec, at_least_one, register
+from floater.encodings.checks import at_least_one
+from floater.encodings.model import QKV, PositionModel
 from floater.encodings.precise import at_least_float32
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

@@ -10,9 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import QKV, PositionError, PositionModel, StackSpec, register
+from floater.encodings.errors import PositionError
+from floater.encodings.model import QKV, PositionModel
 from floater.encodings.precise import at_least_float32
+from floater.encodings.registry import register
 from floater.encodings.relative.waves import Waves
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

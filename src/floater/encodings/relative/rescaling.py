@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from floater.encodings.model import PositionError, one_of
+from floater.encodings.checks import one_of
+from floater.encodings.errors import PositionError
 from floater.encodings.relative.waves import frequencies
 
 Rescaled = tuple[Tensor, float]

@@ -7,7 +7,9 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import counted, sweep, whole_sequence
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionModel, StackSpec, register
+from floater.encodings.model import PositionModel
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

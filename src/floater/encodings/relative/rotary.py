@@ -9,10 +9,14 @@ import torch
 from torch import Tensor
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import QKV, PositionError, PositionModel, StackSpec, one_of, register
+from floater.encodings.checks import one_of
+from floater.encodings.errors import PositionError
+from floater.encodings.model import QKV, PositionModel
 from floater.encodings.precise import at_least_float32
+from floater.encodings.registry import register
 from floater.encodings.relative.rescaling import rescaled
 from floater.encodings.relative.waves import UNCOVERED, Waves, covered, frequencies
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

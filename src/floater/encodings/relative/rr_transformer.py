@@ -6,10 +6,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import StackSpec, register
+from floater.encodings.registry import register
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.rnn_transformer import RNNTransformer
 from floater.encodings.relative.shaw import Shaw
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

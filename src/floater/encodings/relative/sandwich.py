@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, register
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances, consecutive
 from floater.encodings.relative.waves import frequencies
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 _CHUNK = 2**22  # cosines computed at once

@@ -11,8 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, at_least_one, one_of, register
+from floater.encodings.checks import at_least_one, one_of
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import register
 from floater.encodings.relative.rotary import Rotary
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 Turns = tuple[Tensor, Tensor]

@@ -12,8 +12,12 @@ from torch.nn import functional as F
 
 from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import QKV, PositionError, PositionModel, StackSpec, at_least_one, register
+from floater.encodings.checks import at_least_one
+from floater.encodings.errors import PositionError
+from floater.encodings.model import QKV, PositionModel
 from floater.encodings.precise import Precise, at_least_float32
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 

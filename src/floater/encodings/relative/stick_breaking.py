@@ -9,8 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionModel, StackSpec, register
+from floater.encodings.model import PositionModel
 from floater.encodings.precise import at_least_float32
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 

@@ -9,9 +9,12 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, PositionModel, StackSpec, register
+from floater.encodings.errors import PositionError
+from floater.encodings.model import PositionModel
+from floater.encodings.registry import register
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.waves import Waves, frequencies
+from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.flow import sinusoid
 from floater.positions import Positions

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from floater.encodings.card import Card
-from floater.encodings.model import StackSpec, register
+from floater.encodings.registry import register
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.floater_relative import FloaterRelative, Placed
+from floater.encodings.spec import StackSpec
 from floater.encodings.structural.structured import WHOLE, Structured
 from floater.positions import Positions
 from floater.structures import Structure

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, StackSpec, register
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import register
 from floater.encodings.relative.bias import PositionBias
+from floater.encodings.spec import StackSpec
 from floater.encodings.structural.structured import WHOLE, Structured
 from floater.positions import Positions
 

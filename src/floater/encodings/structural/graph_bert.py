@@ -7,7 +7,9 @@ from torch import Tensor
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, StackSpec, register
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.encodings.structural.structured import WHOLE, Structured
 from floater.flow import sinusoid
 from floater.positions import Positions

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import StackSpec, at_least_one, register
+from floater.encodings.checks import at_least_one
+from floater.encodings.registry import register
 from floater.encodings.relative.bias import PositionBias
+from floater.encodings.spec import StackSpec
 from floater.encodings.structural.structured import WHOLE, Paths, Structured
 from floater.positions import Positions
 

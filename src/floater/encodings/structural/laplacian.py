@@ -8,7 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, StackSpec, one_of, register
+from floater.encodings.checks import one_of
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.encodings.structural.structured import WHOLE, Structured
 from floater.positions import Positions
 from floater.structures import laplacian_vectors

@@ -5,7 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import StackSpec, at_least_one, register
+from floater.encodings.checks import at_least_one
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.encodings.structural.structured import WHOLE, Structured
 from floater.positions import Positions
 from floater.structures import walk_returns

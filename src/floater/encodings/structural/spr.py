@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import StackSpec, at_least_one, chosen_blocks, one_of, register
+from floater.encodings.checks import at_least_one, chosen_blocks, one_of
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.encodings.structural.structured import WHOLE, Structured, mixture, scores
 from floater.flow import sinusoid
 from floater.positions import Positions

@@ -7,7 +7,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, StackSpec, at_least_one, one_of, register
+from floater.encodings.checks import at_least_one, one_of
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.encodings.structural.structured import WHOLE, PairVectors, Paths, Structured, mixture, scores
 from floater.flow import sinusoid
 from floater.positions import Positions

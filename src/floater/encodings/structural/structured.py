@@ -11,7 +11,9 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from floater.encodings.card import Contract
-from floater.encodings.model import PositionError, PositionModel, Site
+from floater.encodings.errors import PositionError
+from floater.encodings.model import PositionModel
+from floater.encodings.spec import Site
 from floater.positions import Positions
 from floater.structures import Structure, path_symbols, symbols
 

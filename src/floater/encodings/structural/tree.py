@@ -7,7 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionError, StackSpec, register
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import register
+from floater.encodings.spec import StackSpec
 from floater.encodings.structural.structured import WHOLE, Structured
 from floater.positions import Positions
 from floater.structures import ancestors, left_child_right_sibling

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
-from floater.encodings.model import PositionError, StackSpec, build_for, one_of, register
+from floater.encodings.checks import one_of
+from floater.encodings.errors import PositionError
+from floater.encodings.registry import build_for, register
 from floater.encodings.relative.bias import (
     DistanceBias,
     PairBias,
@@ -18,6 +20,7 @@ from floater.encodings.relative.bias import (
     adds_bias_alone,
     product_terms,
 )
+from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from floater.encodings.model import StackSpec
 from floater.encodings.relative.alibi import slopes
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.floater_relative import FloaterRelative
+from floater.encodings.spec import StackSpec
 from floater.flow.cache import parameter_version
 from floater.pretrained.extending.passes import Pass, Watch
 

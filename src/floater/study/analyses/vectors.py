@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from floater.encodings import PositionModel
-from floater.encodings.model import Projection, Site
+from floater.encodings.model import Projection
+from floater.encodings.spec import Site
 from floater.errors import DataError
 from floater.positions import Positions
 from floater.pretrained.plug import flows_of, plugged

@@ -1,0 +1,60 @@
+"""Checks of the options of position models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from floater.encodings.errors import PositionError
+
+
+def one_of(name: str, value: Any, valid: tuple[Any, ...]) -> None:
+    """Refuse an option's value that is not one of the valid ones.
+
+    Raises:
+        PositionError: if `value` is not among `valid`.
+
+    Example:
+        >>> one_of("depth", 3, (1, 2))
+        Traceback (most recent call last):
+        floater.encodings.errors.PositionError: depth is 3; it must be one of 1, 2
+    """
+    if value not in valid:
+        raise PositionError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, valid))}")
+
+
+def at_least_one(**given: float | None) -> None:
+    """Refuse options below 1; None, a default, is none.
+
+    Raises:
+        PositionError: it names the first that is.
+
+    Example:
+        >>> at_least_one(width=0)
+        Traceback (most recent call last):
+        floater.encodings.errors.PositionError: width is 0; it must be at least 1
+    """
+    for name, value in given.items():
+        if value is not None and not value >= 1:
+            raise PositionError(f"{name} is {value}; it must be at least 1")
+
+
+def chosen_blocks(blocks: str | list[int] | tuple[int, ...], layers: int) -> tuple[int, ...]:
+    """Return the blocks that "input", "all" or a list of indices stands for.
+
+    Raises:
+        PositionError: if a block does not exist.
+
+    Example:
+        >>> chosen_blocks("all", 3), chosen_blocks("input", 3), chosen_blocks([0, 2], 3)
+        ((0, 1, 2), (0,), (0, 2))
+    """
+    if blocks == "all":
+        return tuple(range(layers))
+    if blocks == "input":
+        return (0,)
+    if not isinstance(blocks, list | tuple):
+        raise PositionError(f"blocks is {blocks!r}; it must be 'input', 'all' or a list of block indices")
+    chosen = tuple(sorted(set(blocks)))
+    if not chosen or chosen[0] < 0 or chosen[-1] >= layers:
+        raise PositionError(f"blocks is {blocks}; there are blocks 0 to {layers - 1}")
+    return chosen

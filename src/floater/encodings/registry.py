@@ -1,0 +1,150 @@
+"""The catalogue: position models by name, their options, and how one is built."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from floater.encodings.errors import PositionError
+from floater.encodings.model import PositionModel
+from floater.encodings.spec import Site, StackSpec
+
+_CATALOGUE: dict[str, type[PositionModel]] = {}
+_Model = TypeVar("_Model", bound=type[PositionModel])
+
+
+def register(name: str) -> Callable[[_Model], _Model]:
+    """Enter a position model in the catalogue under a name; a class decorator.
+
+    Args:
+        name: its name for `build` and `FloaterConfig.position`. A name that exists is taken over.
+
+    Raises:
+        PositionError: if the class has no card.
+
+    Example:
+        >>> none = catalogue()["none"]
+        >>> register("none")(none) is none
+        True
+    """
+
+    def enter(model: _Model) -> _Model:
+        if not hasattr(model, "card"):
+            raise PositionError(
+                f"{model.__name__} has no card, which says what '{name}' is; give it the class attribute "
+                "card = Card(paper, link, point, equation)"
+            )
+        _CATALOGUE[name] = model
+        return model
+
+    return enter
+
+
+def catalogue() -> dict[str, type[PositionModel]]:
+    """Return every position model of the library by its name, in order of name.
+
+    Example:
+        >>> "floater" in catalogue()
+        True
+    """
+    return dict(sorted(_CATALOGUE.items()))
+
+
+def options(name: str) -> dict[str, Any]:
+    """Return the options of a position model and their defaults.
+
+    Raises:
+        PositionError: if the name is unknown; it names the nearest one.
+
+    Example:
+        >>> options("sinusoidal")
+        {'blocks': 'input', 'uncovered': 'keep'}
+    """
+    if name not in _CATALOGUE:
+        raise PositionError(f"unknown position model '{name}'{_nearest(name, catalogue())}")
+    parameters = list(inspect.signature(_CATALOGUE[name].__init__).parameters.values())[2:]
+    return {parameter.name: parameter.default for parameter in parameters}
+
+
+def check_options(name: str, given: Iterable[str]) -> None:
+    """Refuse names that are no options of a position model.
+
+    Raises:
+        PositionError: if a name is unknown; it names the nearest one.
+
+    Example:
+        >>> check_options("sinusoidal", ["block"])
+        Traceback (most recent call last):
+        floater.encodings.errors.PositionError: unknown option 'block' of position model 'sinusoidal'; \
+did you mean 'blocks'?
+    """
+    known = options(name)
+    for option in given:
+        if option not in known:
+            raise PositionError(
+                f"unknown option '{option}' of position model '{name}'{_nearest(option, known)}"
+            )
+
+
+def build(
+    name: str,
+    *,
+    dim: int,
+    heads: int,
+    layers: int,
+    max_length: int,
+    site: Site = "self",
+    vocabulary: int | None = None,
+    causal: bool = False,
+    horizon: int | None = None,
+    initializer_range: float | None = None,
+    **given: Any,
+) -> PositionModel:
+    """Make a position model for a stack of blocks.
+
+    Args:
+        name: a name of the catalogue.
+        dim: width of the model.
+        heads: attention heads.
+        layers: blocks.
+        max_length: training length in tokens.
+        site: see `StackSpec`.
+        vocabulary: see `StackSpec`.
+        causal: see `StackSpec`.
+        horizon: see `StackSpec`; the number of entries of a table that is read at times.
+        initializer_range: see `StackSpec`.
+        given: options of the model, by name.
+
+    Returns:
+        The model; where it does nothing at a site (a table of positions at "cross", say), the identity.
+
+    Raises:
+        PositionError: if the name, an option or a value is not valid; it names the nearest valid one.
+
+    Example:
+        >>> build("sinusoidal", dim=8, heads=2, layers=1, max_length=16).overrides("embed")
+        True
+    """
+    spec = StackSpec(dim, heads, layers, max_length, site, vocabulary, causal, horizon, initializer_range)
+    return build_for(name, spec, **given)
+
+
+def build_for(name: str, spec: StackSpec, **given: Any) -> PositionModel:
+    """Make a position model for a stack of blocks; see `build`."""
+    check_options(name, given)
+    model = _CATALOGUE[name](spec, **given)
+    end, horizon = model.max_positions, spec.horizon
+    if horizon is not None and end is not None and end < horizon and model.reads_times:
+        model = _CATALOGUE[name](replace(spec, max_length=horizon), **given)
+    return model if spec.site in model.sites else PositionModel(spec)
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=1)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; there are: {', '.join(names)}" if names else "; it has no options"
