@@ -22,7 +22,7 @@ from floater.alignment import align
 from floater.study.analyses import subject
 from floater.tasks.finetuning import Checkpoint, Head, Plug
 from floater.tasks.finetuning.checkpoint import start
-from floater.training.run import load_model
+from floater.training.run import configured, load_model
 from floater.transformer import FloaterConfig, FloaterForCausalLM
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
@@ -105,7 +105,7 @@ def test_plugged_models_of_other_libraries_compute_what_the_saved_ones_did(tmp_p
 def test_models_that_are_trained_and_analysed_are_aligned(tmp_path: Path) -> None:
     saved(ours(), tmp_path / "ours")
     saved(bert(), tmp_path / "bert")
-    model, _ = load_model(FloaterForCausalLM, tmp_path / "ours", "cpu", read=lambda folder: None)
+    model, _ = load_model(configured(FloaterForCausalLM), tmp_path / "ours", "cpu", read=lambda folder: None)
     assert torch.equal(outputs(model), outputs(ours()))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"[PAD]": 0})))
     begun = start(Checkpoint(str(tmp_path / "bert")), Plug(), Head(AutoModelForQuestionAnswering), tokenizer)

@@ -25,7 +25,7 @@ from floater.training import flush_denormals
 from floater.training.arguments import check_schedule
 from floater.training.files import MANIFEST, damage
 from floater.training.lock import locked
-from floater.training.run import MODEL, SETTINGS, VOCABULARY, begin_run, find_run, load_model
+from floater.training.run import MODEL, SETTINGS, VOCABULARY, begin_run, configured, find_run, load_model
 from floater.training.run_trainer import RunTrainer
 
 logger = logging.getLogger(__name__)
@@ -363,7 +363,7 @@ class Task(ABC):
             SettingsError: if the run's settings cannot be read.
         """
         settings = self.settings_of(run) if (Path(run) / SETTINGS).is_file() else None
-        return *load_model(self.kind(settings), run, device, read=self.load_processor), settings
+        return *load_model(configured(self.kind(settings)), run, device, read=self.load_processor), settings
 
     def evaluate(self, run: str | Path, source: Any) -> Measurement:
         """Score the final model of a run on a test set.

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from floater.errors import DataError
+from floater.errors import DataError, first_line
 from floater.flow import FlowEncoder
 from floater.settings import dump, load, peek
 from floater.training.averaging import average
@@ -28,7 +28,7 @@ from floater.transformer.reading import Reading, check_reading
 SETTINGS, VOCABULARY, MODEL, LOG, RESULT = "config.yaml", "vocabulary", "model", "log.json", "result.json"
 LONGEST = "longest"
 """In `RESULT`: tokens of the longest training example, or what else its lengths are in."""
-_Model = TypeVar("_Model", bound=FloaterPreTrainedModel)
+_Model = TypeVar("_Model", bound=PreTrainedModel)
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
@@ -82,7 +82,7 @@ def begin_run(run: Path, settings: Settings, tokenizer: Any) -> None:
 
 
 def load_model(
-    kind: Callable[[FloaterConfig], _Model],
+    build: Callable[[Path], _Model],
     run: str | Path,
     device: str | torch.device | None = None,
     *,
@@ -91,7 +91,7 @@ def load_model(
     """Return the final model and the vocabulary of a run.
 
     Args:
-        kind: makes the model of its configuration: its class, or a function of a `FloaterConfig`.
+        build: makes the model of the configuration in a directory, such as `configured` returns.
         run: the run directory, or a directory with a saved model and tokenizer.
         device: where to put the model; by default a GPU if there is one.
         read: reads the vocabulary from a directory.
@@ -107,16 +107,29 @@ def load_model(
         raise DataError(f"{run} holds no trained model; a finished run has {Path(run) / MODEL}/config.json")
     vocabulary = read(folder)
     try:
+        model = build(folder)
+        fill(model, average([folder]), str(folder))
+    except (OSError, SafetensorError, StrictDataclassError, json.JSONDecodeError) as error:
+        raise DataError(f"{folder} holds no model that can be loaded: {first_line(error)}") from error
+    return ready(model, device), vocabulary
+
+
+def configured(kind: Callable[[FloaterConfig], _Model]) -> Callable[[Path], _Model]:
+    """Return what makes a model of this library, before its weights, of the configuration in a directory.
+
+    Args:
+        kind: makes the model of its configuration: its class, or a function of a `FloaterConfig`.
+    """
+
+    def build(folder: Path) -> _Model:
         told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         type_ = told.get("model_type") if isinstance(told, dict) else None
         config: type[FloaterConfig] = getattr(kind, "config_class", FloaterConfig)
         if type_ != config.model_type:
             raise DataError(f"{folder} holds a model of type {type_!r}, not {config.model_type!r}")
-        model = kind(config.from_pretrained(folder))
-        fill(model, average([folder]), str(folder))
-    except (OSError, SafetensorError, StrictDataclassError, json.JSONDecodeError) as error:
-        raise DataError(f"{folder} holds no model that can be loaded: {error}") from error
-    return ready(model, device), vocabulary
+        return kind(config.from_pretrained(folder))
+
+    return build
 
 
 def ready(model: _Module, device: str | torch.device | None) -> _Module:

@@ -19,11 +19,12 @@ from transformers import (
 
 import floater
 from floater.errors import DataError
-from floater.tasks.finetuning import Checkpoint, Head, Plug, Training, load_finished, predict
+from floater.tasks.finetuning import Checkpoint, Head, Plug, Training, predict
 from floater.tasks.finetuning.checkpoint import load_tokenizer, locate, start
 from floater.tasks.finetuning.features import encode_texts, loss
 from floater.tasks.finetuning.task import check_flow
 from floater.training.files import save_whole
+from floater.training.run import load_model
 from floater.training.settings import Flow
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -82,7 +83,9 @@ def test_families_under_heads(
     changed = predict(models[1], features, tokenizer)
     assert not np.allclose(plain[0], changed[0], atol=1e-3)
     save_whole(tmp_path / "model", models[1], tokenizer)
-    loaded, again = load_finished(tmp_path, HEADS[name], "cpu")
+    loaded, again = load_model(
+        HEADS[name].build, tmp_path, "cpu", read=lambda folder: load_tokenizer(str(folder))
+    )
     again.model_input_names = tokenizer.model_input_names
     found = predict(loaded, features, again)
     assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(changed, found, strict=True))

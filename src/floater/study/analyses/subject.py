@@ -29,7 +29,7 @@ from floater.pretrained.saving import RECORD
 from floater.settings import peek
 from floater.tasks.registry import import_modules
 from floater.training.run import LONGEST as LONGEST_EXAMPLE
-from floater.training.run import MODEL, RESULT, SETTINGS, inside, load_model
+from floater.training.run import MODEL, RESULT, SETTINGS, configured, inside, load_model
 from floater.transformer.base import FloaterPreTrainedModel
 from floater.transformer.stacks import Encoder
 
@@ -144,7 +144,7 @@ def subject(source: Source) -> Subject:
     longest = _longest(folder.parent / RESULT)
     if kind is None:
         return Subject(name, _hugging_face(str(folder)), str(folder), longest)
-    model, _ = load_model(kind, source, "cpu", read=lambda folder: None)
+    model, _ = load_model(configured(kind), source, "cpu", read=lambda folder: None)
     # other examples than texts are as long as their events, or the words of all their sentences
     return Subject(name, model, str(folder), longest if model.main_input_name == "input_ids" else None)
 

@@ -1,6 +1,6 @@
 """Fine-tuning of checkpoints, plugged or not: what GLUE, SQuAD and RACE share."""
 
-from floater.tasks.finetuning.checkpoint import Head, load_finished
+from floater.tasks.finetuning.checkpoint import Head
 from floater.tasks.finetuning.extension import Adapter, Extend
 from floater.tasks.finetuning.features import Features, predict
 from floater.tasks.finetuning.settings import Checkpoint, Plug, Training
@@ -15,4 +15,4 @@ __all__ = [
     "FineTuning",
     "FineTuningSettings",
 ]
-__all__ += ["Head", "Plug", "Training", "load_finished", "predict"]
+__all__ += ["Head", "Plug", "Training", "predict"]

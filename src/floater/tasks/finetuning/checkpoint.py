@@ -26,9 +26,8 @@ from floater.alignment import align
 from floater.errors import DataError, first_line, no_directory
 from floater.tasks.bpe import BOS, EOS, MASK, TOKENIZER_FILE, load_bpe
 from floater.tasks.finetuning.settings import Checkpoint, Plug
-from floater.training import average
 from floater.training.arguments import flow_parameters
-from floater.training.run import MODEL, VOCABULARY, fill, inside, ready
+from floater.training.run import MODEL, VOCABULARY, inside
 from floater.transformer import FloaterConfig
 
 PACKAGE = "package:"
@@ -50,6 +49,10 @@ class Head:
 
     auto: Any
     config: dict[str, Any] = field(default_factory=dict)
+
+    def build(self, folder: Path) -> PreTrainedModel:
+        """Make a model of the configuration in a directory, before its weights."""
+        return cast(PreTrainedModel, self.auto.from_config(_config(str(folder))))
 
 
 def locate(path: str) -> str:
@@ -228,31 +231,6 @@ def plug_in(model: PreTrainedModel, plug: Plug, own: str | None) -> None:
         raise DataError(
             f"nothing is left to be trained: plug.train is '{plug.train}', and the rest is frozen"
         )
-
-
-def load_finished(
-    run: str | Path, head: Head, device: str | torch.device | None = None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Load the final model of a fine-tuning run, in evaluation mode, and its tokenizer.
-
-    Args:
-        run: a finished run directory.
-        head: of the run's task.
-        device: where to put the model; by default a GPU if there is one.
-
-    Raises:
-        DataError: if the run is not finished, or broken.
-    """
-    folder = Path(run) / MODEL
-    if not (folder / "config.json").is_file():
-        raise DataError(f"{run} holds no trained model; a finished run has {folder}/config.json")
-    tokenizer = load_tokenizer(str(folder))
-    try:
-        model = head.auto.from_config(_config(str(folder)))
-        fill(model, average([folder]), str(folder))
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{folder} holds no model that can be loaded: {first_line(error)}") from error
-    return ready(model, device), tokenizer
 
 
 def _config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:

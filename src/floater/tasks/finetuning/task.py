@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from floater.errors import DataError
 from floater.tasks.examples import Collate
-from floater.tasks.finetuning.checkpoint import Head, load_finished, load_tokenizer, start
+from floater.tasks.finetuning.checkpoint import Head, load_tokenizer, start
 from floater.tasks.finetuning.extension import Extend, extend
 from floater.tasks.finetuning.features import CutTexts, Features, collate, loss, predict
 from floater.tasks.finetuning.settings import Checkpoint, Plug, Training
@@ -25,6 +25,7 @@ from floater.tasks.measurement import Measurement
 from floater.tasks.settings import RunSettings
 from floater.tasks.task import Prepared, Task
 from floater.training.arguments import flow_parameters
+from floater.training.run import load_model
 from floater.training.settings import TrainingSettings, check_trained_flow
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,9 @@ class CheckpointTask(Task):
     def processor(self, settings: Any, run: Path, train: Any) -> Any:
         return self.make_processor(settings, train)
 
+    def load_processor(self, folder: Path, /) -> PreTrainedTokenizerFast:
+        return load_tokenizer(str(folder))
+
     def build(self, settings: Any, processor: Any, train: Any) -> PreTrainedModel:
         model = start(settings.model, settings.plug, self.head(settings), processor)
         extend(model, processor, settings.extend)
@@ -83,7 +87,7 @@ class CheckpointTask(Task):
 
     def load(self, run: str | Path, device: str | torch.device | None = None) -> tuple[Any, Any, Any]:
         settings = self.settings_of(run)
-        return *load_finished(run, self.head(settings), device), settings
+        return *load_model(self.head(settings).build, run, device, read=self.load_processor), settings
 
 
 class FineTuning(CheckpointTask):

@@ -30,7 +30,7 @@ from floater.tasks.translation.decode import CutTranslation, translate, translat
 from floater.tasks.translation.settings import Decoding, TranslationSettings
 from floater.tasks.translation.validation import token_losses, validate
 from floater.tasks.translation.warm import warm_started
-from floater.training.run import MODEL, VOCABULARY, inside, load_model, read_by
+from floater.training.run import MODEL, VOCABULARY, configured, inside, load_model, read_by
 from floater.transformer import FloaterForConditionalGeneration, encoder_decoder
 
 __all__ = ["CutTranslation", "Decoding", "Translation", "TranslationSettings", "translate"]
@@ -83,7 +83,7 @@ class Translation(Task):
         if start is None:
             return encoder_decoder(config)
         with torch.random.fork_rng():
-            trained, _ = load_model(encoder_decoder, start, "cpu", read=load_bpe)
+            trained, _ = load_model(configured(encoder_decoder), start, "cpu", read=load_bpe)
         return warm_started(config, trained, start)
 
     def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
