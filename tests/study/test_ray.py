@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from floater.settings import SettingsError
-from floater.study import run
-from floater.study.launch import launcher
+from floater.study import ray_launcher, run
+from floater.study.grid import grid
+from floater.study.launch import launcher, run_trials
 from floater.study.settings import Budget
 
 from .small import run_inline, settings
@@ -59,3 +60,17 @@ def test_a_trial_that_outgrows_its_memory_is_stopped(cluster: Any, tmp_path: Pat
 def test_a_trial_too_large_for_every_machine_is_refused(cluster: Any, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"no machine of the Ray cluster has 1 cores, 500.0 GiB of"):
         launcher("ray", Budget(trial_memory=500.0), tmp_path, {})
+
+
+def test_a_cluster_that_lost_its_machines_ends_the_study(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_launcher, "PATIENCE", 0.0)
+    monkeypatch.setattr(ray_launcher, "LOOK", 0.1)
+    large = cluster.add_node(num_cpus=1, memory=9 * 2**30)
+    cluster.wait_for_nodes()
+    place = launcher("ray", Budget(trial_memory=8.0), tmp_path, {})
+    cluster.remove_node(large)
+    trials = grid(settings(tmp_path, launcher="ray", models={"none": {}}, seeds=[1]), "here")
+    with pytest.raises(SettingsError, match=r"lost every machine with 1 cores, 8\.0 GiB of memory"):
+        run_trials(trials, place)

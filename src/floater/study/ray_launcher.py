@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ from floater.study.local_launcher import Started
 from floater.study.machine import GIB
 from floater.study.settings import Budget
 from floater.study.trial_process import TrialProcess
+
+PATIENCE = 300.0  # seconds that a cluster without a machine for a trial has to get one again
+LOOK = 10.0  # seconds between looks at the machines of the cluster
 
 
 class RayLauncher:
@@ -49,20 +54,45 @@ class RayLauncher:
         wanted = {"CPU": budget.threads, "memory": self.resources["memory"]}
         if there.get("GPU"):
             wanted["GPU"] = self.resources["num_gpus"] = budget.gpus
-        if not any(
-            all(node["Resources"].get(name, 0) >= amount for name, amount in wanted.items())
-            for node in ray.nodes()
-            if node["Alive"]
-        ):
+        self.wanted = wanted
+        if not self._has_room():
             raise SettingsError(
-                f"no machine of the Ray cluster has {budget.threads} cores, {budget.trial_memory} GiB of "
-                f"memory and {wanted.get('GPU', 0)} GPUs for a trial (budget.threads, .trial_memory, .gpus)"
+                f"no machine of the Ray cluster has {self._room()} for a trial (budget.threads, "
+                ".trial_memory, .gpus)"
             )
         self.slots = sys.maxsize  # Ray holds back what has no room yet
+        self.looked = self.had_room = time.monotonic()
 
     def start(self, trial: Trial) -> Started:
         task = self.ray.remote(**self.resources)(_run)
-        return _Task(self.ray, task.remote(replace(trial, folder=self.folder), self.budget, os.getcwd()))
+        reference = task.remote(replace(trial, folder=self.folder), self.budget, os.getcwd())
+        return _Task(self.ray, reference, self.check)
+
+    def check(self) -> None:
+        """Look for a machine that has room for a trial, now and then: Ray waits for one for ever.
+
+        Raises:
+            SettingsError: if the cluster has had none for `PATIENCE` seconds.
+        """
+        now = time.monotonic()
+        if now - self.looked < LOOK:
+            return
+        self.looked = now
+        if self._has_room():
+            self.had_room = now
+        elif now - self.had_room >= PATIENCE:
+            raise SettingsError(
+                f"the Ray cluster has lost every machine with {self._room()}; trials wait for one in vain: "
+                "add one, then run the study again, which goes on"
+            )
+
+    def _has_room(self) -> bool:
+        living = (node["Resources"] for node in self.ray.nodes() if node["Alive"])
+        return any(all(has.get(name, 0) >= least for name, least in self.wanted.items()) for has in living)
+
+    def _room(self) -> str:
+        cores, memory, gpus = self.budget.threads, self.budget.trial_memory, self.wanted.get("GPU", 0)
+        return f"{cores} cores, {memory} GiB of memory and {gpus} GPUs"
 
 
 def _ray() -> Any:
@@ -77,12 +107,15 @@ def _ray() -> Any:
 class _Task:
     """A trial on a cluster."""
 
-    def __init__(self, ray: Any, reference: Any) -> None:
-        self.ray, self.reference = ray, reference
+    def __init__(self, ray: Any, reference: Any, check: Callable[[], None]) -> None:
+        self.ray, self.reference, self.check = ray, reference, check
+        self.ending = False
 
     def poll(self) -> int | None:
         ready, _ = self.ray.wait([self.reference], timeout=0)
         if not ready:
+            if not self.ending:
+                self.check()
             return None
         try:
             return int(self.ray.get(self.reference))
@@ -90,6 +123,7 @@ class _Task:
             return 1
 
     def interrupt(self) -> None:
+        self.ending = True
         with contextlib.suppress(self.ray.exceptions.RayError):
             self.ray.cancel(self.reference)
 
