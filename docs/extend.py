@@ -66,6 +66,8 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "clex from linear": ("clex", {"start": "linear"}),
 }
 COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#7f3f00")
+LONG = "trained on long rows"
+"""The model that extensions are compared with: never short, never extended."""
 TASK = task("causal_lm")
 
 
@@ -93,12 +95,13 @@ class Result:
 def settings(given: argparse.Namespace, run: Path, path: Path, seed: int, **parts: Any) -> CausalLMSettings:
     """Return the settings of a training."""
     steps = parts.pop("steps")
+    block = parts.pop("block", given.block)
     config = {
         "run": str(run),
         "task": "causal_lm",
         "data": {
             "train": given.train, "valid": str(Path(given.run) / "valid.txt"), "documents": "file",
-            "block": given.block,
+            "block": block,
         },
         "model": {"path": str(path)},
         "training": {
@@ -112,9 +115,9 @@ def settings(given: argparse.Namespace, run: Path, path: Path, seed: int, **part
     return make(CausalLMSettings, config, "docs/extend.py")
 
 
-def start(given: argparse.Namespace, folder: Path, seed: int) -> Path:
-    """Write a Llama before its first step, and a vocabulary of its training text."""
-    path = folder / "start"
+def start(given: argparse.Namespace, folder: Path, seed: int, block: int) -> Path:
+    """Write a Llama of `block` positions before its first step, and a vocabulary of its training text."""
+    path = folder / ("start" if block == given.block else f"start-{block}")
     if path.is_dir():
         return path
     texts = read_documents(given.train, "file")
@@ -126,7 +129,7 @@ def start(given: argparse.Namespace, folder: Path, seed: int) -> Path:
         intermediate_size=2 * given.hidden,
         num_hidden_layers=given.layers,
         num_attention_heads=given.heads,
-        max_position_embeddings=given.block,
+        max_position_embeddings=block,
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
@@ -159,8 +162,8 @@ def one_seed(given: argparse.Namespace, seed: int) -> list[Result]:
     """Train, extend and measure with one seed."""
     folder = Path(given.run) / f"seed{seed}"
     texts = read_documents(given.valid, "file")
-    first = settings(given, folder / "base", start(given, folder, seed), seed, steps=given.steps, rate=3e-3)
-    base = TASK.train(first)
+    begin = start(given, folder, seed, given.block)
+    base = TASK.train(settings(given, folder / "base", begin, seed, steps=given.steps, rate=3e-3))
     tokenizer = load_tokenizer(str(base))
 
     def result(method: str, run: Path, name: str = "", options: dict[str, Any] | None = None) -> Result:
@@ -182,7 +185,11 @@ def one_seed(given: argparse.Namespace, seed: int) -> list[Result]:
         parts = {"extend": extend} if name else {}
         again = settings(given, run, base, seed, steps=given.tune, rate=1e-3, **parts)
         found.append(result(method, TASK.train(again)))
-    return found
+    # as many tokens, all in rows of the new length
+    begin = start(given, folder, seed, given.length)
+    steps, folder_long = given.steps + given.tune, folder / f"long-{given.length}"
+    long = settings(given, folder_long, begin, seed, steps=steps, rate=3e-3, block=given.length)
+    return [*found, result(LONG, TASK.train(long))]
 
 
 def by_method(results: Iterable[Result]) -> dict[tuple[str, bool], list[Result]]:

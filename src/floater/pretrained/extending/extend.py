@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from floater.pretrained.extending import attention, biases, clex, continuation, rotary
 from floater.pretrained.extending.errors import ExtendError
-from floater.pretrained.extending.installed import KEY, install
+from floater.pretrained.extending.installed import KEY, follows_length, install
 from floater.pretrained.extending.tables import Table, find_tables, lengthen
 from floater.pretrained.plug import inner
 
@@ -330,7 +330,7 @@ def _moves(settings: dict[str, Any], bodies: list[PreTrainedModel]) -> bool:
     if settings["method"] == "longrope":  # Phi-3's generation begins its cache anew where the factors change
         ropes = [rotary.parameters(body.config) for body in bodies if body.config.model_type != "phi3"]
         return any(rope["short_factor"] != rope["long_factor"] for rope in ropes)
-    return settings["method"] == "dynamic" or (settings["method"] == "clex" and not settings["declared"])
+    return follows_length(settings)
 
 
 def _extend_biases(model: nn.Module, parts: list[Any], length: int, options: dict[str, Any]) -> Extension:

@@ -41,6 +41,34 @@ def installed(model: nn.Module) -> dict[str, Any] | None:
     return found
 
 
+def follows_length(settings: Mapping[str, Any]) -> bool:
+    """Return whether a text is rotated by its length, given what `install` was given."""
+    return settings["method"] == "dynamic" or (settings["method"] == "clex" and not settings["declared"])
+
+
+def training_spans(model: nn.Module, length: int) -> list[int]:
+    """Return how far, in tokens, the texts of a training batch are to reach, each as often.
+
+    Of a model that rotates a text by its length, all whole training lengths, so that every scale is trained
+    (Chen et al. 2024, section 3.3), but for the first if nothing else learns than a flow, which does not act
+    there; of another one the full length.
+
+    Args:
+        model: that is trained.
+        length: tokens that it is to take.
+
+    Example:
+        >>> training_spans(nn.Module(), 1000)
+        [1000]
+    """
+    found = installed(model)
+    if found is None or not follows_length(found):
+        return [length]
+    positions = {*map(id, position_parameters(model))}
+    others = any(p.requires_grad and id(p) not in positions for p in model.parameters())
+    return [*range(found["old"] * (1 if others else 2), length, found["old"]), length]
+
+
 def install(model: nn.Module, settings: Mapping[str, Any]) -> list[tuple[FloaterRelative, biases.Bias]]:
     """Put an extension into a model, its weights at their start, and note it in the configuration.
 

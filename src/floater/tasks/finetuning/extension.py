@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 import floater
 from floater.errors import DataError, first_line
 from floater.pretrained import FAMILIES
-from floater.pretrained.extending import position_parameters
+from floater.pretrained.extending import position_parameters, training_spans
 from floater.tasks.finetuning.checkpoint import load_pretrained, load_tokenizer, locate
 from floater.training.files import save_whole
 from floater.training.run_trainer import RunTrainer
@@ -210,7 +210,8 @@ def pose(tokens: int, length: int, rng: np.random.Generator) -> np.ndarray:
 def training_positions(trainer: _Trainer, settings: Any) -> _Trainer:
     """Give the batches of a training random positions if the settings ask for them.
 
-    The positions of a row depend on the seed, the epoch and the row alone.
+    The positions of a row depend on the seed, the epoch and the row alone; those of a model that rotates a
+    text by its length also on the first row of the batch, which draws how far the batch reaches.
 
     Args:
         trainer: of rows with an `index`; changed in place.
@@ -228,16 +229,18 @@ def training_positions(trainer: _Trainer, settings: Any) -> _Trainer:
             f"extend.positions is 'pose', but {type(model).__name__} forwards no position_ids to its blocks; "
             "use 'consecutive'"
         )
-    first = first_position(model)
+    spans, first = training_spans(model, length), first_position(model)
     make: Callable[..., Any] = trainer.data_collator
 
     def collate(rows: Rows) -> dict[str, Tensor]:
         batch = make(rows)
         ids = torch.full_like(batch["input_ids"], first)
+        seed = trainer.args.seed, trainer.sampler.epoch
+        span = int(np.random.default_rng((*seed, rows[0]["index"], len(spans))).choice(spans))
         for row, example in zip(ids, rows, strict=True):
-            rng = np.random.default_rng((trainer.args.seed, trainer.sampler.epoch, example["index"]))
+            rng = np.random.default_rng((*seed, example["index"]))
             count = len(example["input_ids"])
-            row[:count] = torch.from_numpy(pose(count, length, rng)) + first
+            row[:count] = torch.from_numpy(pose(count, span, rng)) + first
         # without a mask, Transformers takes positions that jump for the begin of another document
         return {"attention_mask": torch.ones_like(ids), **batch, "position_ids": ids}
 
