@@ -69,9 +69,11 @@ def test_long_texts_are_stretched_as_far_as_they_fit():
     [
         ({"mode": "drift"}, "times.mode is 'drift'; it must be one of 'stretch', 'shift', 'float', 'subset'"),
         ({}, "times has no mode; valid: 'stretch', 'shift'"),
-        ({"mode": "shift", "scale": 2}, "times has no 'scale'; valid: mode, max_scale, shift"),
+        ({"mode": "shift", "scale": 2}, "times has no 'scale'; valid: mode, max_scale, shift, relative"),
         ({"mode": "shift", "max_scale": 0.5}, "max_scale is 0.5; it must be a number of at least 1"),
         ({"mode": "float", "shift": False}, "only mode 'stretch' goes without, not 'float'"),
+        ({"mode": "shift", "relative": True}, "it goes with mode 'stretch', not with 'shift'"),
+        ({"mode": "stretch", "relative": 2}, "times.relative is 2; it must be one of True, False"),
     ],
 )
 def test_wrong_options_are_refused_in_the_configuration(given, why):
@@ -84,6 +86,9 @@ def test_what_cannot_be_trained_is_refused():
         FloaterModel(config("rotary", times=times()))
     with pytest.raises(PositionError, match="'learned' is defined at whole times only; valid: 'shift'"):
         FloaterModel(config("learned", times=times()))
+    for name, why in (("sinusoidal", "reads no distances"), ("dufter_relative", "at whole distances only")):
+        with pytest.raises(PositionError, match=f"times.relative is True, but '{name}'.*{why}"):
+            FloaterModel(config(name, times=times(relative=True)))
     model = made(FloaterForCausalLM, "sinusoidal", times=times("float")).train()
     with pytest.raises(PositionError, match=r"a text of 97 tokens does not fit .* 96 .*raise one of these"):
         model(tokens(1, 97))
@@ -94,6 +99,33 @@ def test_what_cannot_be_trained_is_refused():
     seq = made(FloaterForConditionalGeneration, "sinusoidal", times=times()).train()
     with pytest.raises(ValueError, match="source and target share random times"):
         seq(encoder_outputs=seq.encode(tokens(1, 3)), decoder_input_ids=tokens(1, 3))
+
+
+@pytest.mark.parametrize("name", ["alibi", "rotary", "fire", "t5", "floater_relative", "compose"])
+@torch.no_grad()
+def test_relative_encodings_read_stretched_distances_where_asked(name):
+    """A pass in training is the pass at the drawn times."""
+    model = made(FloaterForCausalLM, name, times=times(relative=True)).double().train()
+    text = tokens(2, 7)
+    torch.manual_seed(5)
+    found = model(text).logits
+    torch.manual_seed(5)
+    at = model.model.encoder.times.drawn(6)(torch.arange(7))[None]
+    expected = model.eval()(text, positions=Positions.times(at)).logits
+    torch.testing.assert_close(found, expected)
+    assert bool(((model(text).logits - found).abs() > 1e-6).any())
+
+
+@torch.no_grad()
+def test_source_and_target_share_stretched_distances(monkeypatch):
+    model = made(FloaterForConditionalGeneration, "alibi", times=times(relative=True)).train()
+    seen = []
+    for part in (model.encoder.position, model.decoder.position):
+        before = part.prepare
+        monkeypatch.setattr(part, "prepare", lambda at, before=before: seen.append(at.query) or before(at))
+    model(tokens(1, 5), decoder_input_ids=tokens(1, 5))
+    torch.testing.assert_close(seen[0], seen[1])
+    assert float(seen[0][0, 1] - seen[0][0, 0]) != 1.0
 
 
 @pytest.mark.parametrize("name", [name for name in catalogue() if catalogue()[name].autoregressive])

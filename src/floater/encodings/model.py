@@ -31,7 +31,8 @@ class PositionModel(nn.Module):
     Class attributes: `card` is the entry in the catalogue; `sites` are those of `StackSpec.site` where it
     acts; `length_aware` says that its decoder must know the final length of the text, `autoregressive` that
     a decoder may write one token after another; `bounded` that it has `max_length` positions;
-    `derives_places` that it finds by itself where tokens stand: by order, segments, coordinates, a structure.
+    `derives_places` that it finds by itself where tokens stand: by order, segments, coordinates, a structure;
+    `needs_cross_attention` that it acts there alone.
 
     Args:
         spec: the stack of blocks it serves.
@@ -53,6 +54,7 @@ class PositionModel(nn.Module):
     autoregressive: ClassVar[bool] = True
     bounded: ClassVar[bool] = False
     derives_places: ClassVar[bool] = False
+    needs_cross_attention: bool = False
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__()

@@ -53,6 +53,10 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
         initializer_range=Recipe.of(config).table_std,
         **given,
     )
+    if model.needs_cross_attention and not config.is_encoder_decoder:
+        raise PositionError(
+            f"position '{config.position}' acts in cross-attention, which only an encoder-decoder has"
+        )
     if times is not None and site == "self":
         check_times(times, model, config.position)
     if site == "self":

@@ -26,8 +26,9 @@ class Times:
     """Random times of training: token i of a text of n tokens stands at a time t_i below the horizon T.
 
     T is max_scale x training length. Encodings that read times (`PositionModel.reads_times`) then meet every
-    time below T while texts are short; the others read the true positions. Every forward pass in training
-    mode has one draw, shared by all samples of the batch, and by source and target.
+    time below T while texts are short; the others read the true positions, unless `relative` says otherwise.
+    Every forward pass in training mode has one draw, shared by all samples of the batch, and by source and
+    target.
 
     - "stretch": t_i = s + e i; log e is uniform in [0, log max_scale] as far as e n fits into T, s in
       [0, T - e n]. Spacing stays even, and the ratio of lengths of source and target stays what it is.
@@ -43,9 +44,12 @@ class Times:
         length: training length in tokens.
         max_scale: horizon over training length, at least 1.
         shift: False begins at time 0 ("stretch").
+        relative: whether relative encodings read the times, too, so that they meet distances up to max_scale
+            times those of training ("stretch"; reading is at the true distances).
 
     Raises:
-        PositionError: if the mode is none of these, the scale is below 1, or there is no shift to leave out.
+        PositionError: if the mode is none of these, the scale is below 1, there is no shift to leave out, or
+            no stretched distance to read.
 
     Example:
         >>> times = Times("stretch", length=16, max_scale=4.0)
@@ -58,6 +62,7 @@ class Times:
     length: int
     max_scale: float = 4.0
     shift: bool = True
+    relative: bool = False
 
     def __post_init__(self) -> None:
         one_of("times.mode", self.mode, get_args(Mode))
@@ -67,6 +72,11 @@ class Times:
         one_of("times.shift", self.shift, (True, False))
         if not self.shift and self.mode != "stretch":
             raise PositionError(f"times.shift is False; only mode 'stretch' goes without, not {self.mode!r}")
+        one_of("times.relative", self.relative, (True, False))
+        if self.relative and self.mode != "stretch":
+            raise PositionError(
+                f"times.relative is True; it goes with mode 'stretch', not with {self.mode!r}"
+            )
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None, length: int) -> Times | None:
@@ -82,7 +92,7 @@ class Times:
         Example:
             >>> Times.of({"mode": "shift", "scale": 2}, 16)
             Traceback (most recent call last):
-            floater.encodings.errors.PositionError: times has no 'scale'; valid: mode, max_scale, shift
+            floater.encodings.errors.PositionError: times has no 'scale'; valid: mode, max_scale, ...
         """
         if given is None:
             return None
@@ -176,9 +186,19 @@ def check_times(times: Times, position: PositionModel, name: str) -> None:
         name: of the encoding.
 
     Raises:
-        PositionError: if it reads no times, or has a table and times are not whole.
+        PositionError: if it reads no times, or counts tokens and times are not whole.
     """
-    if not position.reads_times:
+    if times.relative:
+        if position.card.point not in ("relative", "both") or position.derives_places:
+            raise PositionError(
+                f"times.relative is True, but '{name}' reads no distances, so nothing would change; relative "
+                "encodings, such as 'floater_relative' and 'alibi', do"
+            )
+        if "real" in position.card.exceptions:
+            raise PositionError(
+                f"times.relative is True, but '{name}' is defined at whole distances only; leave it out"
+            )
+    elif not position.reads_times:
         raise PositionError(
             f"times.mode is {times.mode!r}, but '{name}' reads no times, so nothing would change; "
             "encodings of absolute positions, such as 'floater' and 'sinusoidal', do"
@@ -203,7 +223,10 @@ def randomised(times: Times, *several: Positions) -> tuple[Positions, ...]:
         return several
     real = any(at.is_floating_point() for at in filled)
     drawn = times.drawn(max(float(at.max()) for at in filled), real)
-    return tuple(
-        positions.but(query_time=drawn(positions.query), key_time=drawn(positions.key))
-        for positions in several
-    )
+
+    def at(positions: Positions) -> Positions:
+        query, key = drawn(positions.query), drawn(positions.key)
+        changed = {"query_time": query, "key_time": key}
+        return positions.but(**changed, **({"query": query, "key": key} if times.relative else {}))
+
+    return tuple(map(at, several))

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import one_of
+from floater.encodings.errors import PositionError
+from floater.encodings.model import Projection
 from floater.encodings.registry import register
 from floater.encodings.relative.waves import UNCOVERED, covered
 from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
 from floater.positions import Positions
+
+_PROJECTIONS: Mapping[str, Projection] = {"decoder": "cross_query", "cross": "key"}
+"""What injection="cross" joins at a site."""
 
 
 @register("sinusoidal")
@@ -26,14 +32,20 @@ class Sinusoidal(AddedVectors):
     Universal Transformers do (Dehghani et al. 2019). With "input" the term in n is left out: that is the
     Transformer of 2017.
 
+    injection="cross" leaves the input alone: in each block learned maps W_Q p_t and W_K p_s join the queries
+    and keys of cross-attention, as FLOATER's vectors do (equation 12). The order within source and target is
+    then left to a relative encoding: `position: [floater_relative, {name: sinusoidal, injection: cross}]`.
+
     Args:
-        blocks: "input", "all", or a list of block indices.
+        injection: "input", or "cross" for cross-attention alone (2 l d^2 parameters).
+        blocks: "input", "all", or a list of block indices, with injection="input".
         uncovered: pairs whose period exceeds max_length tokens, or the horizon of random times: "keep" them,
             "cut" their frequency to zero (FoPE), or "round" all periods to whole tokens (Resonance RoPE); see
             `floater.encodings.relative.waves.covered`.
 
     Raises:
-        PositionError: if dim is odd, a block does not exist, or `uncovered` is not valid.
+        PositionError: if dim is odd, a block does not exist, an option is not valid, or blocks are chosen
+            with injection="cross".
 
     Example:
         >>> model = Sinusoidal(StackSpec(dim=4, heads=1, layers=1, max_length=16))
@@ -50,19 +62,53 @@ class Sinusoidal(AddedVectors):
         survey=SurveyRow("APE", learnable=False, unbound=True, parameters="0"),
     )
 
+    sites = ("self", "decoder", "cross")
+
     def __init__(
-        self, spec: StackSpec, *, blocks: str | list[int] = "input", uncovered: str = "keep"
+        self,
+        spec: StackSpec,
+        *,
+        injection: str = "input",
+        blocks: str | list[int] = "input",
+        uncovered: str = "keep",
     ) -> None:
         super().__init__(spec, blocks)
         even(spec)
+        one_of("injection", injection, ("input", "cross"))
         one_of("uncovered", uncovered, UNCOVERED)
+        self.needs_cross_attention = injection == "cross"
+        if self.needs_cross_attention and blocks != "input":
+            raise PositionError("blocks chooses inputs of blocks; injection='cross' adds to none")
+        if self.needs_cross_attention or spec.site == "cross":
+            self.blocks = ()
+        maps = spec.layers if self.needs_cross_attention and spec.site in _PROJECTIONS else 0
+        self.maps = nn.ParameterList(torch.empty(spec.dim, spec.dim) for _ in range(maps))
         self.adapt = partial(covered, span=spec.horizon or spec.max_length, uncovered=uncovered)
         self.recurs = blocks != "input"
+        self.reset_parameters()
+
+    def overrides(self, *hooks: str) -> bool:
+        """Return whether the model changes any of the named hooks; without maps it adds to no projection."""
+        return super().overrides(*(hook for hook in hooks if hook != "projection_bias" or len(self.maps)))
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        for weight in self.maps:
+            nn.init.normal_(weight, std=self.spec.dim**-0.5)
 
     def prepare(self, positions: Positions) -> Tensor:
+        if not (self.blocks or len(self.maps)):
+            return positions.query.new_empty(0)
         return sinusoid(positions.query, self.spec.dim, self.adapt)
 
     def vectors(self, state: Tensor, layer: int) -> Tensor:
         if not self.recurs:
             return state
         return state + sinusoid(torch.tensor(layer + 1, device=state.device), self.spec.dim)
+
+    def projection_bias(self, name: Projection, state: Tensor, layer: int) -> Tensor | None:
+        if not len(self.maps) or name != _PROJECTIONS[self.spec.site]:
+            return None
+        weight: Tensor = self.maps[layer]
+        added: Tensor = state.to(weight.dtype) @ weight
+        return added

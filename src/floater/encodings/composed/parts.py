@@ -69,6 +69,7 @@ class Composite(PositionModel):
                 )
         self.card = _together(type(self).card, [kind.card for kind in kinds])
         self._scaled = [part for part in self.models if part.overrides("scale")]
+        self.needs_cross_attention = any(part.needs_cross_attention for part in self.models)
         scales = {type(part).__name__: part.scale(spec.dim // spec.heads) for part in self._scaled}
         if len(set(scales.values())) > 1:
             raise PositionError(f"the scales of the dot products differ, {scales}; one must serve all parts")
