@@ -35,5 +35,5 @@ def test_the_demo_is_a_study_by_length(
     for part in ("BLEU < 80", "BLEU 80–99", "BLEU 100–119", "BLEU 120–139", "BLEU ≥ 140", "minutes"):
         assert f"  {part}" in head
     rows = [line.split(" ")[0] for line in lines[lines.index(head) + 1 :]]
-    assert rows == ["floater_relative-sinusoidal", "floater", "sinusoidal"]
+    assert rows == ["floater_relative-cross", "floater", "sinusoidal"]
     assert (tmp_path / "report.html").is_file()

@@ -10,12 +10,12 @@ from floater.study.run import study
 from floater.study.settings import ShortToLong, StudySettings
 
 MODELS: dict[str, dict[str, Any]] = {
-    # order from a flow of log distance; the sinusoid tells source and target where they are, at times that
-    # training stretches, so that a text three times as long stands at times that it has met
-    "floater_relative-sinusoidal": {
-        "position": ["floater_relative", "sinusoidal"],
+    # order from a flow of log distance; sinusoids tell cross-attention alone where source and target stand, at
+    # times that training stretches and shifts, so that a text four times as long stands at times it has met
+    "floater_relative-cross": {
+        "position": ["floater_relative", {"name": "sinusoidal", "injection": "cross"}],
         "max_length": 128,  # tokens of the training length
-        "settings": {"model": {"times": {"mode": "stretch", "max_scale": 3.0, "shift": False}}},
+        "settings": {"model": {"times": {"mode": "stretch", "max_scale": 4.0}}},
     },
     "floater": {"max_length": 128},  # of the paper: at the input of every block, trained at fixed times
     "sinusoidal": {"max_length": 1024},
@@ -33,7 +33,7 @@ def settings(folder: Path, *, train: int = 20_000, test: int = 80, steps: int = 
 
     Example:
         >>> list(settings(Path("runs/demo")).models)
-        ['floater_relative-sinusoidal', 'floater', 'sinusoidal']
+        ['floater_relative-cross', 'floater', 'sinusoidal']
     """
     return StudySettings(
         folder=str(folder),
@@ -65,9 +65,9 @@ def settings(folder: Path, *, train: int = 20_000, test: int = 80, steps: int = 
         seeds=[1],
         baseline="sinusoidal",
         comparisons=[
-            ["floater_relative-sinusoidal", "sinusoidal"],
+            ["floater_relative-cross", "sinusoidal"],
             ["floater", "sinusoidal"],
-            ["floater_relative-sinusoidal", "floater"],
+            ["floater_relative-cross", "floater"],
         ],
         short_to_long=ShortToLong(builtin=train, builtin_test=test),
     )
