@@ -232,6 +232,13 @@ def test_what_rescales_cached_keys_keeps_none() -> None:
         assert written[0, end] == expected
 
 
+def test_the_default_is_one_that_the_model_takes() -> None:
+    assert floater.extend(build("llama"), 256).method == "yarn"
+    model = build("phi3")
+    assert floater.extend(model, 256).method == "ntk"
+    assert zoo.output(model, **given("phi3", 200)).isfinite().all()
+
+
 def test_phi3_knows_its_original_length() -> None:
     config = Phi3Config(
         vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=20,

@@ -92,9 +92,9 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     **Images** (ViT, DINOv2, SigLIP): `length` is the side of the larger, square image in pixels;
     "interpolation" is the default.
 
-    **Rotary positions** (Llama, Mistral, Qwen, Gemma, Phi-3, ModernBERT and others): "yarn", the default,
-    "linear", "ntk", "dynamic", "longrope" and "llama3", by the configuration, with Transformers' functions;
-    their parameters can be given. Three are this library's own:
+    **Rotary positions** (Llama, Mistral, Qwen, Gemma, Phi-3, ModernBERT and others): "yarn", the default, or
+    "ntk" where the configuration refuses that, as Phi-3's does, "linear", "dynamic", "longrope" and "llama3",
+    by the configuration, with Transformers' functions; their parameters can be given. Three are this library's own:
 
     - "clex" (Chen et al. 2024): a flow over the scale of the frequencies, trained with the model, that begins
       as `start="yarn"`, "linear", "ntk" or "dynamic" (the paper's). A text has the scale of its length in
@@ -157,7 +157,10 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     if len({table.image for table in tables}) > 1:
         raise ExtendError(f"{name} reads texts and images; extend the part that needs to take more")
     kind = "bias" if biased else "rotary" if not tables else "image" if tables[0].image else "table"
-    method = _DEFAULTS[kind] if method is None else method
+    if method is None:
+        method = _DEFAULTS[kind]
+        if kind == "rotary" and any(_refusal(body, method, length, {}) for body in rotary_bodies):
+            method = "ntk"
     if method not in _METHODS[kind]:
         allowed = ", ".join(map(repr, _METHODS[kind]))
         raise ExtendError(f"method is {method!r}; {name} has {_KINDS[kind]}, which allow {allowed}")
@@ -263,13 +266,8 @@ def _extend_rotary(
         if method in _OWN:
             continue
         rotary.check_options(method, options, width // 2)
-        trial: Any = copy.deepcopy(body.config)
-        rotary.scale(trial, method, length, options)
-        try:
-            trial.validate()
-        except (StrictDataclassError, ValueError) as error:
-            reason = error.__cause__ or error
-            raise ExtendError(f"{type(body).__name__} does not take {method!r}: {reason}") from error
+        if reason := _refusal(body, method, length, options):
+            raise ExtendError(f"{type(body).__name__} does not take {method!r}: {reason}")
     settings = {"method": method, "old": old, "new": length, **_settings(method, old, length, options)}
     if method in _OWN:
         install(model, settings)
@@ -290,6 +288,17 @@ def _extend_rotary(
             generation.use_cache = False
     unchanged = method in ("dynamic", "self_extend", "log_n") or (method == "clex" and moves)
     return Extension(method, "rotary", old, length, unchanged)
+
+
+def _refusal(body: PreTrainedModel, method: str, length: int, options: dict[str, Any]) -> str | None:
+    """Return why the configuration of a body does not take a scaling; None if it does."""
+    trial: Any = copy.deepcopy(body.config)
+    rotary.scale(trial, method, length, options)
+    try:
+        trial.validate()
+    except (StrictDataclassError, ValueError) as error:
+        return str(error.__cause__ or error)
+    return None
 
 
 def _settings(method: str, old: int, length: int, options: dict[str, Any]) -> dict[str, Any]:
