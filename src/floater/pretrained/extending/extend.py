@@ -93,8 +93,9 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     "interpolation" is the default.
 
     **Rotary positions** (Llama, Mistral, Qwen, Gemma, Phi-3, ModernBERT and others): "yarn", the default, or
-    "ntk" where the configuration refuses that, as Phi-3's does, "linear", "dynamic", "longrope" and "llama3",
-    by the configuration, with Transformers' functions; their parameters can be given. Three are this library's own:
+    "ntk" where the configuration refuses that, as Phi-3's does; "linear", "dynamic", "longrope" and "llama3",
+    by the configuration, with Transformers' functions; their parameters can be given. Three are this
+    library's own:
 
     - "clex" (Chen et al. 2024): a flow over the scale of the frequencies, trained with the model, that begins
       as `start="yarn"`, "linear", "ntk" or "dynamic" (the paper's). A text has the scale of its length in
