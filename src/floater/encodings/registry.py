@@ -61,7 +61,7 @@ def options(name: str) -> dict[str, Any]:
 
     Example:
         >>> options("sinusoidal")
-        {'blocks': 'input', 'uncovered': 'keep'}
+        {'injection': 'input', 'blocks': 'input', 'uncovered': 'keep'}
     """
     if name not in _CATALOGUE:
         raise PositionError(f"unknown position model '{name}'{_nearest(name, catalogue())}")

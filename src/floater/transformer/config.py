@@ -232,7 +232,7 @@ class FloaterConfig(PreTrainedConfig):
 
         Example:
             >>> FloaterConfig(position="sinusoidal").to_diff_dict()["position_options"]
-            {'blocks': 'input', 'uncovered': 'keep'}
+            {'injection': 'input', 'blocks': 'input', 'uncovered': 'keep'}
         """
         written: dict[str, Any] = super().to_diff_dict()
         given = written.get("position_options") or {}

@@ -8,7 +8,7 @@ from relative_cases import HEADS, PLACES, WIDTH, logits, made, queries_and_keys
 
 from floater import PositionError, Positions
 from floater.encodings.relative.deberta import log_distance
-from floater.encodings.relative.distances import Distances, consecutive, pairs, whole_numbers
+from floater.encodings.relative.distances import Distances, consecutive, pairs, spacing, whole_numbers
 
 EVERY = pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
 
@@ -157,3 +157,26 @@ def test_rows_that_stand_far_apart_have_the_distances_of_one():
     assert (int(found.values[0]), int(found.values[-1])) == (-4, 4)
     with pytest.raises(PositionError, match="'x' ends at a distance of 3; 4 was asked for"):
         Distances.of(Positions(rows, rows), "x", limit=4)
+
+
+@pytest.mark.parametrize("name", ["alibi", "gaussian", "floater_relative"])
+@pytest.mark.parametrize("step", [0.37, 2.5])
+def test_evenly_spaced_times_are_read_by_distance_as_by_pair(name, step):
+    """A batch with an uneven sample computes each pair; one with even times alone each distance."""
+    model = made(name, **({"clip": None} if name == "floater_relative" else {}))
+    even = torch.arange(7, dtype=torch.double) * step + 11.3
+    uneven = even + torch.linspace(0, 1, 7, dtype=torch.double) ** 2
+    once, each = Positions.times(even[None]), Positions.times(torch.stack([even, uneven]))
+    assert spacing(once) == pytest.approx(step)
+    assert spacing(each) is None
+    q, k = queries_and_keys(each)
+    found, wanted = logits(model, once, q, k)[0], logits(model, each, q, k)[0]
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_what_is_spaced_unevenly_or_differs_between_queries_and_keys_has_no_spacing():
+    even = torch.arange(4, dtype=torch.double)[None]
+    assert spacing(Positions(even, even * 2)) is None
+    assert spacing(Positions.times(-even)) is None
+    assert spacing(Positions.times(even + torch.tensor([[0, 0, 1e-6, 0]]))) is None
+    assert spacing(Positions.arange(4)) is None

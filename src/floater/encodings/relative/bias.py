@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.model import PositionModel
-from floater.encodings.relative.distances import Distances, consecutive
+from floater.encodings.relative.distances import Distances, consecutive, spacing
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
@@ -120,7 +120,7 @@ def product_terms(
 def bias_of_distance(
     positions: Positions, name: str, added: Callable[[Tensor], Tensor]
 ) -> DistanceBias | Tensor:
-    """Return a bias of the distance, once for each where whole positions count up, else for each pair.
+    """Return a bias of the distance, once for each where positions count up evenly, else for each pair.
 
     Args:
         positions: of queries and keys, whole or real.
@@ -128,12 +128,15 @@ def bias_of_distance(
         added: the bias (..., heads, 1, N) or (..., heads, T, S) at distances (N,) or (..., 1, T, S).
 
     Example:
-        >>> real = Positions.times(torch.tensor([[0.0, 0.5]]))
-        >>> bias_of_distance(real, "alibi", lambda delta: -delta.abs()).tolist()
-        [[[[-0.0, -0.5], [-0.5, -0.0]]]]
+        >>> real = Positions.times(torch.tensor([[0.0, 0.5], [0.0, 2.0]]))
+        >>> bias_of_distance(real, "alibi", lambda delta: -delta.abs())[1].tolist()
+        [[[-0.0, -2.0], [-2.0, -0.0]]]
     """
     if consecutive(positions):
         distances = Distances.of(positions, name)
+        return DistanceBias(distances, added(distances.values)[:, 0])
+    if (step := spacing(positions)) is not None:
+        distances = Distances.of_spacing(positions, step)
         return DistanceBias(distances, added(distances.values)[:, 0])
     return added(positions.delta[:, None])
 

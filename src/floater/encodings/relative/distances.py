@@ -55,6 +55,27 @@ def consecutive(positions: Positions) -> bool:
     return all(bool((row.diff() == 1).all()) for row in rows)
 
 
+def spacing(positions: Positions) -> float | None:
+    """Return the step of real positions that all samples share and that queries and keys count up by.
+
+    Random times that are stretched stand so. None if steps differ, or positions are whole.
+
+    Example:
+        >>> at = torch.arange(3.0)[None]
+        >>> spacing(Positions.times(at * 1.5 + 4.0)), spacing(Positions.times(at**2))
+        (1.5, None)
+    """
+    rows = positions.query, positions.key
+    if torch.compiler.is_compiling() or positions.group is not None:
+        return None
+    if any(not row.is_floating_point() or len(row) != 1 or row.shape[1] < 2 for row in rows):
+        return None
+    steps = torch.cat([row.diff().flatten() for row in rows])
+    step = float(steps.mean())
+    even = step > 0 and bool(((steps - step).abs() <= 1e-9 * step).all())
+    return step if even else None
+
+
 def pairs(table: Tensor, positions: Positions) -> Tensor:
     """Return the entries of a table of pairs (..., P, P) at every query and key.
 
@@ -160,6 +181,22 @@ class Distances:
         # Stamps may lie further apart than memory reaches: of those, only what occurs.
         values, index = torch.unique(delta, return_inverse=True)
         return cls(values, index, shape)
+
+    @classmethod
+    def of_spacing(cls, positions: Positions, step: float) -> Distances:
+        """Return the distances of real positions with one `spacing`.
+
+        Example:
+            >>> Distances.of_spacing(Positions.times(torch.tensor([[1.0, 1.5]])), 0.5).values
+            tensor([-0.5000,  0.0000,  0.5000,  1.0000])
+        """
+        query, key = positions.query, positions.key
+        shape = query.shape[1], key.shape[1]
+        first = float(key[0, 0] - query[0, -1]) / step
+        if abs(first - round(first)) <= 1e-9 * (1 + abs(first)):
+            first = round(first)  # of one text: a token stands at a distance of 0 from itself
+        counts = torch.arange(sum(shape), device=key.device, dtype=key.dtype)
+        return cls((counts + first) * step, None, shape)
 
     def rows(self, table: Tensor, reach: int, dim: int = 0) -> Tensor:
         """Return the entries of a table of 2 reach + 1 distances, -reach first; farther ones get the last.

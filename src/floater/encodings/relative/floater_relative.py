@@ -16,7 +16,7 @@ from floater.encodings.checks import at_least_one, one_of
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
-from floater.encodings.relative.distances import Distances
+from floater.encodings.relative.distances import Distances, spacing
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.flow import FlowEncoder, FlowVectors, MLPField, init_small_
@@ -170,6 +170,8 @@ class FloaterRelative(PositionBias):
     def prepare(self, positions: Positions) -> Solved | Placed:
         if self.baked is not None or not (positions.query.is_floating_point() or self.normalise):
             return self.placed(Distances.of(positions, self.name))
+        if not self.normalise and (step := spacing(positions)) is not None:
+            return self.placed(Distances.of_spacing(positions, step))
         delta = positions.delta.double()
         u = self._log(delta)
         if self.normalise:
