@@ -180,3 +180,17 @@ def test_what_is_spaced_unevenly_or_differs_between_queries_and_keys_has_no_spac
     assert spacing(Positions.times(-even)) is None
     assert spacing(Positions.times(even + torch.tensor([[0, 0, 1e-6, 0]]))) is None
     assert spacing(Positions.arange(4)) is None
+
+
+@pytest.mark.parametrize(
+    ("length", "slots"), [(1, 9), (7, 5), (32, 32), (33, 129), (100, 64), (0, 4), (4, 0)]
+)
+def test_the_gradient_of_a_plane_is_that_of_its_entries(length, slots):
+    row = torch.randn(3, length + slots, dtype=torch.double, requires_grad=True)
+    distances = Distances(torch.arange(1 - length, slots + 1), None, (length, slots))
+    plane = distances.plane(row)
+    index = torch.arange(slots) - torch.arange(length)[:, None] + length - 1
+    assert torch.equal(plane[0], row[:, index])
+    cotangent = torch.randn_like(plane)
+    found, wanted = (torch.autograd.grad(x, row, cotangent)[0] for x in (plane, row[:, index][None]))
+    torch.testing.assert_close(found, wanted)

@@ -252,11 +252,16 @@ class Distances:
         return plane[None]
 
 
+_BLOCK = 32
+"""Queries of a block of a plane's gradient."""
+
+
 class _Plane(torch.autograd.Function):
     """b(s - t) at every query and key from b at T + S distances in rising order.
 
     The gradient of `unfold` adds up one window after another; that of a plane is a sum along diagonals, which
-    a view with one column less turns into columns.
+    a view with one column more turns into columns. A block of queries at a time passes through one buffer
+    that stays in the cache: copies of whole planes would take longer than the sums.
     """
 
     @staticmethod
@@ -265,8 +270,18 @@ class _Plane(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        gradient = gradients[0].flip(-2)
+        (gradient,) = gradients
         *shape, length, slots = gradient.shape
-        flat = F.pad(gradient, (0, length)).flatten(-2)[..., : length * (length + slots - 1)]
-        sums = flat.view(*shape, length, length + slots - 1).sum(-2)
-        return F.pad(sums, (0, 1)), None, None
+        count = min(length, _BLOCK)
+        buffer = gradient.new_zeros(*shape, count, count + slots + 1)
+        strides = (*buffer.stride()[:-2], count + slots, 1)
+        # row r begins r columns further left in the buffer than in this view: s - r + count is its column
+        rows = buffer.as_strided((*shape, count, slots), strides, count)
+        sums = gradient.new_zeros(*shape, count + length + slots + 1)
+        for block in gradient.split(count, -2):
+            if block.shape[-2] < count:
+                buffer.zero_()
+            rows[..., : block.shape[-2], :].copy_(block)
+            sums[..., length : length + count + slots] += buffer.sum(-2)[..., :-1]
+            length -= count
+        return sums[..., count + 1 :], None, None
