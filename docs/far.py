@@ -21,13 +21,17 @@ BLACK, GREY, BLUE, SKY, GREEN, ORANGE, VERMILION, PURPLE = (
 )  # Okabe and Ito's, safe for colour-blind readers
 # colour, line and marker: an encoding looks the same in all panels, and unlike all others, in grey as well
 LOOKS = {
-    "floater_relative-sinusoidal": (VERMILION, "-", "o"),
-    "floater_relative-floater": (VERMILION, "--", "^"),
+    "floater_relative-cross": (VERMILION, "-", "o"),
+    "floater_relative-sinusoidal": (VERMILION, "--", "^"),
+    "floater_relative-lr1e3": (VERMILION, "-", "o"),
+    "floater_relative-stretched-lr2e3": (ORANGE, "-", "s"),
     "floater_relative": (ORANGE, "-", "s"),
     "floater_relative-tail": (ORANGE, "--", "v"),
     "floater": (GREY, "-", "D"),
-    "alibi-sinusoidal": (BLUE, "-", "X"),
+    "alibi-cross": (BLUE, "-", "X"),
+    "alibi-sinusoidal": (BLUE, ":", "X"),
     "alibi": (BLUE, "--", "D"),
+    "alibi-lr1e3": (BLUE, "--", "D"),
     "sinusoidal-random": (BLACK, "-", "P"),
     "sinusoidal": (BLACK, "--", "x"),
     "none": (GREY, ":", "o"),
@@ -35,7 +39,10 @@ LOOKS = {
     "t5": (GREEN, "--", "v"),
     "fire": (PURPLE, "-.", "<"),
     "chang": (PURPLE, "--", "p"),
+    "chang-lr1e3": (PURPLE, "--", "p"),
     "shaw": (SKY, "-.", ">"),
+    "shaw-lr1e3": (SKY, "-.", ">"),
+    "t5-lr1e3-twice": (GREEN, "--", "v"),
 }
 BEGIN, END = "<!-- {}: written by `make docs` -->", "<!-- end of {} -->"
 
@@ -71,10 +78,10 @@ class Study:
     lower: bool = False
 
 
-DEMO = ("sinusoidal", "floater", "floater_relative-sinusoidal", "floater_relative-floater")
+DEMO = ("sinusoidal", "floater", "floater_relative-cross")
 LEAGUE = (
-    *("sinusoidal", "rotary", "alibi", "fire", "sinusoidal-random"),
-    *("alibi-sinusoidal", "floater_relative", "floater_relative-sinusoidal"),
+    *("sinusoidal", "rotary", "alibi", "alibi-sinusoidal", "alibi-cross"),
+    *("floater_relative", "floater_relative-sinusoidal", "floater_relative-cross"),
 )
 STUDIES = (
     Study(
@@ -90,7 +97,7 @@ STUDIES = (
     ),
     Study(
         name="builtin_far",
-        command="floater study configs/study/builtin_far.yaml seeds=[2] short_to_long.seed=1",
+        command="floater study configs/study/builtin_far.yaml short_to_long.seed=1",
         title="Translation of another corpus, below 80 words",
         test="lengths",
         metric="bleu",
@@ -111,6 +118,23 @@ STUDIES = (
         drawn=("alibi", "floater_relative", "floater_relative-tail"),
         digits=3,
         lower=True,
+    ),
+    *(
+        Study(
+            name=f"generated_{problem}_tuned",
+            command=f"floater study configs/study/generated_{problem}_tuned.yaml",
+            title=f"{problem.capitalize()}, trained to 16 symbols, 3,000 steps",
+            test="lengths",
+            metric="exact",
+            label="exact match, %",
+            trained=16,
+            longest=128,
+            drawn=drawn,
+        )
+        for problem, drawn in (
+            ("copy", ("alibi-lr1e3", "shaw-lr1e3", "chang-lr1e3", "floater_relative-lr1e3")),
+            ("reverse", ("chang-lr1e3", "floater_relative-lr1e3", "floater_relative-stretched-lr2e3")),
+        )
     ),
     *(
         Study(
