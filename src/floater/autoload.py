@@ -21,7 +21,7 @@ def install() -> None:
     """Wrap Transformers' methods that load and save models, now or when its modules are imported.
 
     - `PreTrainedModel`: `from_pretrained`, in which every Auto class, pipeline and library above them ends,
-      `_from_config`, `_load_from_state_dict` and `save_pretrained` bring a flow along; see
+      `_from_config`, `_load_from_state_dict`, `load_adapter` and `save_pretrained` bring a flow along; see
       `floater.pretrained.loading`.
     - `AutoConfig.from_pretrained` knows the model types of this library, and with them the Auto classes do.
 
@@ -73,6 +73,7 @@ def _wrap_models(module: ModuleType) -> None:
         return
     from_pretrained, from_config = kind.from_pretrained.__func__, kind._from_config.__func__
     from_state_dict, save_pretrained = kind._load_from_state_dict, kind.save_pretrained
+    load_adapter = kind.load_adapter
 
     @wraps(from_pretrained)
     def load(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,9 +100,15 @@ def _wrap_models(module: ModuleType) -> None:
 
         loading.save_pretrained(save_pretrained, self, save_directory, *args, **kwargs)
 
+    @wraps(load_adapter)
+    def adapt(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from floater.pretrained import loading
+
+        return loading.load_adapter(load_adapter, self, *args, **kwargs)
+
     load.floater = True  # type: ignore[attr-defined]
     kind.from_pretrained, kind._from_config = classmethod(load), classmethod(build)  # type: ignore[arg-type]
-    kind._load_from_state_dict, kind.save_pretrained = read, save
+    kind._load_from_state_dict, kind.save_pretrained, kind.load_adapter = read, save, adapt
 
 
 def _wrap_configurations(module: ModuleType) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import LlamaForCausalLM
+from transformers import AutoConfig, LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import floater
@@ -106,7 +106,31 @@ def test_transformers_alone_refuses_the_folder(tmp_path: Path) -> None:
         alone(LlamaForCausalLM, tmp_path)
 
 
-@pytest.mark.parametrize("method", ["clex", "log_n"])
+@pytest.mark.parametrize(("name", "method"), [*(("llama", method) for method in OWN), ("t5", None)])
+def test_another_configuration_does_not_take_the_extension_away(
+    tmp_path: Path, name: str, method: str | None
+) -> None:
+    model = extended(name, method)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(PlugError, match=r"holds an extended model, .* copy its 'floater_extension'"):
+        type(model).from_pretrained(tmp_path, config=build(name).config)
+    config = AutoConfig.from_pretrained(tmp_path, attn_implementation="eager")
+    again = type(model).from_pretrained(tmp_path, config=config).eval()
+    long = given(name, 100)
+    torch.testing.assert_close(zoo.output(again, **long), zoo.output(model, **long), atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_made_by_its_class_is_not_taken_for_an_extended_one() -> None:
+    model = extended("llama", "self_extend")
+    made = LlamaForCausalLM(model.config)
+    with pytest.raises(PlugError, match="not extended by 'self_extend', as its configuration says"):
+        made.load_state_dict(model.state_dict())
+    with pytest.raises(ExtendError, match=r"LlamaAttention is not extended, .*set_attn_implementation"):
+        made(**given("llama", 8))
+    model.model.load_state_dict(model.model.state_dict())  # of a part, whose whole is extended
+
+
+@pytest.mark.parametrize("method", ["clex", "log_n", "yarn"])
 def test_a_part_that_was_extended_apart_does_not_come_back_without_it(tmp_path: Path, method: str) -> None:
     model = build("llama")
     floater.extend(model.model, 128, method)

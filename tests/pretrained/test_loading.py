@@ -140,6 +140,57 @@ def test_an_adapter_names_the_plugged_model_as_its_base(tmp_path: Path) -> None:
     assert_same("llama", again, model)
 
 
+def adapted(model: Any, **options: Any) -> Any:
+    """A model with random adapters."""
+    lora: Any = get_peft_model(model, LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM", **options))
+    torch.manual_seed(4)
+    for parameter in lora.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.2)
+    return lora.eval()
+
+
+def test_an_auto_class_that_is_given_an_adapter_brings_its_flow(tmp_path: Path) -> None:
+    kind = transformers.AutoModelForCausalLM
+    trained("llama").save_pretrained(tmp_path / "base")
+    base = kind.from_pretrained(tmp_path / "base", attn_implementation="eager")
+    lora = adapted(base, modules_to_save=["floater"])
+    lora.save_pretrained(tmp_path / "adapter")
+    again = kind.from_pretrained(tmp_path / "adapter", attn_implementation="eager")
+    assert_same("llama", again, lora)
+
+
+@pytest.mark.parametrize("change", ["plug", "clex", "self_extend", "yarn"])
+def test_an_adapter_does_not_run_without_what_its_base_had(tmp_path: Path, change: str) -> None:
+    """A base that was changed in memory, before or after the adapter was made, or is in a folder."""
+    kind = transformers.AutoModelForCausalLM
+    zoo.build("llama").save_pretrained(tmp_path / "plain")
+
+    def changed(model: Any) -> Any:
+        if change == "plug":
+            floater.plug(model)
+        else:
+            floater.extend(model, 128, change)
+        return model
+
+    def plain() -> Any:
+        return kind.from_pretrained(tmp_path / "plain")
+
+    changed(plain()).save_pretrained(tmp_path / "changed")
+    bases = [changed(plain()), kind.from_pretrained(tmp_path / "changed")]
+    for i, lora in enumerate([*map(adapted, bases), changed(adapted(plain()))]):
+        lora.save_pretrained(tmp_path / f"{i}")
+        if i != 1:
+            with pytest.raises((OSError, ValueError), match="save_pretrained it"):
+                AutoPeftModelForCausalLM.from_pretrained(str(tmp_path / f"{i}"))
+        if (change, i) != ("yarn", 1):  # an ordinary model of Transformers
+            with pytest.raises(PlugError, match="neither plugged nor extended, but the adapter's base is"):
+                PeftModel.from_pretrained(plain(), str(tmp_path / f"{i}"))
+            with pytest.raises(PlugError, match="neither plugged nor extended, but the adapter's base is"):
+                plain().load_adapter(str(tmp_path / f"{i}"))
+        PeftModel.from_pretrained(changed(plain()), str(tmp_path / f"{i}"))
+
+
 class Texts(torch.utils.data.Dataset[dict[str, Tensor]]):
     def __len__(self) -> int:
         return 4

@@ -8,7 +8,8 @@ and leaves them out with a note. So methods that all models of Transformers shar
 - `from_pretrained`, in which every Auto class, pipeline and library above them ends, plugs the model that it
   has loaded and reads the flow; `_from_config` plugs a new one.
 - `_load_from_state_dict`, by which a Trainer resumes and PEFT reads an adapter, refuses a flow's weights
-  where there is no flow.
+  where there is no flow, and an adapter that was trained with one.
+- `load_adapter`, by which `from_pretrained` reads an adapter whose folder it is given, first brings the flow.
 
 An extension that Transformers has no configuration for (`floater.pretrained.extending`) is brought along in
 the same ways.
@@ -29,17 +30,19 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers import PreTrainedModel
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
 from floater.alignment import align
 from floater.pretrained.card import write_card
 from floater.pretrained.extending import installed
 from floater.pretrained.families import PlugError
-from floater.pretrained.plug import GUARD, bake, plug, plugged, record
+from floater.pretrained.plug import GUARD, UNSAVED, bake, plug, plugged, record
 from floater.pretrained.saving import fill, read_tensors
 
 _PREFIX, _EXTENSION = "floater.", f"{installed.KEY}."
@@ -91,10 +94,11 @@ def with_flow(model: Any) -> Any:
 
 
 def check_plugged(model: Any, state_dict: Mapping[str, Tensor], prefix: str) -> None:
-    """Refuse a flow's weights for a model without one.
+    """Refuse weights that were trained with a flow or an extension for a model without it.
 
     Raises:
-        PlugError: if the weights have a flow and the model has none.
+        PlugError: if the weights have a flow and the model has none, or its configuration or its adapter says
+            that there should be one.
     """
     for part, done, how in ((_PREFIX, "plugged", "plug"), (_EXTENSION, "extended", "extend")):
         flow = prefix + part
@@ -103,18 +107,68 @@ def check_plugged(model: Any, state_dict: Mapping[str, Tensor], prefix: str) -> 
                 f"this {type(model).__name__} is not {done}, and the weights that it is to load have a flow: "
                 f"{how} it first as theirs was (floater.{how}), or leave out those that begin with '{flow}'"
             )
+    settings = getattr(getattr(model, "config", None), installed.KEY, None)
+    if isinstance(settings, Mapping) and not installed.reads_as(model, settings["method"]):
+        raise PlugError(
+            f"{type(model).__name__} is not extended by {settings['method']!r}, as its configuration says: "
+            "make it by from_config of its Auto class, or load it by from_pretrained"
+        )
+    check_adapters(model)
+
+
+def check_adapters(model: Any) -> None:
+    """Refuse adapters of PEFT whose base was plugged or extended for a model that is not.
+
+    Raises:
+        PlugError: if there is such an adapter.
+    """
+    for adapter in (getattr(model, "peft_config", None) or {}).values():
+        base = adapter.base_model_name_or_path
+        if _ours(model) or base is None or base == getattr(model, "name_or_path", None):
+            continue
+        if base == UNSAVED or not {installed.KEY, "floater"}.isdisjoint(_configuration(base)):
+            raise PlugError(
+                f"this {type(model).__name__} is neither plugged nor extended, but the adapter's base is "
+                f"({base}); load the adapter into that"
+            )
+
+
+def load_adapter(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Load an adapter as `original` does, after the flow that the model's configuration speaks of.
+
+    Raises:
+        PlugError: if the flow cannot be read, or the adapter was trained with one that the model has not.
+    """
+    hub = getattr(kwargs.get("load_config"), "download_kwargs", {})
+    _restore(model, {"unexpected_keys": set()}, hub)
+    found = original(model, *args, **kwargs)
+    check_adapters(model)
+    return found
 
 
 def save_pretrained(
     original: Callable[..., None], model: Any, save_directory: Any, *args: Any, **kwargs: Any
 ) -> None:
     """Save a model as `original` does, with the guard and, of a plugged one, a model card."""
-    if plugged(model) is None and installed.installed(model) is None and _ours(model):
+    apart = plugged(model) is None and installed.installed(model) is None and _ours(model)
+    if apart or _scaled_apart(model):
         # Transformers asks the configuration of the whole alone what the model needs
         model.config.fusion_config = {**(getattr(model.config, "fusion_config", None) or {}), GUARD: True}
     original(model, save_directory, *args, **kwargs)
     if plugged(model) is not None and kwargs.get("is_main_process", True):
         write_card(Path(save_directory), model, whole=True)
+
+
+def _scaled_apart(model: Any) -> bool:
+    """Return whether a part of a model was extended by its configuration, of which the whole has another."""
+    own = model.config
+    return any(
+        part.config.model_type == own.model_type
+        and getattr(part.config, name, None) != getattr(own, name, None)
+        for part in model.modules()
+        if isinstance(part, PreTrainedModel)
+        for name in ("max_position_embeddings", "rope_parameters")
+    )
 
 
 def _ours(model: Any) -> bool:
@@ -143,6 +197,14 @@ def _restore(model: Any, info: dict[str, Any], given: Mapping[str, Any]) -> dict
         if known is not None:
             _fill(known, _weights(origin, given, _EXTENSION), origin)
         info = {**info, "unexpected_keys": {n for n in info["unexpected_keys"] if not _is_extension(n)}}
+    elif installed.installed(model) is None and (
+        any(map(_is_extension, info["unexpected_keys"]))
+        or ("config" in given and installed.KEY in _configuration(origin, given))
+    ):
+        raise PlugError(
+            f"{origin} holds an extended model, but the configuration that was given does not say how: use "
+            f"that of the folder, or copy its '{installed.KEY}'"
+        )
     options = _options(model)
     unread = {name for name in info["unexpected_keys"] if _is_flow(name)}
     if options is None:
@@ -203,24 +265,34 @@ def _weights(origin: str, given: Mapping[str, Any], prefix: str) -> dict[str, Te
     if given.get("state_dict") is not None:
         weights = given["state_dict"]
         return {name.removeprefix(prefix): t for name, t in weights.items() if name.startswith(prefix)}
-    hub = {name: given[name] for name in _HUB if given.get(name) is not None}
-    hub["_raise_exceptions_for_missing_entries"] = False
-
-    def file(name: str) -> Path | None:
-        found = cached_file(origin, name, **hub)
-        return None if found is None else Path(found)
 
     def variant(name: str) -> str:
         stem, ending = name.rsplit(".", 1)
         return f"{stem}.{given['variant']}.{ending}" if given.get("variant") else name
 
-    if (whole := file(variant(SAFE_WEIGHTS_NAME))) is not None:
+    if (whole := _file(origin, variant(SAFE_WEIGHTS_NAME), given)) is not None:
         return read_tensors([whole], prefix)
-    if (index := file(variant(SAFE_WEIGHTS_INDEX_NAME))) is None:
+    if (index := _file(origin, variant(SAFE_WEIGHTS_INDEX_NAME), given)) is None:
         raise PlugError(f"{origin} holds no {SAFE_WEIGHTS_NAME}; a flow is read from safetensors alone")
     shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
     names = sorted({shard for name, shard in shards.items() if name.startswith(prefix)})
-    return read_tensors([found for name in names if (found := file(name)) is not None], prefix)
+    return read_tensors([found for name in names if (found := _file(origin, name, given))], prefix)
+
+
+def _file(origin: str, name: str, given: Mapping[str, Any]) -> Path | None:
+    """Return a file of the folder or repository that a model was loaded from; None if it is not there."""
+    hub = {key: given[key] for key in _HUB if given.get(key) is not None}
+    found = cached_file(origin, name, _raise_exceptions_for_missing_entries=False, **hub)
+    return None if found is None else Path(found)
+
+
+def _configuration(origin: str, given: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the configuration beside some weights; an empty one where none is on this machine."""
+    try:
+        file = _file(origin, CONFIG_NAME, {**given, "local_files_only": True})
+        return {} if file is None else dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
 
 
 @contextmanager

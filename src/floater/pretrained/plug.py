@@ -24,8 +24,9 @@ from floater.transformer.base import FloaterPreTrainedModel
 GUARD = "floater: this model has a FLOATER flow; import floater before the model is loaded"
 """What a plugged model's configuration needs in `fusion_config`; see `floater.pretrained.loading`."""
 
-_UNSAVED = "a plugged model that is in no folder yet: save_pretrained it first, then name that folder"
-"""Where a plugged model comes from: not from the folder of the model that it was, as PEFT would note."""
+UNSAVED = "a plugged or extended model that is in no folder yet: save_pretrained it, then name that folder"
+"""The `name_or_path` of a changed model, which PEFT writes into adapters as their base: the folder that the
+model was loaded from holds another one."""
 
 
 @dataclass
@@ -196,8 +197,7 @@ def plug(
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()  # what was compiled without the hooks would go on without them
     record(model, {**state.options, "baked": None})
-    if "name_or_path" in model.__dict__:
-        state.origin, model.name_or_path = str(model.name_or_path), _UNSAVED  # type: ignore[assignment]
+    state.origin = rename(model, UNSAVED)
     fields = {
         name: (width, tuple(row.name for row in rows if row.field == name)) for name, width in widths.items()
     }
@@ -225,7 +225,7 @@ def unplug(model: nn.Module) -> None:
         parameter.requires_grad_(True)
     del model.floater, model.__dict__["_floater_plug"]
     if state.origin is not None:
-        model.name_or_path = state.origin  # type: ignore[assignment]
+        rename(model, state.origin)
     record(model, None)
 
 
@@ -311,6 +311,16 @@ def _sites(found: Sequence[Found]) -> list[str]:
 
 def _device(model: nn.Module) -> Any:
     return next((p.device for p in model.parameters() if p.device.type != "meta"), None)
+
+
+def rename(model: Any, name: str) -> str | None:
+    """Set the folder that a model, and so the base of its adapters, is in; return the one before, if any."""
+    for adapter in (getattr(model, "peft_config", None) or {}).values():
+        adapter.base_model_name_or_path = name
+    before: str | None = model.__dict__.get("name_or_path")
+    if before is not None:
+        model.name_or_path = name
+    return before
 
 
 def record(model: nn.Module, options: dict[str, Any] | None) -> None:

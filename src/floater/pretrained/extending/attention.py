@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.passes import Watch
 
 NAMES = {"eager": "floater_eager", "sdpa": "floater_sdpa"}
@@ -72,7 +73,12 @@ def attend(
     Returns:
         (batch, T, heads, head_dim), and the weights where they are known.
     """
-    rule: Rule = module.floater_rule  # type: ignore[assignment]
+    rule: Rule | None = module.__dict__.get("floater_rule")
+    if rule is None:
+        raise ExtendError(
+            f"{type(module).__name__} is not extended, but has the attention function of a model that is: "
+            "call model.set_attn_implementation('sdpa'), or load the model by from_pretrained"
+        )
     at, keys, last = _positions(rule, query, key, kwargs.get("position_ids"))
     if rule.temperature:
         causal = getattr(module, "is_causal", False)

@@ -16,7 +16,7 @@ from floater.pretrained.extending import attention, biases, clex, continuation, 
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.installed import KEY, follows_length, install
 from floater.pretrained.extending.tables import Table, find_tables, lengthen
-from floater.pretrained.plug import inner
+from floater.pretrained.plug import UNSAVED, inner, plugged, rename
 
 _OPTIONS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(continuation.METHODS, frozenset({"special"})),
@@ -171,12 +171,17 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
             f"method {method!r} has no option {unknown[0]!r}; valid: {', '.join(sorted(known)) or 'none'}"
         )
     if kind == "bias":
-        return _extend_biases(model, biased, length, options)
-    if kind == "rotary":
-        return _extend_rotary(model, rotary_bodies, length, method, options)
-    if kind == "image":
-        return _extend_images(model, tables, length, method)
-    return _extend_tables(model, tables, length, method, options)
+        found = _extend_biases(model, biased, length, options)
+    elif kind == "rotary":
+        found = _extend_rotary(model, rotary_bodies, length, method, options)
+    elif kind == "image":
+        found = _extend_images(model, tables, length, method)
+    else:
+        found = _extend_tables(model, tables, length, method, options)
+    rename(model, UNSAVED)
+    if (state := plugged(model)) is not None:  # unplugged, it is still extended
+        state.origin = UNSAVED
+    return found
 
 
 def _check_longer(length: int, old: int, what: str) -> None:

@@ -27,6 +27,9 @@ GUARD = "floater: the positions of this model are extended; import floater befor
 _PLAIN = frozenset({"dynamic", "longrope"})
 """Methods that Transformers computes alone; what is put into the model only refuses cached keys."""
 
+_WEIGHTLESS = frozenset({"self_extend", "log_n"})
+"""Methods without parameters, that attention computes."""
+
 _HALVES = frozenset({
     "gemma", "gemma2", "gemma3_text", "gpt_neox", "llama", "mistral", "modernbert", "phi3", "qwen2", "qwen3",
     "smollm3",
@@ -39,6 +42,13 @@ def installed(model: nn.Module) -> dict[str, Any] | None:
     """Return what `install` was given for a model; None if it was not extended so."""
     found: dict[str, Any] | None = model.__dict__.get("_floater_extension")
     return found
+
+
+def reads_as(model: nn.Module, method: str) -> bool:
+    """Return whether a model, or one that it is part of, is extended, as far as weights do not tell."""
+    if method not in _WEIGHTLESS:
+        return True
+    return any("floater_rule" in module.__dict__ for module in model.modules())
 
 
 def follows_length(settings: Mapping[str, Any]) -> bool:
@@ -90,7 +100,7 @@ def install(model: nn.Module, settings: Mapping[str, Any]) -> list[tuple[Floater
             flow = parts["past" if causal else "both"] = biases.new_flow(heads, settings["new"], causal)
             flow.to(_device(model))
             fitted.append((flow, biases.continue_bias(part, flow, settings["old"])))
-    elif settings["method"] in ("self_extend", "log_n"):
+    elif settings["method"] in _WEIGHTLESS:
         _install_attention(model, settings)
     else:
         for body in rotary.rotary_bodies(model):
