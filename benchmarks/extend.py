@@ -6,6 +6,10 @@ step in turn (see `overhead.py`).
 
     python benchmarks/extend.py --busy                     # processor time, for a machine with other work
     python benchmarks/extend.py --what "llama yarn" --what "t5 flow" --steps 40
+    python benchmarks/extend.py --operators                # no times: what a forward pass computes
+
+`--operators` compares the operators that PyTorch is asked for, and the sizes of what they give: a pass that
+asks for the same ones, in the same order, costs the same on any machine.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     BertConfig,
     BertModel,
@@ -66,6 +72,9 @@ def bloom(old: int) -> Any:
 
 MODELS: dict[str, Callable[[int], Any]] = {"llama": llama, "bert": bert, "t5": t5, "bloom": bloom}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama linear": ("linear", {}),
+    "llama ntk": ("ntk", {}),
+    "llama llama3": ("llama3", {}),
     "llama yarn": ("yarn", {}),
     "llama longrope": ("longrope", {}),
     "llama dynamic": ("dynamic", {}),
@@ -74,9 +83,45 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama log_n": ("log_n", {}),
     "llama self_extend": ("self_extend", {}),
     "bert flow": ("flow", {}),
+    "bert repeat": ("repeat", {}),
+    "bert interpolation": ("interpolation", {}),
+    "bert hierarchical": ("hierarchical", {}),
     "t5 flow": ("flow", {"trained": 0}),
     "bloom flow": ("flow", {}),
 }
+
+
+class Operators(TorchDispatchMode):
+    """Notes the operators that PyTorch is asked for: name, shape and type of what each gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        first = output[0] if isinstance(output, tuple | list) else output
+        self.found.append((str(func), getattr(first, "shape", None), getattr(first, "dtype", None)))
+        return output
+
+
+@torch.no_grad()
+def computed(model: Any, ids: torch.Tensor) -> tuple[list[tuple[str, Any, Any]], int]:
+    """Return the operators of a forward pass, and the floating-point operations of its products."""
+    model(ids)  # what is solved once is solved
+    with Operators() as operators:
+        model(ids)
+    with FlopCounterMode(display=False) as products:
+        model(ids)
+    return operators.found, products.get_total_flops()
+
+
+def compare_operators(name: str, base: Any, other: Any, ids: torch.Tensor) -> None:
+    """Print a line of the table."""
+    (before, flops), (after, now) = computed(base, ids), computed(other, ids)
+    same = "the same" if before == after else f"{len(after) - len(before)} more"
+    length = f"{len(ids)} texts of {ids.shape[1]}"
+    print(f"| {name}, {length} | {len(before)} | {len(after)} | {same} | {now / flops:.4f} |", flush=True)
 
 
 def main() -> None:
@@ -89,11 +134,16 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2048, help="of a batch")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--busy", action="store_true", help="processor time, for a machine with other work")
+    parser.add_argument("--operators", action="store_true", help="compare operators in place of times")
     arguments = parser.parse_args()
     clock = time.process_time if arguments.busy else time.perf_counter
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}\n")
-    print("| what | base, median ms | other, median ms | pairs | ratio | 95 % interval |")
-    print("|---|---:|---:|---:|---:|---:|")
+    if arguments.operators:
+        print("| what | original, operators | extended, operators | sequence | products, ratio |")
+        print("|---|---:|---:|---|---:|")
+    else:
+        print("| what | base, median ms | other, median ms | pairs | ratio | 95 % interval |")
+        print("|---|---:|---:|---:|---:|---:|")
     for name in arguments.what or CASES:
         method, options = CASES[name]
         kind = name.split()[0]
@@ -105,6 +155,9 @@ def main() -> None:
         floater.extend(other, arguments.new, method, **options)
         for length in (arguments.old, arguments.new):
             ids = torch.randint(WORDS, (arguments.tokens // length, length))
+            if arguments.operators:
+                compare_operators(name, base, other, ids)
+                continue
             steps = [step(model, ids, False, clock) for model in (base, other)]
             report(f"{name}, {len(ids)} texts of {length}", *paired(*steps, arguments.steps))
 

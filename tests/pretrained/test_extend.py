@@ -19,7 +19,7 @@ from floater.pretrained.extending import ExtendError
 from floater.pretrained.extending.continuation import METHODS, continued, continued_grid, fit_flow
 
 from . import zoo
-from .extended import build, given
+from .extended import build, given, operators
 
 TABLES = {
     "bert": 512, "roberta": 510, "xlm-roberta": 510, "distilbert": 512, "electra": 512, "albert": 512,
@@ -210,6 +210,32 @@ def test_rotary_models_are_those_of_the_configuration(method: str) -> None:
     for size in (20, 100):
         ids = zoo.text(2, size)
         assert torch.equal(zoo.output(model, input_ids=ids), zoo.output(other, input_ids=ids))
+
+
+@pytest.mark.parametrize("method", ["linear", "ntk", "yarn", "llama3"])
+@pytest.mark.parametrize("name", ROTARY)
+def test_a_scaling_by_the_configuration_costs_nothing(name: str, method: str) -> None:
+    """A forward pass asks for the same operators in the same order, within the old length and beyond."""
+    model = build(name)
+    lengths = 10, model.config.max_position_embeddings + 20
+    before = [operators(model, **given(name, length)) for length in lengths]
+    if name != "phi3" or method == "ntk":
+        floater.extend(model, 2 * model.config.max_position_embeddings, method)
+        assert [operators(model, **given(name, length)) for length in lengths] == before
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_longer_table_costs_nothing(name: str) -> None:
+    """But for the shape of views: a longer buffer is expanded and cut."""
+
+    def found() -> list[tuple[Any, ...]]:
+        views = ("aten.slice.Tensor", "aten.expand.default")
+        return [(op, None if op in views else what) for op, *what in operators(model, **given(name, 9))]
+
+    model = zoo.build(name)
+    before = found()
+    floater.extend(model, TABLES[name] + 16, "repeat")
+    assert found() == before
 
 
 def test_ntk_stretches_the_slowest_wave_by_the_factor() -> None:

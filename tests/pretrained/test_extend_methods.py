@@ -368,6 +368,13 @@ def test_checkpoints_of_gradients_read_the_same_positions() -> None:
 @pytest.mark.parametrize(
     ("name", "length", "method", "options", "message"),
     [
+        (
+            "llama",
+            256,
+            "clex",
+            {"start": ["yarn"]},
+            r"start is \['yarn'\]; it must be one of 'yarn', 'linear'",
+        ),
         ("llama", 256, "clex", {"start": "flow"}, "start is 'flow'; it must be one of 'yarn', 'linear'"),
         ("llama", 256, "clex", {"declared": 1}, "declared is 1; it must be True or False"),
         ("llama", 256, "self_extend", {"window": 64}, "window is 64; it must be a whole number from 1 to 63"),
@@ -378,6 +385,7 @@ def test_checkpoints_of_gradients_read_the_same_positions() -> None:
         ("t5", 1024, "yarn", {}, "method is 'yarn'; .* biases of distances, which allow 'flow'"),
         ("t5", 1024, None, {"trained": 3}, "trained is 3; it must be a whole number of at least 16"),
         ("mpt", 16, None, {}, "length is 16; the model takes 32 tokens already"),
+        ("mpt", 64, None, {"trained": 64}, "length is 64; the model takes 64 tokens already"),
     ],
 )
 def test_what_cannot_be_extended(

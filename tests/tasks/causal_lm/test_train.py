@@ -380,6 +380,8 @@ def test_the_command_that_extends(folder: Path, capsys: pytest.CaptureFixture[st
             ("64", "--method", "clex", "--option", "start=flow", "--to", to + "2"),
             "start is 'flow'; it must be",
         ),
+        (("64", "--option", "special=[1", "--to", to + "2"), "option 'special' is '[1', which is not YAML"),
+        (("64", *2 * ("--option", "start=yarn"), "--to", to + "2"), "option 'start' is given twice"),
     ):
         code, _, err = run(*wrong)
         assert code == 2

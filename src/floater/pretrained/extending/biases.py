@@ -299,7 +299,6 @@ def of_part(part: Any) -> tuple[int, bool]:
 
 def training_length(part: Any, given: int | None) -> int | None:
     """Return how many tokens a part was trained on; None if it is not known."""
-    if part.config.model_type == "mpt":
-        return int(part.config.max_seq_len)
-    own: Any = getattr(part.config, "seq_length", None) or getattr(part.config, "n_positions", None)
+    names = ("max_seq_len", "seq_length", "n_positions")
+    own = next((known for name in names if (known := getattr(part.config, name, None))), None)
     return given or own or TRAINED.get(part.config.model_type)

@@ -113,12 +113,17 @@ def extend_checkpoint(
         name, equals, value = option.partition("=")
         if not name or not equals:
             raise DataError(f"option {option!r} is not of the form name=value")
-        given[name] = yaml.safe_load(value)
+        if name in given:
+            raise DataError(f"option {name!r} is given twice")
+        try:
+            given[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise DataError(f"option {name!r} is {value!r}, which is not YAML") from error
     place = locate(path)
     model = load_pretrained(place)
     try:
         done = floater.extend(model, length, method, **given)
-    except (TypeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:  # RuntimeError: no memory for so long a table
         raise DataError(f"{path}: {first_line(error)}") from error
     parts: list[Any] = [model]
     if done.positions != "image":
