@@ -21,6 +21,12 @@ import yaml
 from floater.cli import main as floater
 
 LIMIT = 120.0  # seconds of a command
+_WITHOUT = """
+import sys
+sys.modules[sys.argv[1]] = None
+from floater.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
 
 
 @dataclass
@@ -30,10 +36,12 @@ class Command:
     Args:
         arguments: of `floater`.
         limits: of resources, as `resource.setrlimit` takes them; no core is dumped in any case.
+        without: a package that is not to be found; the process then starts a Python of its own.
     """
 
     arguments: list[str]
     limits: dict[int, int] = field(default_factory=dict)
+    without: str = ""
 
     def __post_init__(self) -> None:
         reading, writing = os.pipe()
@@ -54,6 +62,8 @@ class Command:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             for kind, limit in self.limits.items():
                 resource.setrlimit(kind, (limit, limit))
+            if self.without:
+                os.execv(sys.executable, [sys.executable, "-c", _WITHOUT, self.without, *self.arguments])
             code = floater(self.arguments)
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 2
@@ -97,10 +107,15 @@ class Command:
         return self
 
     @property
+    def lines(self) -> list[str]:
+        return [line for line in re.split(r"[\r\n]+", self.text) if line.strip()]
+
+    @property
     def is_line(self) -> bool:
         """Return whether it ended with a line for a person; logs and bars come before it."""
-        lines = [line for line in re.split(r"[\r\n]+", self.text) if line.strip()]
-        return bool(lines) and lines[-1].startswith("floater: ") and "Traceback" not in self.text
+        return (
+            self.lines[-1:] != [] and self.lines[-1].startswith("floater: ") and "Traceback" not in self.text
+        )
 
 
 @dataclass
@@ -129,10 +144,9 @@ class Tally:
 
     def see(self, command: Command, what: str) -> None:
         """Count a traceback, or an end without a line."""
-        lines = [line for line in re.split(r"[\r\n]+", command.text) if line.strip()]
         if "Traceback" in command.text or (command.code not in (0, -signal.SIGKILL) and not command.is_line):
             self.tracebacks += 1
-            self.notes.append(f"{what}: exit code {command.code}: {' '.join(lines[-1:])[:300]}")
+            self.notes.append(f"{what}: exit code {command.code}: {' '.join(command.lines[-1:])[:300]}")
 
 
 class Runs:

@@ -8,6 +8,7 @@ forked from this one, which has imported the library already; trials of a study 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import math
 import os
@@ -28,6 +29,7 @@ import torch
 import yaml
 
 from commands import Command, Runs, Tally
+from first_hour import HOUR, MISSING, RIGHT, WRONG, prepare
 from floater.flow.adversarial import campaign
 from floater.tasks import task
 from hostile import corrupted, hostile_cases
@@ -207,6 +209,33 @@ def hostile_files(count: int, folder: Path, chance: random.Random) -> Tally:
     return tally
 
 
+def first_hour(count: int, folder: Path, chance: random.Random) -> Tally:
+    """Type what a new user types: right commands, which others build on, then wrong ones."""
+    tally = Tally("A new user's hour", "a right command works, a wrong one is answered by one line")
+    folder.mkdir()
+    prepare(folder)
+    share = count / HOUR
+    with contextlib.chdir(folder):
+        for line in RIGHT[: round(share * len(RIGHT))]:
+            command = Command(shlex.split(line)).finish(STUDY_LIMIT)
+            tally.cases += 1
+            tally.see(command, line)
+            tally.lost += command.code != 0
+        wrong = [(line, "") for line in WRONG] + [*MISSING.items()]
+        for line, package in wrong[: round(share * len(wrong))]:
+            command = Command(shlex.split(line), without=package).finish()
+            tally.cases += 1
+            tally.see(command, line)
+            tally.silent += command.code == 0
+            if command.code and (command.code != 2 or len(command.lines) != 1):
+                tally.lost += 1
+                tally.notes.append(f"{line}: exit code {command.code}, {len(command.lines)} lines")
+    tally.notes.insert(
+        0, f"{len(wrong)} of {HOUR} are wrong; lost counts those without exit code 2 and one line"
+    )
+    return tally
+
+
 PARTS: dict[str, tuple[int, Callable[[int, Path, random.Random], Tally]]] = {
     "kills": (100, kills),
     "studies": (30, study_kills),
@@ -215,6 +244,7 @@ PARTS: dict[str, tuple[int, Callable[[int, Path, random.Random], Tally]]] = {
     "full": (16, full_disks),
     "fields": (1000, adversarial_fields),
     "hostile": (100, hostile_files),
+    "hour": (HOUR, first_hour),
 }
 
 

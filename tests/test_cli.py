@@ -187,6 +187,16 @@ def test_evaluating_prints_scores_with_signatures_and_bins(
     assert main(["evaluate", "run", *files, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert bleu == f"BLEU {found['scores']['bleu']:.2f} ({found['signatures']['bleu']})"
+    assert found["bins"] == []
+    assert main(["evaluate", "run", *files, "--json", "--bins", "2,400"]) == 0
+    by_length = json.loads(capsys.readouterr().out)["bins"]
+    assert [(each["lengths"], each["examples"]) for each in by_length] == [
+        ([0, 1], short),
+        ([2, 399], 6 - short),
+        ([400, None], 0),
+    ]
+    assert by_length[1]["bleu"] is not None
+    assert by_length[2]["bleu"] is None
 
 
 def test_models_are_listed_with_measured_cells(capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,7 +283,13 @@ def test_bad_settings_are_named(fails: Says) -> None:
     assert fails("train", "none.yaml") == (
         "none.yaml: there is no such file; floater configs lists those to begin with"
     )
-    assert fails("train", "copy.yaml").endswith("no such file; type: floater init generated/copy copy.yaml")
+    for wrong in ("copy.yaml", "generated/copy", "configs/generated/copy.yaml"):
+        said_of = fails("train", wrong)
+        assert said_of.endswith("no such file; type: floater init generated/copy copy.yaml")
+    assert "is a setting; the configuration comes first" in fails("train", "run=new", "mine.yaml")
+    assert said("model.position_options={delta:0.1}") == (
+        "override 'model.position_options={delta:0.1}': 'delta:0.1' needs a space after the colon: delta: 0.1"
+    )
     assert fails("study", ".") == ". is a directory; floater study takes a configuration, a .yaml file"
     assert fails("study", "mine.yaml").endswith("type: floater train mine.yaml, not floater study")
     assert len(fails("train", "corpus/train.en")) < 400
@@ -345,7 +361,9 @@ def test_search_and_device_can_be_chosen(
     assert main([*source, "--beam", "1"]) == 0
     assert capsys.readouterr().out == greedy
     assert fails(*source, "--device", "tpu:7").startswith("device 'tpu:7' is not there; there are: cpu")
-    assert fails(*source, "--length-penalty", "inf") == "length_penalty is inf; it must be finite"
+    with pytest.raises(SystemExit):
+        main([*source, "--length-penalty", "inf"])
+    assert "'inf' is no finite number" in capsys.readouterr().err
 
 
 def test_a_finished_run_trains_for_longer(

@@ -98,6 +98,11 @@ def test_unknown_names_are_answered_with_the_nearest(capsys: pytest.CaptureFixtu
         "the following arguments are required: RUN; see floater help translate"
     )
     assert "'x' is no whole number" in refused(capsys, "translate", "run", "--beam", "x")
+    assert refused(capsys, "--verison") == "floater takes no '--verison'; did you mean --version?"
+    assert refused(capsys, "demo", "--steps", "3").endswith("takes no '--steps'; see floater help demo")
+    assert "'many' is no whole number" in refused(capsys, "models", "--dim", "many")
+    for number in ("nan", "inf", "high"):
+        assert f"'{number}' is no finite number" in refused(capsys, "evaluate", "run", "--threshold", number)
 
 
 def test_names_that_are_known_without_extras_are_those_of_the_library() -> None:

@@ -293,7 +293,8 @@ def test_message_on_a_file(complaint, text, message):
         ("training", "expected key=value"),
         ("=3", "expected key=value"),
         ("position.options.=3", "expected key=value"),
-        ("position.options={a: 1, a: 2}", "line 1: duplicate key 'a'"),
+        ("position.options={a: 1, a: 2}", "duplicate key 'a'"),
+        ("position.options={a:1}", "'a:1' needs a space after the colon: a: 1"),
     ],
 )
 def test_message_on_an_override(complaint, override, message):

@@ -228,9 +228,13 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = [key.value for key, _ in node.value]
-        for i, (key, _) in enumerate(node.value):
+        for i, (key, value) in enumerate(node.value):
             if key.value in seen[:i]:
                 raise ConstructorError(None, None, f"duplicate key {key.value!r}", key.start_mark)
+            if ":" in key.value and value.value == "":  # {delta:0.1} is a key without a value
+                name, _, rest = key.value.partition(":")
+                hint = f"'{key.value}' needs a space after the colon: {name}: {rest}"
+                raise ConstructorError(None, None, hint, key.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -261,7 +265,9 @@ def _parse(text: str | bytes) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         words = (getattr(error, part, None) for part in ("context", "problem"))
         reason = ", ".join(filter(None, words)) or error
-        mark = getattr(error, "problem_mark", None)
+        mark = (
+            getattr(error, "problem_mark", None) if isinstance(text, bytes) else None
+        )  # an override is a line
         raise SettingsError(f"{f'line {mark.line + 1}: ' if mark else ''}{reason}") from None
 
 

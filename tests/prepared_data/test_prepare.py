@@ -107,6 +107,8 @@ def test_a_broken_archive_leaves_nothing_that_looks_whole(server: Server, tmp_pa
 def test_what_is_in_the_way_stays(server: Server, tmp_path: Path) -> None:
     (tmp_path / "wikitext2").mkdir()
     (tmp_path / "wikitext2/mine.txt").touch()
+    with pytest.raises(DataError, match=r"mine.txt is a file; --to takes a directory"):
+        prepare("wikitext2", tmp_path / "wikitext2/mine.txt")
     with pytest.raises(DataError, match="was not made by `floater data`"):
         prepare(wikitext(server), tmp_path)
     assert (tmp_path / "wikitext2/mine.txt").exists()

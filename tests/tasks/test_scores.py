@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from floater.errors import DataError
 from floater.tasks.measurement import check_edges
-from floater.tasks.scores import length_table, score, split_compounds
+from floater.tasks.scores import length_bins, length_table, score, split_compounds
 
 REFERENCES = [
     "Das E-Mail-Programm läuft seit gestern wieder.",
@@ -132,7 +132,7 @@ def test_counts_must_agree():
 def table(lengths: list[int], edges: list[int]) -> list[list[str]]:
     """The words of each line, behind the bounds of its bin."""
     found = score(HYPOTHESES[: len(lengths)], REFERENCES[: len(lengths)], lengths=lengths)
-    return [line[22:].split() for line in length_table(found, edges)]
+    return [line[22:].split() for line in length_table(length_bins(found, edges))]
 
 
 def test_bins_hold_the_scores_of_their_sentences():
@@ -145,7 +145,7 @@ def test_bins_hold_the_scores_of_their_sentences():
 
 
 def test_a_bin_of_wrong_translations_is_0_and_not_none():
-    wrong, empty = length_table(score(["x"], ["y"], lengths=[1]), [2])
+    wrong, empty = length_table(length_bins(score(["x"], ["y"], lengths=[1]), [2]))
     assert wrong.endswith("BLEU 0.00  chrF 0.00")
     assert empty.endswith("-")
 

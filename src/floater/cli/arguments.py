@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,15 +42,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         whole.exit(2)
     if given[0] == "help" and len(given) > 1:  # floater help COMMAND [TOPIC]
         given = [given[1], "--help", *given[2:]]
-    if not given[0].startswith("-") and given[0] not in names:
+    if given[0].startswith("-"):
+        if not any(option.startswith(given[0]) for option in whole._option_string_actions):
+            whole.error(f"floater takes no '{given[0]}'{_hint(whole, given[0])}")
+    elif given[0] not in names:
         whole.error(f"unknown command '{given[0]}'; {_nearest(given[0], names)}")
     found, more = whole.parse_known_args(given)
     wrong = [argument for argument in more if argument.startswith("-") or "overrides" not in found]
     if wrong:
-        known = names[given[0]]._option_string_actions if given[0] in names else {}
-        near = difflib.get_close_matches(wrong[0].split("=")[0], known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else f"; see floater help {given[0]}"
-        whole.error(f"floater {given[0]} takes no '{wrong[0]}'{hint}")
+        whole.error(f"floater {given[0]} takes no '{wrong[0]}'{_hint(names[given[0]], wrong[0])}")
     if more:
         found.overrides = [*found.overrides, *more]
     return found
@@ -139,7 +140,7 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
         "--window",
         "N",
         "tokens, or predicted events, that the model sees at once (default: the run's)",
-        type=int,
+        type=_whole,
     )
     _add(
         language_modeling,
@@ -147,9 +148,15 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
         "N",
         "tokens that the window moves by (default: the run's; of a given window half, or all but one if "
         "it is longer than the training rows)",
-        type=int,
+        type=_whole,
     )
-    _add(language_modeling, "--memory", "N", "tokens that the blocks remember (default: the run's)", type=int)
+    _add(
+        language_modeling,
+        "--memory",
+        "N",
+        "tokens that the blocks remember (default: the run's)",
+        type=_whole,
+    )
 
     split = evaluate.add_argument_group("events and documents")
     split.add_argument(
@@ -166,7 +173,7 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
         help="of patches at another size: those of the training grid, or their number (default: scaled)",
     )
     squad = evaluate.add_argument_group("SQuAD")
-    _add(squad, "--threshold", "X", "for no answer (default: the run's)", type=float)
+    _add(squad, "--threshold", "X", "for no answer (default: the run's)", type=_number)
 
     predict = command(
         "predict",
@@ -191,9 +198,9 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
     models = command("models", commands.models, "List the position encodings, or describe one.")
     _add(models, "name", "NAME", "describe this one: equation, options, limits", nargs="?")
     models.add_argument("--format", choices=FORMATS, default="text", help="of the list (default: text)")
-    _add(models, "--dim", "N", "width at which to count parameters", type=int, default=512)
-    _add(models, "--heads", "N", "attention heads there", type=int, default=8)
-    _add(models, "--layers", "N", "blocks there", type=int, default=6)
+    _add(models, "--dim", "N", "width at which to count parameters", type=_whole, default=512)
+    _add(models, "--heads", "N", "attention heads there", type=_whole, default=8)
+    _add(models, "--layers", "N", "blocks there", type=_whole, default=6)
 
     plot = command("plot", commands.plot, "Analyse the positions of a trained model: numbers and a figure.")
     _add(plot, "run", "RUN", "run directory, saved model, or a Hugging Face checkpoint")
@@ -277,6 +284,13 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"floater: {message}{hint}\n")
 
 
+def _hint(parser: argparse.ArgumentParser, option: str) -> str:
+    """Return a hint for an unknown option: the nearest one, or the command that lists them."""
+    near = difflib.get_close_matches(option.split("=")[0], parser._option_string_actions, n=1, cutoff=0.7)
+    command = parser.prog.replace("floater", "floater help", 1)
+    return f"; did you mean {near[0]}?" if near else f"; see {command}"
+
+
 def _nearest(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, [*names], n=1)
     return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names)}"
@@ -333,8 +347,18 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number") from None
+
+
 def _number(text: str) -> float:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"'{text}' is no finite number")
+    return number

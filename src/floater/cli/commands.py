@@ -87,7 +87,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
     taken = dict(list(inspect.signature(task.evaluate).parameters.items())[1:])
     for name in given:
         if name not in taken:
-            offered = ", ".join(f"--{each}" for each in taken if each in arguments)
+            real = (each for each, parameter in taken.items() if parameter.annotation != "None")
+            offered = ", ".join(f"--{each}" for each in real if each in arguments)
             raise DataError(
                 f"{arguments.run} is a run of task '{task.name}', which takes no --{name}; it takes {offered}"
             )
@@ -101,7 +102,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     if arguments.output:
         _write(found.lines, arguments.output)
     if arguments.json:
-        told = {"run": arguments.run, "task": task.name, "scores": found.scores}
+        told = {"run": arguments.run, "task": task.name, "scores": found.scores, "bins": [*found.bins]}
         _print(told | {"signatures": found.signatures, "notes": [*found.notes]}, True)
     else:
         print(found)
@@ -263,9 +264,14 @@ def _check_config(path: str, command: str, foreign: str, other: str) -> None:
     from floater.settings import peek
 
     if not Path(path).exists():
+        if "=" in path:
+            raise DataError(f"'{path}' is a setting; the configuration comes first, a .yaml file")
         name = path.removeprefix("configs/").removesuffix(".yaml")
         found = [each for each in shipped_configs.shipped() if name in (each, each.rpartition("/")[2])]
-        hint = f"floater init {found[0]} {path}" if found else "floater configs lists those to begin with"
+        place = Path(path)
+        writable = place.suffix == ".yaml" and place.parent.is_dir()
+        file = place if writable else f"{place.stem}.yaml"
+        hint = f"floater init {found[0]} {file}" if found else "floater configs lists those to begin with"
         raise DataError(f"{path}: there is no such file; {'type: ' * bool(found)}{hint}")
     if Path(path).is_dir():
         raise DataError(f"{path} is a directory; floater {command} takes a configuration, a .yaml file")

@@ -59,6 +59,8 @@ def prepare(chosen: str | Dataset, to: str | Path = "data", *, processes: int = 
     wanted = dataset(chosen) if isinstance(chosen, str) else chosen
     whole = Path(to)
     target, work = whole / wanted.name, whole / f".{wanted.name}.unfinished"
+    if whole.exists() and not whole.is_dir():
+        raise DataError(f"{whole} is a file; --to takes a directory")
     if (target / SOURCES).is_file():
         logger.info("%s is there", target)
         return target

@@ -56,6 +56,7 @@ class Measurement:
         notes: what a reader has to know, as of translations that were cut.
         signatures: how each metric was computed, by name.
         scores: rounded scores by name, for a log and the result of a run.
+        bins: the scores by length, a mapping for each bin, for other programs.
         report: the scores for a reader; by default a line for each.
     """
 
@@ -67,6 +68,7 @@ class Measurement:
     notes: Sequence[str] = ()
     signatures: dict[str, str] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
+    bins: Sequence[dict[str, Any]] = ()
     report: str = ""
 
     def __str__(self) -> str:

@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,8 +80,8 @@ def score(
     )
 
 
-def length_table(found: Measurement, edges: Sequence[int]) -> list[str]:
-    """Return BLEU and chrF by bins of source length, a line for each bin.
+def length_bins(found: Measurement, edges: Sequence[int]) -> list[dict[str, Any]]:
+    """Return BLEU and chrF by bins of source length.
 
     The k edges make k + 1 bins, and every sentence falls in one of them: lengths below the first edge,
     from each edge up to but without the next, and from the last edge on.
@@ -90,21 +90,32 @@ def length_table(found: Measurement, edges: Sequence[int]) -> list[str]:
         found: of `score`, with lengths in words.
         edges: positive, strictly increasing.
 
+    Returns:
+        The lengths of each bin, None for no greatest one, its number of examples, and its scores.
+
     Example:
         >>> text = ["Das ist ein kurzer Satz.", "Das hier ist ein etwas längerer Satz."]
-        >>> print(*length_table(score(text, text, lengths=[5, 7]), [4, 6]), sep="\\n")
+        >>> print(*length_table(length_bins(score(text, text, lengths=[5, 7]), [4, 6])), sep="\\n")
         0 to 3 words                0 lines  -
         4 to 5 words                1 lines  BLEU 100.00  chrF 100.00
         6 words and more            1 lines  BLEU 100.00  chrF 100.00
     """
-    bins = np.searchsorted(edges, found.lengths, side="right")
+    number = np.searchsorted(edges, found.lengths, side="right")
+    return [
+        {"lengths": [low, high and high - 1], "examples": int((number == k).sum())}
+        | {name: found.score(name, number == k) for name in ("bleu", "chrf")}
+        for k, (low, high) in enumerate(zip([0, *edges], [*edges, None], strict=True))
+    ]
+
+
+def length_table(bins: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each bin of `length_bins`."""
     lines = []
-    for number, (low, high) in enumerate(zip([0, *edges], [*edges, None], strict=True)):
-        chosen = bins == number
-        bleu, chrf = (found.score(name, chosen) for name in ("bleu", "chrf"))
-        bounds = f"{low} to {high - 1} words" if high else f"{low} words and more"
-        numbers = "-" if bleu is None else f"BLEU {bleu:.2f}  chrF {chrf:.2f}"
-        lines.append(f"{bounds:<22} {chosen.sum():>6} lines  {numbers}")
+    for found in bins:
+        low, high = found["lengths"]
+        bounds = f"{low} words and more" if high is None else f"{low} to {high} words"
+        scores = f"BLEU {found['bleu']:.2f}  chrF {found['chrf']:.2f}" if found["bleu"] is not None else "-"
+        lines.append(f"{bounds:<22} {found['examples']:>6} lines  {scores}")
     return lines
 
 

@@ -1,5 +1,6 @@
 """Training on a generated task: scores that count right, runs that go on, and what is refused."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -226,6 +227,10 @@ def test_the_command_line_trains_tests_and_says_what_is_wrong(
     assert [line.split()[0] for line in lines[1:3]] == ["2-3", "4-4"]
     assert main(["evaluate", str(trained), "--bins", "4", "--reading", "temperature=true"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(lines)
+    assert main(["evaluate", str(trained), "--bins", "4", "--json"]) == 0
+    first, second, *_ = json.loads(capsys.readouterr().out)["bins"]
+    assert f"{first['exact']:.2f}" == lines[1].split()[2]
+    assert (first["lengths"], second["lengths"]) == ([2, 3], [4, 4])
     for wrong, message in (
         (
             ["--reading", "stretch=2"],
@@ -233,7 +238,7 @@ def test_the_command_line_trains_tests_and_says_what_is_wrong(
         ),
         (["--reading", "group=4:2"], "'sinusoidal' has no bias of them"),
         (["--source", "x"], "generates its own questions; it takes no --source"),
-        (["--reference", "x"], "which takes no --reference"),
+        (["--reference", "x"], "which takes no --reference; it takes --bins, --reading"),
     ):
         assert main(["evaluate", str(trained), *wrong]) == 2
         assert message in capsys.readouterr().err

@@ -8,7 +8,7 @@ import yaml
 
 from floater.errors import DataError
 from floater.tasks import task
-from floater.tasks.scores import length_table, score
+from floater.tasks.scores import length_bins, length_table, score
 from floater.tasks.translation import Decoding, translate
 
 from .conftest import Files
@@ -26,7 +26,7 @@ def test_a_run_is_scored_by_its_translations(trained: Path, files: Files) -> Non
     assert found.lines == hypotheses
     lengths = [len(line.split()) for line in test.source]
     wanted = score(hypotheses, test.target, language="de", lengths=lengths)
-    assert str(found).splitlines() == [*str(wanted).splitlines(), *length_table(wanted, [4, 8])]
+    assert str(found).splitlines() == [*str(wanted).splitlines(), *length_table(length_bins(wanted, [4, 8]))]
     assert found.scores == wanted.scores
 
 

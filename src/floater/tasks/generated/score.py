@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,17 +88,21 @@ def score_bins(
         As `score`; the statistics of a refused bin are not numbers, and a note says so.
     """
     found: list[Measurement] = []
+    bins: list[dict[str, Any]] = []
     notes = []
     table = [f"{'length':<8}{'examples':>8}  {'exact match %':>13}  {'tokens right %':>14}"]
     for (low, high), examples in parts:
+        bins.append({"lengths": [low, high], "examples": len(examples)})
         try:
             part = score(model, examples)
+            bins[-1] |= part.scores
             numbers = f"{part.scores['exact']:>13.2f}  {part.scores['tokens']:>14.2f}"
             table.append(f"{f'{low}-{high}':<8}{len(examples):>8,}  {numbers}")
         except (PositionError, FlowError) as error:
             none = np.full((len(examples), 2), np.nan)
             lengths = np.array([example.length for example in examples.source])
             part = Measurement(lengths, dict.fromkeys(("exact", "tokens", "loss"), none))
+            bins[-1]["refused"] = str(error)
             notes.append(f"lengths {low} to {high} are refused: {error}")
             table.append(f"{f'{low}-{high}':<8}{'-':>8}          refused: {error}")
         found.append(part)
@@ -110,5 +115,6 @@ def score_bins(
         position_nats=positions([part.position_nats for part in found])[0],
         position_tokens=positions([part.position_tokens for part in found])[0].astype(np.int64),
         notes=notes,
+        bins=bins,
         report="\n".join(table),
     )

@@ -23,7 +23,7 @@ from floater.tasks.corpora.text import Pairs, read_pairs
 from floater.tasks.examples import Collate
 from floater.tasks.measurement import Measurement, check_edges, positions
 from floater.tasks.registry import register
-from floater.tasks.scores import length_table, score, split_compounds
+from floater.tasks.scores import length_bins, length_table, score, split_compounds
 from floater.tasks.task import Prepared, Splits, Task
 from floater.tasks.translation.data import TokenPairs, collate, line_of, load_corpus
 from floater.tasks.translation.decode import CutTranslation, translate, translate_and_count
@@ -192,7 +192,10 @@ class Translation(Task):
         )
         words = [len(line.split()) for line in pairs.source]
         found = score(hypotheses, pairs.target, language=language, lengths=words)
-        return replace(found, report="\n".join([found.report, *(length_table(found, bins) if bins else ())]))
+        if not bins:
+            return found
+        by_length = length_bins(found, bins)
+        return replace(found, bins=by_length, report="\n".join([found.report, *length_table(by_length)]))
 
     def translator(
         self,
