@@ -13,6 +13,7 @@ import floater
 from . import zoo
 
 NAMES = ("gpt2", "llama", "bert", "roberta")
+SEQ2SEQ = ("t5", "whisper")
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +43,9 @@ def gradients(model: Any, inputs: dict[str, Any]) -> list[Tensor | None]:
     return list(torch.autograd.grad(loss, parameters, allow_unused=True))
 
 
-@pytest.mark.parametrize(("name", "padded"), [*((name, True) for name in NAMES), ("siglip-text", False)])
+@pytest.mark.parametrize(
+    ("name", "padded"), [*((name, True) for name in (*NAMES, *SEQ2SEQ)), ("siglip-text", False)]
+)
 def test_a_plugged_model_trains_as_one_graph(name: str, padded: bool) -> None:
     model, inputs = plugged(name), given(name, padded)
     expected = gradients(model, inputs)
@@ -55,7 +58,7 @@ def test_a_plugged_model_trains_as_one_graph(name: str, padded: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "padded"), [*((name, False) for name in NAMES), ("t5", True), ("siglip-text", True)]
+    ("name", "padded"), [*((name, False) for name in NAMES), ("t5", True), ("whisper", False), ("siglip-text", True)]
 )
 def test_a_baked_model_is_one_graph(name: str, padded: bool) -> None:
     model, inputs = plugged(name), given(name, padded)
