@@ -39,14 +39,24 @@ FREE = (
     *("complex", "complex_attention", "universal", "pnat"),
 )
 INPUT = ("embed", "block", "inputs", "projection_bias", "qkv")
+NO_TABLE = {"use_abs_pos_emb": False}
 PEERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     # our options; theirs of the layers; theirs of the wrapper
-    "none": ({}, {}, {"use_abs_pos_emb": False}),
+    "none": ({}, {}, NO_TABLE),
     "learned": ({}, {}, {}),
-    "rotary": ({}, {"rotary_pos_emb": True, "rotary_emb_dim": 64}, {"use_abs_pos_emb": False}),
-    # their fused attention takes no such bias
-    "t5": ({"scaled": True}, {"rel_pos_bias": True, "attn_flash": False}, {"use_abs_pos_emb": False}),
+    "rotary": ({}, {"rotary_pos_emb": True, "rotary_emb_dim": 64}, NO_TABLE),
+    "sinusoidal": ({}, {}, {"scaled_sinu_pos_emb": True}),
+    "xpos": ({}, {"rotary_pos_emb": True, "rotary_emb_dim": 64, "rotary_xpos": True}, NO_TABLE),
+    "pope": ({}, {"polar_pos_emb": True, "rotary_emb_dim": 64}, NO_TABLE),
+    "alibi": ({}, {"alibi_pos_bias": True}, NO_TABLE),
+    # their fused attention takes none of these biases
+    "t5": ({"scaled": True}, {"rel_pos_bias": True, "attn_flash": False}, NO_TABLE),
+    "dynamic_bias": ({"log_distance": False}, {"dynamic_pos_bias": True, "attn_flash": False}, NO_TABLE),
+    "forgetting": ({}, {"attn_data_dependent_alibi": True, "attn_flash": False}, NO_TABLE),
+    "cope": ({"positions": 16}, {"attn_use_cope": True, "attn_flash": False}, NO_TABLE),
 }
+# theirs are for decoders alone: both sides are causal
+CAUSAL_PEERS = "xpos", "pope", "forgetting", "cope"
 Step = Callable[[], float]
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -140,7 +150,8 @@ def stepping(
 def ours(name: str, length: int, arguments: argparse.Namespace, **changes: Any) -> Step:
     torch.manual_seed(0)
     device = arguments.device
-    encoder = Encoder(config(name, length, arguments, **changes)).to(device).train()
+    causal = arguments.peers and name in CAUSAL_PEERS
+    encoder = Encoder(config(name, length, arguments, **changes), causal=causal).to(device).train()
     positions = places(name, length, device)
     x = torch.randn(arguments.tokens // length, length, arguments.width, device=device)
     return stepping(lambda: encoder(x, positions), encoder, device, CLOCKS[arguments.clock])
@@ -151,7 +162,8 @@ def theirs(name: str, length: int, arguments: argparse.Namespace) -> Step:
 
     torch.manual_seed(0)
     _, layers, wrapper = PEERS[name]
-    attention = x_transformers.Encoder(
+    stack = x_transformers.Decoder if name in CAUSAL_PEERS else x_transformers.Encoder
+    attention = stack(
         dim=arguments.width,
         depth=arguments.layers,
         heads=arguments.width // 64,

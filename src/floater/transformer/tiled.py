@@ -17,7 +17,7 @@ from floater.encodings.terms import AttentionTerms
 _TILE = 2**18
 """Numbers of a tile of the logits: a megabyte, which a core's cache holds with what is made of it."""
 
-_BLOCK = 64
+_BLOCK = 32
 """Keys that are multiplied with the same vectors of distances; each meets _BLOCK - 1 in vain."""
 
 
@@ -177,21 +177,35 @@ class _Table:
 
 
 class _KeyTable:
-    """Vectors of the distance (heads, N, D) that keys meet, block by block, and their gradients."""
+    """Vectors of the distance (heads, N, D) that keys meet, block by block, and their gradients.
 
-    def __init__(self, table: Tensor, zeros: Callable[..., Tensor]) -> None:
-        self.zeros = zeros
-        self.entries = table.shape[1]
-        self.table = F.pad(table, (0, 0, 0, _BLOCK))  # the last block may reach past the end
+    Args:
+        table: all entries.
+        k: keys (batch, heads, S, D).
+        scale: of the products.
+        zeros: makes zeros of a shape, the same tensor for the same shape.
+    """
+
+    def __init__(self, table: Tensor, k: Tensor, scale: float, zeros: Callable[..., Tensor]) -> None:
+        self.entries, self.zeros, self.scale = table.shape[1], zeros, scale
+        self.table = F.pad(table, (0, 0, 0, 2 * _BLOCK))  # the last blocks may reach past the end
         self.gradient = torch.zeros_like(self.table)
+        # scaled and in whole blocks, (batch, heads, blocks, _BLOCK, D)
+        self.blocks = F.pad(k * scale, (0, 0, 0, -k.shape[2] % _BLOCK)).view(
+            *k.shape[:2], -1, _BLOCK, k.shape[3]
+        )
 
-    def _blocks(self, k: Tensor) -> Tensor:
-        return F.pad(k, (0, 0, 0, -k.shape[1] % _BLOCK)).reshape(len(k), -1, _BLOCK, k.shape[2])
+    def _met(self, tile: tuple[slice, slice, slice], count: int) -> tuple[Tensor, Tensor]:
+        """Return blocks of keys (g, blocks, _BLOCK, D) and the entries that each meets in a tile.
 
-    def _windows(self, heads: slice, first: int, rows: int, blocks: int, batch: int) -> Tensor:
-        """Return (g, blocks, rows + _BLOCK - 1, D): the entries that a block of keys meets."""
-        windows = self.table[heads, first:].unfold(1, rows + _BLOCK - 1, _BLOCK)[:, :blocks].mT
-        return windows if batch == 1 else windows.repeat(batch, 1, 1, 1)
+        The latter are (g, blocks, rows + _BLOCK - 1, D).
+        """
+        samples, heads, rows = tile
+        many, window = -(-count // _BLOCK), rows.stop - rows.start + _BLOCK - 1
+        blocks = self.blocks[samples, heads, :many].flatten(0, 1)
+        windows = self.table[heads, rows.start :].unfold(1, window, _BLOCK)[:, :many].mT
+        batch = samples.stop - samples.start
+        return blocks, windows if batch == 1 else windows.repeat(batch, 1, 1, 1)
 
     @staticmethod
     def _pairs(products: Tensor, rows: int) -> Tensor:
@@ -200,33 +214,30 @@ class _KeyTable:
         strides = blocks * window * keys, keys, window * keys, keys + 1
         return products.as_strided((g, rows, blocks, keys), strides)
 
-    def add_to(self, logits: Tensor, k: Tensor, heads: slice, first: int) -> None:
-        """Add k_s c_{first + r + s} to logits (g, R, keys), for keys (g, keys, D)."""
+    def add_to(self, logits: Tensor, tile: tuple[slice, slice, slice]) -> None:
+        """Add k_s c_{r + s} to the logits of a tile, (g, R, keys), for reversed queries r."""
         rows, count = logits.shape[1:]
-        blocks = self._blocks(k)
-        batch = len(k) // (heads.stop - heads.start)
-        products = self._windows(heads, first, rows, blocks.shape[1], batch) @ blocks.mT
-        pairs, whole = self._pairs(products, rows), count // _BLOCK * _BLOCK
-        logits[..., :whole].view(len(k), rows, -1, _BLOCK).add_(pairs[:, :, : whole // _BLOCK])
-        if whole < count:
-            logits[..., whole:] += pairs[:, :, -1, : count - whole]
+        blocks, windows = self._met(tile, count)
+        pairs, whole = self._pairs(windows @ blocks.mT, rows), count // _BLOCK
+        logits[..., : whole * _BLOCK].view(-1, rows, whole, _BLOCK).add_(pairs[:, :, :whole])
+        if rest := count % _BLOCK:
+            logits[..., -rest:] += pairs[:, :, -1, :rest]
 
-    def learn(self, of_logits: Tensor, k: Tensor, heads: slice, first: int, scale: float) -> Tensor:
-        """Add to the gradient that of the sums of `add_to`, and return that of keys."""
+    def learn(self, of_logits: Tensor, of_keys: Tensor, tile: tuple[slice, slice, slice]) -> None:
+        """Add to the gradients of the table and of keys, (g, keys, D), those of the sums of `add_to`."""
         rows, count = of_logits.shape[1:]
-        blocks = self._blocks(k * scale)
-        batch, many = len(k) // (heads.stop - heads.start), blocks.shape[1]
-        products = self.zeros(len(k), many, rows + _BLOCK - 1, _BLOCK)
+        blocks, windows = self._met(tile, count)
+        (g, many), heads, first = blocks.shape[:2], tile[1], tile[2].start
+        products = self.zeros(g, many, windows.shape[2], _BLOCK)
         padded = F.pad(of_logits, (0, many * _BLOCK - count)) if count % _BLOCK else of_logits
-        self._pairs(products, rows).copy_(padded.view(len(k), rows, many, _BLOCK))
-        of_keys = products.mT @ self._windows(heads, first, rows, many, batch)
-        of_windows = products @ blocks
-        of_windows = of_windows if batch == 1 else of_windows.view(batch, -1, *of_windows.shape[1:]).sum(0)
-        for start in range(0, of_windows.shape[2], _BLOCK):
-            part = of_windows[:, :, start : start + _BLOCK]
-            into = self.gradient[heads, first + start :].unfold(1, part.shape[2], _BLOCK)[:, :many].mT
-            into += part
-        return of_keys.flatten(1, 2)[:, :count] * scale
+        self._pairs(products, rows).copy_(padded.view(g, rows, many, _BLOCK))
+        of_keys.add_((products.mT @ windows).flatten(1, 2)[:, :count], alpha=self.scale)
+        for start in range(0, products.shape[2], _BLOCK):
+            part = products[:, :, start : start + _BLOCK]
+            ends = first + start, first + start + many * _BLOCK
+            for n in range(g):
+                into = self.gradient[heads.start + n % (heads.stop - heads.start), slice(*ends)]
+                into.view(many, _BLOCK, -1)[:, : part.shape[2]].baddbmm_(part[n], blocks[n])
 
 
 class _Tiled(torch.autograd.Function):
@@ -276,7 +287,7 @@ class _Work:
         self.zeros = cache(q.new_zeros)  # what lies beside a diagonal view stays zero
         self.queries = None if queries is None else _Table(queries, plan.before)
         self.values = None if values is None else _Table(values, plan.before)
-        self.keys = None if keys is None else _KeyTable(keys, self.zeros)
+        self.keys = None if keys is None else _KeyTable(keys, self.k, plan.scale, self.zeros)
         self.closed = None
         if mask is not None:
             mask = mask.view(*(1,) * (4 - mask.ndim), *mask.shape)
@@ -284,11 +295,10 @@ class _Work:
             self.closed = closed.expand(*q.shape[:3], k.shape[2])
 
     def logits(self, tile: tuple[slice, slice, slice], q: Tensor, k: Tensor) -> Tensor:
-        """Return the logits of a tile, (g, R, keys), in memory of their own."""
+        """Return the logits of a tile, (g, R, keys), in memory that is theirs alone."""
         (samples, heads, rows), plan = tile, self.plan
         count, slots, first = rows.stop - rows.start, k.shape[1], rows.start
         width = slots + count - 1
-        base = None
         if self.queries is not None:
             assert self.asking is not None
             asking = self.asking[tile].flatten(0, 1)
@@ -296,17 +306,16 @@ class _Work:
             if self.bias is not None:
                 by_head = dots.view(-1, heads.stop - heads.start, count, width)
                 by_head += self.bias[heads, None, first : first + width]
-            base = _diagonal(dots, slots)
+            logits = _diagonal(dots, slots).baddbmm_(q, k.mT, alpha=plan.scale)
         elif self.bias is not None:
             base = self.bias[heads, first : first + width].unfold(1, slots, 1)
             if (batch := samples.stop - samples.start) > 1:
                 base = base.repeat(batch, 1, 1)
-        if base is None:
-            logits = torch.bmm(q, k.mT).mul_(plan.scale)
-        else:
             logits = torch.baddbmm(base, q, k.mT, alpha=plan.scale)
+        else:
+            logits = torch.bmm(q, k.mT).mul_(plan.scale)
         if self.keys is not None:
-            self.keys.add_to(logits, k * plan.scale, heads, first)
+            self.keys.add_to(logits, tile)
         if self.closed is not None:
             logits.masked_fill_(self.closed[tile][..., :slots].flatten(0, 1), -torch.inf)
         return logits
@@ -377,7 +386,7 @@ class _Work:
             into = of_k[near].flatten(0, 1)
             into.baddbmm_(of_logits.mT, q, alpha=plan.scale)
             if self.keys is not None:
-                into += self.keys.learn(of_logits, k, heads, first, plan.scale)
+                self.keys.learn(of_logits, into, tile)
         tables = (
             None if self.queries is None else self.queries.gradient,
             None if self.keys is None else self.keys.gradient[:, : self.keys.entries],

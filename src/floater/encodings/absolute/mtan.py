@@ -90,10 +90,12 @@ class MTAN(Precise):
         """Return the scaled W phi(t) + b and V phi(s) + c of each head, (batch or 1, heads, T or S, D)."""
         heads = self.spec.heads
         with torch.autocast(q.device.type, enabled=False):  # half precision has three digits of a time
+            times = [state.query] if state.key is state.query else [state.query, state.key]
+            features = [self.features(each, layer) for each in times]
             parts = [
-                F.linear(self.features(times, layer), weight, bias)
-                for times, weight, bias in zip(
-                    (state.query, state.key), self.weight[layer], self.feature_bias[layer], strict=True
+                F.linear(feature, weight, bias)
+                for feature, weight, bias in zip(
+                    (features[0], features[-1]), self.weight[layer], self.feature_bias[layer], strict=True
                 )
             ]
         of_query, of_key = (

@@ -40,14 +40,20 @@ def log_distance(distance: Tensor, span: int, max_distance: int) -> Tensor:
 
 @dataclass(frozen=True)
 class DebertaState:
-    """The distances, the table's row for each, t - s and s - t, and absolute positions; and, by block, the
-    table as the block's own keys and queries are projected."""
+    """What the blocks share in a forward pass.
+
+    Args:
+        distances: between queries and keys.
+        rows: by projection ("key" or "query"), rows of P and the index of each distance into them; None for
+            the latter where they are in the order of the distances.
+        absolute: vectors of the absolute positions of queries.
+        projections: by block, its own projections.
+    """
 
     distances: Distances
-    ahead: Tensor
-    back: Tensor
+    rows: dict[str, tuple[Tensor, Tensor | None]]
     absolute: Tensor | None
-    shared: dict[int, tuple[Tensor, Tensor]]
+    projections: dict[int, Mapping[str, Callable[[Tensor], Tensor]]]
 
 
 @register("deberta")
@@ -192,15 +198,20 @@ class Deberta(PositionModel):
         values = distances.values
         if self.buckets == "log":
             values = log_distance(values, self.span, self.max_distance)
-        ahead, back = ((x + self.span).clamp(0, 2 * self.span - 1) for x in (-values, values))
-        return DebertaState(distances, ahead, back, absolute, {})
+        table = self.norm(self.table.weight)
+        rows: dict[str, tuple[Tensor, Tensor | None]] = {}
+        for name, wanted in (("key", self.c2p), ("query", self.p2c)):
+            if wanted:
+                ahead = name == "key" or self.direction == "released"
+                index = ((-values if ahead else values) + self.span).clamp(0, len(table) - 1)
+                few = len(table) < len(index)  # then projecting the table is less work
+                rows[name] = (table, index) if few else (table[index], None)
+        return DebertaState(distances, rows, absolute, {})
 
     def on_projections(
         self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: DebertaState, layer: int
     ) -> None:
-        if self.share:
-            table = self.norm(self.table.weight)
-            state.shared[layer] = projections["key"](table), projections["query"](table)
+        state.projections[layer] = projections
 
     def inputs(self, x: Tensor, state: DebertaState, layer: int) -> QKV:
         if state.absolute is None or layer != self.spec.layers - 1:
@@ -222,17 +233,14 @@ class Deberta(PositionModel):
 
     def tables(self, state: DebertaState, layer: int) -> tuple[Tensor | None, Tensor | None]:
         """Return what queries and keys meet at each distance, (heads, N, head_dim)."""
-        index = state.back if self.direction == "paper" else state.ahead
-        return (
-            self.rows("key", state, layer, state.ahead) if self.c2p else None,
-            self.rows("query", state, layer, index) if self.p2c else None,
-        )
 
-    def rows(self, name: str, state: DebertaState, layer: int, index: Tensor) -> Tensor:
-        """Return the projected rows of P for each distance, (heads, N, head_dim)."""
-        if self.share:
-            rows = state.shared[layer][0 if name == "key" else 1][index]
-        else:
-            linear = (self.key if name == "key" else self.query)[layer]
-            rows = linear(self.norm(self.table.weight)[index])
-        return rows.view(len(rows), self.spec.heads, -1).transpose(0, 1)
+        def projected(name: str) -> Tensor | None:
+            if name not in state.rows:
+                return None
+            table, index = state.rows[name]
+            own = self.key if name == "key" else self.query
+            rows = state.projections[layer][name](table) if self.share else own[layer](table)
+            rows = rows if index is None else rows[index]
+            return rows.view(len(rows), self.spec.heads, -1).transpose(0, 1)
+
+        return projected("key"), projected("query")
