@@ -106,7 +106,7 @@ def test_the_tables_agree_with_each_other(finished: Results) -> None:
 
 def test_the_sentences_say_what_is_known(finished: Results) -> None:
     said = summary.sentences(finished)
-    assert said[0] == "6 of 8 trials are finished, 2 failed; what is missing counts for nothing below."
+    assert said[0] == "6 of 8 trials are finished, 2 failed; the others are excluded below."
     assert "BLEU 900–999: the test set has no example there." in said
     compared = [found for found in finished.comparisons if found.column == Column("lengths", "bleu", 80, 100)]
     assert [found.variant for found in compared] == ["learned-input", "learned-all"]
@@ -158,6 +158,9 @@ def test_a_browser_shows_it(
         "Math.min(...[...document.querySelectorAll('svg text')].map(e => e.getBoundingClientRect().height))"
     )
     assert text > 5, "text in pictures can be read"
+    figures = page.ask("[...document.querySelectorAll('figure')].map(e => e.scrollWidth - e.clientWidth)")
+    assert max(figures) <= 0, "no figure scrolls sideways"
+    assert page.ask("document.querySelector('#answer, .sentences').getBoundingClientRect().top < innerHeight")
 
 
 def test_dark_is_dark(page: browser.Page, report: Path) -> None:

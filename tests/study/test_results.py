@@ -128,7 +128,7 @@ def test_a_row_with_one_seed_of_three_is_not_tested() -> None:
     said = summary.sentences(found)
     none = "No significant difference from `none` in any: `shaw`; not tested against `none`: `rotary`."
     assert none in said
-    assert "Not tested is what has no second seed, or none with a score." in said[-1]
+    assert "Variants without a second scored seed were not tested." in said[-1]
     table = tables.compared(found).markdown()
     assert "| – | – | not tested |" in table
 
@@ -183,8 +183,8 @@ def test_losses_of_answers_of_one_token_are_no_line(tokens: list[int], drawn: bo
         }
         outcome.measured["lengths"] = replace(outcome.measured["lengths"], **numbers)
     titles = [picture.title for picture in panels.lengths(found)]
-    assert titles[0] == "Exact match (%) by length, test set lengths"
-    assert ("Loss per token by its position, test set lengths" in titles) == drawn
+    assert titles[0] == "Exact match (%) by length (test set: lengths)"
+    assert ("Loss per token by position (test set: lengths)" in titles) == drawn
 
 
 def test_of_many_rows_the_baseline_and_the_best_are_drawn() -> None:

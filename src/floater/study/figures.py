@@ -1,4 +1,4 @@
-"""Pictures for a page: SVG that takes its colours from the page's style, light or dark."""
+"""Figures for a page: SVG that takes its colours from the page's style, light or dark."""
 
 from __future__ import annotations
 
@@ -146,10 +146,13 @@ def score_by_length(results: Results, columns: Sequence[Column], less: Variant |
             axes.annotate(
                 "trained lengths", (-0.45, 1), xycoords=("data", "axes fraction"), va="bottom", fontsize=8
             )
-    axes.set_xticks(range(len(columns)), [column.bin_label for column in columns])
+    labels = [column.bin_label for column in columns]
+    if len(labels) > 4:
+        labels = [label.replace("–", "–\n") for label in labels]  # side by side they would overlap
+    axes.set_xticks(range(len(columns)), labels)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     score = columns[0].metric_label
-    label = f"{score}, less that of {less.name}" if less else score
+    label = f"{score} minus that of {less.name}" if less else score
     return _finish(figure, axes, results.lengths, label, ends)
 
 
@@ -243,7 +246,7 @@ def _buckets(nats: Array, tokens: Array) -> tuple[list[float], list[float]]:
 def _panel() -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.4, 3.2), layout="constrained")
+    figure = Figure(figsize=(4.6, 3.0), layout="constrained")  # a phone shows it without scaling
     return figure, figure.subplots()
 
 

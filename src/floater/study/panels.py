@@ -55,20 +55,20 @@ def lengths(results: Results) -> Iterator[Panel]:
         if binned:
             several = _have_spread(results, binned)
             counts = ", ".join(f"{column.bin_label}: {results.count(column):,}" for column in binned)
-            title = f"{heading(binned[0].metric_label)} by length, test set {test}"
-            means = "The mean over the seeds; bars are their standard deviation." if several else "One seed."
+            score, where = heading(binned[0].metric_label), f"by length (test set: {test})"
+            means = "Means over the seeds; bars are standard deviations." if several else "One seed."
             figure = figures.score_by_length(results, binned)
-            yield _panel(title, figure, f"length-{test}", f"{means} {counts} examples.", results)
+            yield _panel(f"{score} {where}", figure, f"length-{test}", f"{means} {counts} examples.", results)
             if results.baseline is not None and len(results.grid.variants) > 1:
                 figure = figures.score_by_length(results, binned, results.baseline)
-                title += f", less that of {results.baseline.name}"
+                title = f"{score} minus that of {results.baseline.name}, {where}"
                 means = "of the means over the seeds" if several else "of one seed each"
                 yield _panel(title, figure, f"difference-{test}", f"Differences {means}.", results)
         measured = [outcome.measured[test] for outcome in results.outcomes if test in outcome.measured]
         if any(np.count_nonzero(found.position_tokens) > 1 for found in measured):
             figure = figures.loss_by_position(results, test)
-            caption = "Over ranges of positions that widen with the position, all seeds together."
-            title = f"Loss per token by its position, test set {test}"
+            caption = "Means over ranges of positions that widen geometrically, all seeds together."
+            title = f"Loss per token by position (test set: {test})"
             yield _panel(title, figure, f"position-{test}", caption, results, tabled=False)
 
 
@@ -79,7 +79,7 @@ def learning(results: Results) -> Iterator[Panel]:
     labels = {"loss": "training loss", "eval_loss": "validation loss"}
     labels.setdefault(f"eval_{best}", f"validation {METRICS[best].label if best in METRICS else best}")
     several = any(len(results.of(variant)) > 1 for variant in figures.drawn(results))
-    caption = "The mean over the seeds; the band is from the least to the greatest." if several else ""
+    caption = "Means over the seeds; the band is their range." if several else ""
     for key in (key for key in labels if key in found):
         figure = figures.learning(results, key, labels[key])
         yield _panel(heading(labels[key]), figure, f"learning-{key}", caption, results, tabled=False)
@@ -93,9 +93,9 @@ def costs(results: Results) -> Iterator[Panel]:
     cut = results.settings.short_to_long
     beyond = [c for c in columns if cut.given and c.low is not None and c.low >= cut.cut]
     shown = [*beyond, columns[0]][0]
-    caption = {True: "Up is better.", False: "Down is better.", None: ""}[shown.greater]
+    caption = {True: "Higher is better.", False: "Lower is better.", None: ""}[shown.greater]
     if _have_spread(results, [shown]):
-        caption += " Bars are the standard deviation of the score, and the least and greatest cost of a seed."
+        caption += " Bars: standard deviation of the score, range of the cost over the seeds."
     for key, title, label in (
         ("tokens_per_second", "speed", "training, tokens/s"),
         ("memory_mib", "memory", "peak memory, MiB"),

@@ -28,6 +28,8 @@ def _leaders(results: Results) -> list[str]:
             found.setdefault(_listed([variant.name for variant in best]), []).append(column.label)
     if not found:
         return []
+    if len(found) == 1 and len(results.columns()) > 1:
+        return [f"Best mean: {next(iter(found))} in every score."]
     parts = [f"{names} in {_joined(labels)}" for names, labels in found.items()]
     return [f"Best mean: {'; '.join(parts)}."]
 
@@ -91,7 +93,7 @@ def method(results: Results) -> str:
     if not seeds:
         text += " There is one seed of each: what is called better or worse may still be due to the seed."
     if len(tested) < len(results.comparisons):
-        text += " Not tested is what has no second seed, or none with a score."
+        text += " Variants without a second scored seed were not tested."
     return text
 
 
@@ -106,7 +108,7 @@ def _standing(results: Results) -> str:
     parts = [f"{counts['finished']} of {total} trials are finished"]
     parts += [f"{counts['failed']} failed"] if counts["failed"] else []
     parts += [f"{counts['open']} are not"] if counts["open"] else []
-    return ", ".join(parts) + "; what is missing counts for nothing below."
+    return ", ".join(parts) + "; the others are excluded below."
 
 
 def _continued(results: Results) -> list[str]:

@@ -1,0 +1,115 @@
+"""Count the work of a collocation solve: the numbers of docs/design/collocation.md.
+
+512 positions, spacing 0.1, `ROWS` starting vectors, rtol 1e-6, the weights of `benchmarks/flow.py`:
+intervals, dependent evaluations by pipeline depth, the contraction of an iteration, the cost of a new mesh in
+solves on a kept one, and the drift of the weights that a mesh survives.
+
+    python benchmarks/collocation.py
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from floater.flow import SolverState, solve
+from floater.flow.collocation.error_control import CHANGE
+from floater.flow.collocation.fixed_point import solve_states
+from floater.flow.collocation.formulation import formulate
+from floater.flow.collocation.mesh import Mesh
+from flow import problem, run
+
+LENGTH, TOLERANCE = 512, {"rtol": 1e-6, "atol": 1e-6}
+
+
+def solver(state: SolverState) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
+    """Return a solver whose mesh is that of the state."""
+    return lambda field, start, times: solve(
+        field, start, times, method="collocation", state=state, **TOLERANCE
+    )
+
+
+def count(dim: int, weights: str) -> str:
+    """Return a line of the table for one problem."""
+    field, start, times = problem(dim, LENGTH, weights)
+    state = SolverState()
+    solver(state)(field, start, times)
+    assert state.plan is not None
+    form = formulate(field, start.detach(), 0.0, TOLERANCE["rtol"])
+    change = CHANGE * state.plan.safety_factor
+    found = []
+    for depth in (1, 4, 8):
+        mesh = Mesh(state.plan.edges, depth, form.dtype, start.device)
+        with torch.no_grad():
+            _, counts = solve_states(form, mesh, change * TOLERANCE["rtol"], change * TOLERANCE["atol"])
+        found.append(f"{sum(counts)}")
+    return f"{len(mesh)} | {' | '.join(found)} | {contraction(field, start, state.plan.edges):.2f}"
+
+
+def contraction(field: nn.Module, start: Tensor, edges: list[float]) -> float:
+    """Return the median over the intervals of the mean ratio of successive changes."""
+    ratios = list[float]()
+    wide = formulate(field, start.detach(), 0.0, 0.0)
+    mesh = Mesh(edges, 1, torch.float64, start.device)
+    with torch.no_grad():
+        states, _ = solve_states(wide, mesh, 1e-13, 1e-13)
+        for w, exact in enumerate(states):
+            f = wide.state_term(mesh.times[w], exact).flatten(1)
+            base = exact.flatten(1) - mesh.coupling[w] @ f
+            guess, changes = exact[:1].expand_as(exact), []
+            for _ in range(5):
+                new = base + mesh.coupling[w] @ wide.state_term(mesh.times[w], guess).flatten(1)
+                changes.append(float((new - guess.flatten(1)).norm()))
+                guess = new.view_as(exact)
+            ratios.append((changes[4] / changes[1]) ** (1 / 3))
+    return statistics.median(ratios)
+
+
+def new_mesh(dim: int) -> float:
+    """Return the time of a solve with a new mesh over that of one on a kept mesh, forward and backward."""
+    field, start, times = problem(dim, LENGTH, "default")
+    kept, taken = SolverState(), {"new": list[float](), "kept": list[float]()}
+    for turn in range(6):
+        new = run(solver(SolverState()), field, start, times)[2]
+        old = run(solver(kept), field, start, times)[2]
+        if turn:
+            taken["new"].append(new)
+            taken["kept"].append(old)
+    return statistics.median(taken["new"]) / statistics.median(taken["kept"])
+
+
+def survived(dim: int, drift: float, seeds: int = 5) -> int:
+    """Return how many of some random changes of all weights, relative to each, keep the mesh."""
+    found = 0
+    for seed in range(seeds):
+        field, start, times = problem(dim, LENGTH, "default")
+        state = SolverState()
+        solver(state)(field, start, times)
+        plan = state.plan
+        noise = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in field.parameters():
+                parameter.mul_(1 + drift * torch.randn(parameter.shape, generator=noise))
+        solver(state)(field, start, times)
+        found += state.plan is plan
+    return found
+
+
+def main() -> None:
+    print("| dim | weights | intervals | evaluations, W = 1 | W = 4 | W = 8 | contraction |")
+    print("|---:|---|---:|---:|---:|---:|---:|")
+    for dim in (128, 512):
+        for weights in ("small", "default", "double"):
+            print(f"| {dim} | {weights} | {count(dim, weights)} |", flush=True)
+    for dim in (128, 512):
+        print(f"dim {dim}: a solve with a new mesh takes {new_mesh(dim):.1f} times one on a kept mesh")
+    for drift in (0.05, 0.1, 0.2, 0.4, 0.8):
+        print(f"dim 128: weights changed by {drift:.0%}: {survived(128, drift)} of 5 meshes kept")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s)")
+
+
+if __name__ == "__main__":
+    main()
