@@ -41,6 +41,8 @@ def test_a_browser_shows_a_page(page: browser.Page, address: str, name: str) -> 
             mobile=width < 600,
         )
         wide = page.ask("document.documentElement.scrollWidth")
+        buttons = "[...document.querySelectorAll('.md-clipboard, .md-code__nav')].some(e => e.offsetParent)"
+        assert width > 600 or not page.ask(buttons), "a copy button covers code"
         assert wide <= width, f"{name} is {wide} pixels wide in a window of {width}"
 
 
