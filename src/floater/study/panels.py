@@ -20,13 +20,7 @@ _UNAVAILABLE = (DataError, PositionError, FlowError)
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure of the report.
-
-    Args:
-        title: above it.
-        svg: the figure.
-        caption: below it.
-    """
+    """A figure of the report."""
 
     title: str
     svg: str

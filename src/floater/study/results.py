@@ -164,13 +164,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Results:
-    """All of a study, as it stands.
-
-    Args:
-        settings: of the study.
-        grid: its trials.
-        outcomes: trial by trial.
-    """
+    """All of a study, as it stands."""
 
     settings: StudySettings
     grid: Grid

@@ -88,21 +88,6 @@ class Model(settings.Model):
         )
 
 
-@dataclass(frozen=True)
-class Training(TrainingSettings):
-    """Optimisation; the best validation is that of the highest accuracy.
-
-    Attributes:
-        max_tokens: words in a batch.
-    """
-
-    learning_rate: float = 1e-3
-    warmup_steps: int | float = 100
-    max_tokens: int = 8192
-    num_train_epochs: int = 5
-    average_last: int = 0
-
-
 @dataclass(frozen=True, kw_only=True)
 class DocumentsSettings(settings.RunSettings):
     """A run on documents."""
@@ -110,7 +95,11 @@ class DocumentsSettings(settings.RunSettings):
     task: Literal["documents"] = "documents"
     data: Data
     model: Model = field(default_factory=Model)
-    training: Training = field(default_factory=Training)
+    training: TrainingSettings = field(
+        default_factory=lambda: TrainingSettings(
+            learning_rate=1e-3, warmup_steps=100, max_tokens=8192, num_train_epochs=5, average_last=0
+        )
+    )
 
 
 @register("documents")
@@ -211,11 +200,6 @@ def vocabulary_of(documents: Sequence[Document], min_count: int) -> Vocabulary:
 
 def encode(documents: Sequence[Document], vocabulary: Vocabulary, max_words: int) -> Encoded:
     """Encode documents; their lengths are in words.
-
-    Args:
-        documents: with labels that the vocabulary knows.
-        vocabulary: of the training documents.
-        max_words: a longer sentence is cut into several.
 
     Raises:
         DataError: if a label is not known.

@@ -61,17 +61,6 @@ class Model(settings.Model):
     max_length: int = 64
 
 
-@dataclass(frozen=True)
-class Training(SmoothedTrainingSettings):
-    """Optimisation; the best validation is that of the highest accuracy."""
-
-    learning_rate: float = 1e-3
-    warmup_steps: int | float = 100
-    max_tokens: int = 4096
-    num_train_epochs: int = 20
-    average_last: int = 0
-
-
 @dataclass(frozen=True, kw_only=True)
 class ImageSettings(settings.RunSettings):
     """A run of image classification."""
@@ -79,7 +68,11 @@ class ImageSettings(settings.RunSettings):
     task: Literal["image_classification"] = "image_classification"
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
-    training: Training = field(default_factory=Training)
+    training: SmoothedTrainingSettings = field(
+        default_factory=lambda: SmoothedTrainingSettings(
+            learning_rate=1e-3, warmup_steps=100, max_tokens=4096, num_train_epochs=20, average_last=0
+        )
+    )
 
 
 @register("image_classification")

@@ -62,17 +62,6 @@ class Model(settings.Model):
     max_length: int = 256
 
 
-@dataclass(frozen=True)
-class Training(SmoothedTrainingSettings):
-    """Optimisation; the best validation is that of the highest accuracy."""
-
-    learning_rate: float = 2e-3
-    warmup_steps: int | float = 200
-    max_tokens: int = 1000
-    num_train_epochs: int = 10
-    average_last: int = 0
-
-
 @dataclass(frozen=True, kw_only=True)
 class TaggingSettings(settings.RunSettings):
     """A tagging run."""
@@ -80,7 +69,11 @@ class TaggingSettings(settings.RunSettings):
     task: Literal["tagging"] = "tagging"
     data: Data
     model: Model = field(default_factory=Model)
-    training: Training = field(default_factory=Training)
+    training: SmoothedTrainingSettings = field(
+        default_factory=lambda: SmoothedTrainingSettings(
+            learning_rate=2e-3, warmup_steps=200, max_tokens=1000, num_train_epochs=10, average_last=0
+        )
+    )
 
 
 @register("tagging")

@@ -14,13 +14,13 @@ from transformers.modeling_outputs import MultipleChoiceModelOutput, QuestionAns
 from transformers.utils.generic import can_return_tuple
 
 from floater.positions import Positions
-from floater.transformer.base import FloaterPreTrainedModel, bidirectional, first_tokens
+from floater.transformer.base import bidirectional, first_tokens
 from floater.transformer.config import FloaterConfig
-from floater.transformer.models import FloaterModel
+from floater.transformer.models import FloaterHead
 from floater.transformer.recipe import pooler
 
 
-class FloaterForQuestionAnswering(FloaterPreTrainedModel):
+class FloaterForQuestionAnswering(FloaterHead):
     """An encoder that finds where an answer starts and ends (Devlin et al. 2019, section 4.2).
 
     Args:
@@ -39,8 +39,7 @@ class FloaterForQuestionAnswering(FloaterPreTrainedModel):
     accepts_loss_kwargs = False  # the loss is a mean over this batch, whatever the Trainer accumulates
 
     def __init__(self, config: FloaterConfig) -> None:
-        super().__init__(bidirectional(config))
-        self.model = FloaterModel(config)
+        super().__init__(bidirectional(config), "ForQuestionAnswering")
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
@@ -77,7 +76,7 @@ class FloaterForQuestionAnswering(FloaterPreTrainedModel):
         )
 
 
-class FloaterForMultipleChoice(FloaterPreTrainedModel):
+class FloaterForMultipleChoice(FloaterHead):
     """An encoder that scores each choice by its first token.
 
     Args:
@@ -96,8 +95,7 @@ class FloaterForMultipleChoice(FloaterPreTrainedModel):
     accepts_loss_kwargs = False
 
     def __init__(self, config: FloaterConfig) -> None:
-        super().__init__(bidirectional(config))
-        self.model = FloaterModel(config)
+        super().__init__(bidirectional(config), "ForMultipleChoice")
         self.pooler, self.dropout = pooler(config), nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.post_init()

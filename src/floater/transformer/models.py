@@ -3,8 +3,6 @@
 # mypy: disable-error-code="no-untyped-call,untyped-decorator"
 # (the base classes of transformers are untyped)
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn
@@ -35,6 +33,7 @@ from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
 from floater.transformer.memory import Memory
 from floater.transformer.outputs import (
+    IGNORED,
     CausalLM,
     Hidden,
     MaskedLM,
@@ -158,7 +157,30 @@ class FloaterModel(FloaterPreTrainedModel):
         return self.encode(*args, **kwargs)
 
 
-class FloaterForMaskedLM(FloaterPreTrainedModel):
+class FloaterHead(FloaterPreTrainedModel):
+    """A `FloaterModel` under a head: what the models below share.
+
+    Args:
+        config: of the model.
+        loss_type: Hugging Face's name of the loss, which it would read off the name of a subclass.
+    """
+
+    def __init__(self, config: FloaterConfig, loss_type: str) -> None:
+        super().__init__(config)
+        self.loss_type = loss_type
+        self.model = FloaterModel(config)
+
+    def loss_of(
+        self, found: Hidden, labels: Tensor | None, items: Tensor | int | None, **given: Any
+    ) -> Tensor | None:
+        """Return the loss with the cost of halting, a mean over `items` labels; None without labels."""
+        if labels is None:
+            return None
+        loss = self.loss_function(labels=labels, num_items_in_batch=items, **given)
+        return with_auxiliary(loss, found.auxiliary_loss, labels, items)
+
+
+class FloaterForMaskedLM(FloaterHead):
     """An encoder that predicts masked tokens; the output matrix is the embedding's.
 
     With the recipes of BERT and RoBERTa a `HeadTransform` comes before the output matrix.
@@ -179,9 +201,7 @@ class FloaterForMaskedLM(FloaterPreTrainedModel):
     _tied_weights_keys = {"lm_head.weight": "model.embedding.weight"}  # noqa: RUF012
 
     def __init__(self, config: FloaterConfig) -> None:
-        super().__init__(bidirectional(config))
-        self.loss_type = "ForMaskedLM"  # else Hugging Face reads it off the name of a subclass
-        self.model = FloaterModel(config)
+        super().__init__(bidirectional(config), "ForMaskedLM")
         transforms = self.recipe.head == "transform"
         self.transform = HeadTransform(config) if transforms else nn.Identity()
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
@@ -204,16 +224,12 @@ class FloaterForMaskedLM(FloaterPreTrainedModel):
         """
         found = self.model.encode(input_ids, attention_mask, inputs_embeds, **kwargs)
         logits = self.lm_head(self.scaled(self.transform(found.last_hidden_state)))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(
-                logits, labels, vocab_size=logits.shape[-1], num_items_in_batch=num_items_in_batch
-            )
-            loss = with_auxiliary(loss, found.auxiliary_loss, labels, num_items_in_batch)
+        given = {"logits": logits, "vocab_size": logits.shape[-1]}
+        loss = self.loss_of(found, labels, num_items_in_batch, **given)
         return MaskedLM(loss=loss, logits=logits, **found.beside)
 
 
-class FloaterForSequenceClassification(FloaterPreTrainedModel):
+class FloaterForSequenceClassification(FloaterHead):
     """An encoder and a classifier on its first token, after a `pooler` with the recipes of BERT and RoBERTa.
 
     Args:
@@ -232,9 +248,7 @@ class FloaterForSequenceClassification(FloaterPreTrainedModel):
     accepts_loss_kwargs = False  # the loss is a mean over this batch, whatever the Trainer accumulates
 
     def __init__(self, config: FloaterConfig) -> None:
-        super().__init__(bidirectional(config))
-        self.loss_type = "ForSequenceClassification"
-        self.model = FloaterModel(config)
+        super().__init__(bidirectional(config), "ForSequenceClassification")
         self.pooler, self.dropout = pooler(config), nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 0))
         self.post_init()
@@ -256,14 +270,11 @@ class FloaterForSequenceClassification(FloaterPreTrainedModel):
         found = self.model.encode(input_ids, attention_mask, inputs_embeds, positions=positions, **kwargs)
         first = first_tokens(found.last_hidden_state, attention_mask, positions)
         logits = self.classifier(self.dropout(self.pooler(first)))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-            loss = with_auxiliary(loss, found.auxiliary_loss, labels, None)
+        loss = self.loss_of(found, labels, None, pooled_logits=logits, config=self.config)
         return SequenceClassifier(loss=loss, logits=logits, **found.beside)
 
 
-class FloaterForTokenClassification(FloaterPreTrainedModel):
+class FloaterForTokenClassification(FloaterHead):
     """An encoder and a classifier on every token.
 
     Args:
@@ -281,9 +292,7 @@ class FloaterForTokenClassification(FloaterPreTrainedModel):
     """
 
     def __init__(self, config: FloaterConfig) -> None:
-        super().__init__(bidirectional(config))
-        self.loss_type = "ForTokenClassification"
-        self.model = FloaterModel(config)
+        super().__init__(bidirectional(config), "ForTokenClassification")
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 0))
         self.post_init()
@@ -305,14 +314,11 @@ class FloaterForTokenClassification(FloaterPreTrainedModel):
         """
         found = self.model.encode(input_ids, attention_mask, inputs_embeds, **kwargs)
         logits = self.classifier(self.dropout(found.last_hidden_state))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits, labels, self.config, num_items_in_batch=num_items_in_batch)
-            loss = with_auxiliary(loss, found.auxiliary_loss, labels, num_items_in_batch)
+        loss = self.loss_of(found, labels, num_items_in_batch, logits=logits, config=self.config)
         return TokenClassifier(loss=loss, logits=logits, **found.beside)
 
 
-class FloaterForCausalLM(FloaterPreTrainedModel, FloaterGenerationMixin):
+class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
     """A decoder that predicts the next token, with a key/value cache.
 
     Args:
@@ -328,10 +334,7 @@ class FloaterForCausalLM(FloaterPreTrainedModel, FloaterGenerationMixin):
     _tied_weights_keys = {"lm_head.weight": "model.embedding.weight"}  # noqa: RUF012
 
     def __init__(self, config: FloaterConfig) -> None:
-        config = changed(config, is_decoder=True)
-        super().__init__(config)
-        self.loss_type = "ForCausalLM"
-        self.model = FloaterModel(config)
+        super().__init__(changed(config, is_decoder=True), "ForCausalLM")
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
@@ -363,22 +366,12 @@ class FloaterForCausalLM(FloaterPreTrainedModel, FloaterGenerationMixin):
             input_ids, attention_mask, inputs_embeds, past_key_values, reading=reading, **kwargs
         )
         logits = self.lm_head(self.scaled(found.last_hidden_state))
-        loss = None
-        if labels is not None:
-            documents = kwargs.get("document_ids")
-            if documents is not None:
-                begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
-                labels = labels.masked_fill(begins, -100)
-            loss = self.loss_function(
-                logits, labels, vocab_size=logits.shape[-1], num_items_in_batch=num_items_in_batch
-            )
-            loss = with_auxiliary(loss, found.auxiliary_loss, labels, num_items_in_batch)
-        return CausalLM(
-            loss=loss,
-            logits=logits,
-            past_key_values=past_key_values,
-            **found.beside,
-        )
+        if labels is not None and (documents := kwargs.get("document_ids")) is not None:
+            begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
+            labels = labels.masked_fill(begins, IGNORED)
+        given = {"logits": logits, "vocab_size": logits.shape[-1]}
+        loss = self.loss_of(found, labels, num_items_in_batch, **given)
+        return CausalLM(loss=loss, logits=logits, past_key_values=past_key_values, **found.beside)
 
 
 AutoConfig.register("floater", FloaterConfig)

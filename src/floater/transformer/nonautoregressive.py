@@ -18,7 +18,7 @@ from floater.encodings.decoder.pnat import PositionLearning, heuristic_order
 from floater.positions import Positions
 from floater.transformer.base import refuse
 from floater.transformer.config import FloaterConfig
-from floater.transformer.outputs import IGNORED, Seq2SeqLM, total, with_auxiliary
+from floater.transformer.outputs import IGNORED, Seq2SeqLM, total
 from floater.transformer.placement import build_positions
 from floater.transformer.seq2seq import (
     FloaterForConditionalGeneration,
@@ -152,16 +152,8 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         auxiliary = total(
             auxiliary, self.ponder_loss(costs), getattr(encoder_outputs, "auxiliary_loss", None)
         )
-        logits, loss = self.lm_head(self.scaled(hidden)), None
-        if labels is not None:
-            loss = self.loss_function(
-                logits,
-                labels,
-                vocab_size=logits.shape[-1],
-                shift_labels=labels,
-                num_items_in_batch=num_items_in_batch,
-            )
-            loss = with_auxiliary(loss, auxiliary, labels, num_items_in_batch)
+        logits = self.lm_head(self.scaled(hidden))
+        loss = self.loss_of(logits, labels, auxiliary, num_items_in_batch)
         return Seq2SeqLM(loss=loss, logits=logits, encoder_last_hidden_state=source, auxiliary_loss=auxiliary)
 
     @property

@@ -225,6 +225,18 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         learns = self.training or labels is not None
         return length, self.length.loss(source, placed.key_valid, length) if learns else None
 
+    def loss_of(
+        self, logits: Tensor, labels: Tensor | None, auxiliary: Tensor | None, items: Tensor | int | None
+    ) -> Tensor | None:
+        """Return the loss of labels that are aligned with their logits; None without labels."""
+        if labels is None:
+            return None
+        size = logits.shape[-1]
+        loss = self.loss_function(
+            logits, labels, vocab_size=size, shift_labels=labels, num_items_in_batch=items
+        )
+        return with_auxiliary(loss, auxiliary, labels, items)
+
     @can_return_tuple
     def forward(
         self,
@@ -316,16 +328,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         auxiliary = total(
             auxiliary, self.ponder_loss(costs), getattr(encoder_outputs, "auxiliary_loss", None)
         )
-        loss = None
-        if labels is not None:  # they are aligned with the logits already
-            loss = self.loss_function(
-                logits,
-                labels,
-                vocab_size=logits.shape[-1],
-                shift_labels=labels,
-                num_items_in_batch=num_items_in_batch,
-            )
-            loss = with_auxiliary(loss, auxiliary, labels, num_items_in_batch)
+        loss = self.loss_of(logits, labels, auxiliary, num_items_in_batch)
         return Seq2SeqLM(
             loss=loss,
             logits=logits,

@@ -55,11 +55,7 @@ class Probe:
 def linear_probe(states: Tensor, held_out: Tensor) -> Fit:
     """Fit a ridge regression of the position on the state there, and test it on other rows.
 
-    Its penalty is chosen on the rows that it is fitted to (leave one out).
-
-    Args:
-        states: (rows, positions, d) to fit.
-        held_out: (other rows, positions, d) to test.
+    States are (rows, positions, d); the penalty is chosen on those that it is fitted to (leave one out).
 
     Example:
         >>> positions = torch.arange(9.0).view(1, 9, 1).expand(4, 9, 1)
@@ -143,11 +139,6 @@ def _of_text(of: Subject, text: Sequence[str], width: int, rows: int) -> Tensor:
 
 def probe_bars(axes: Axes, found: Probe, *, title: str = "") -> None:
     """Draw how much of the position a linear probe reads at each place, on rows held out.
-
-    Args:
-        axes: to draw on.
-        found: of `probe`.
-        title: of the axes.
 
     Example:
         >>> from matplotlib.figure import Figure

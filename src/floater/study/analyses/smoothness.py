@@ -34,10 +34,7 @@ class Smoothness(NamedTuple):
 
 
 def smoothness(vectors: Tensor) -> Smoothness:
-    """Compute the norms of the vectors of positions, and how far each lies from the next.
-
-    Args:
-        vectors: (positions, d), at least two positions.
+    """Compute the norms of vectors (positions, d), and how far each lies from the next.
 
     Example:
         >>> import torch
@@ -50,12 +47,6 @@ def smoothness(vectors: Tensor) -> Smoothness:
 
 def smoothness_lines(axes: Axes, found: Smoothness, *, trained: int | None = None, title: str = "") -> None:
     """Draw norm and step by position, with the end of the trained range if it lies within.
-
-    Args:
-        axes: to draw on.
-        found: of `smoothness`.
-        trained: training length in tokens.
-        title: of the axes.
 
     Example:
         >>> import torch
@@ -71,12 +62,6 @@ def smoothness_lines(axes: Axes, found: Smoothness, *, trained: int | None = Non
 
 
 def mark_trained(axes: Axes, trained: int | None, shown: int) -> None:
-    """Shade the trained range, if positions beyond it are shown as well.
-
-    Args:
-        axes: with positions along x.
-        trained: training length in tokens.
-        shown: positions that are shown.
-    """
+    """Shade the trained range, if positions beyond it are shown as well."""
     if trained is not None and trained < shown:
         axes.axvspan(0, trained - 1, color="0.93", zorder=0, label="trained range")

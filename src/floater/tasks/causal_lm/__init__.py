@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from transformers import AutoModelForCausalLM
@@ -17,15 +17,12 @@ from floater.errors import DataError
 from floater.tasks.causal import causal_loss
 from floater.tasks.causal_lm.score import by_position, causal_batch, line, passkeys, token_losses
 from floater.tasks.examples import Collate, Encoded
-from floater.tasks.finetuning import Adapter, CheckpointTask, FineTuningSettings, Head
+from floater.tasks.finetuning import Adapter, Head
 from floater.tasks.finetuning.extension import Extend, learn, merge, training_positions
-from floater.tasks.language_modeling.data import read_documents
+from floater.tasks.finetuning.text import TextSettings, TextTask, as_rows, documents_of, special
 from floater.tasks.language_modeling.far import doubling
-from floater.tasks.language_modeling.settings import TextData
-from floater.tasks.masked_lm import Texts, Training, as_rows, documents_of, special
 from floater.tasks.measurement import Measurement, check_edges, perplexity
 from floater.tasks.registry import register
-from floater.tasks.settings import check_block
 from floater.tasks.task import Prepared
 from floater.training.run import RESULT
 from floater.training.run_trainer import RunTrainer
@@ -58,29 +55,23 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CausalLMSettings(FineTuningSettings):
+class CausalLMSettings(TextSettings):
     """A causal_lm run.
 
     Attributes:
-        data: where the text comes from, and how it is cut.
         train: what learns: "all", or "lora", adapters in place of the checkpoint's matrices, or "positions"
             alone. Positions (an extension, a plugged flow, learned tables) learn in any case.
         lora: the adapters; the final model has them in its matrices.
         evaluation: how the model is measured.
     """
 
-    random_positions: ClassVar[bool] = True
-
     task: Literal["causal_lm"] = "causal_lm"
-    data: TextData
     train: Literal["all", "lora", "positions"] = "all"
     lora: Adapter = field(default_factory=Adapter)
-    training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_block(f"data.block is {self.data.block}", self.data.block, self.training)
         if self.train != "all" and self.plug.train != "all":
             raise ValueError(f"train is '{self.train}' and plug.train '{self.plug.train}'; give one of them")
 
@@ -91,7 +82,7 @@ class CausalLMSettings(FineTuningSettings):
 
 
 @register("causal_lm")
-class CausalLM(CheckpointTask):
+class CausalLM(TextTask):
     """Prediction of the next token by a checkpoint, extended or not.
 
     The result has the loss of validation rows as `loss`, before the first step as `loss_before`, and of the
@@ -101,10 +92,6 @@ class CausalLM(CheckpointTask):
 
     Settings = CausalLMSettings
     HEAD = Head(AutoModelForCausalLM)
-    metric, greater, example = "loss", False, "row"
-
-    def read_test(self, settings: CausalLMSettings, source: Any) -> Texts:
-        return read_documents(source, settings.data.documents)
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
         rows = rows_of(processor, examples, settings.data.block)

@@ -16,8 +16,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from floater.errors import DataError
 from floater.tasks.examples import Encoded, in_batches
 from floater.tasks.finetuning.features import readable
+from floater.tasks.finetuning.text import special
 from floater.tasks.language_modeling.data import collate
-from floater.tasks.masked_lm import special
 from floater.tasks.measurement import Array, perplexity
 from floater.training.run import evaluating
 from floater.transformer.outputs import IGNORED
@@ -43,12 +43,6 @@ def token_losses(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, rows: Encoded, max_tokens: int
 ) -> Iterator[Array]:
     """Compute the loss of each token of each row, from short to long rows.
-
-    Args:
-        model: left in the mode it is in.
-        tokenizer: of the model.
-        rows: `input_ids` each.
-        max_tokens: tokens in a batch; a longer row is alone.
 
     Yields:
         Of a row of n tokens, the n - 1 losses in nats: of the token at position i, from the i before it.

@@ -11,7 +11,7 @@ from floater.tasks.corpora.events import Columns
 from floater.training.settings import TrainingSettings, check_numbers
 from floater.transformer.events import EventsConfig
 
-__all__ = ["Columns", "Data", "EventsSettings", "Model", "Training"]
+__all__ = ["Columns", "Data", "EventsSettings", "Model"]
 
 
 @dataclass(frozen=True)
@@ -90,21 +90,6 @@ class Model(settings.Model):
         )
 
 
-@dataclass(frozen=True)
-class Training(TrainingSettings):
-    """Optimisation; the best validation is that of the lowest negative log-likelihood.
-
-    Attributes:
-        max_tokens: events in a batch, padding included.
-    """
-
-    learning_rate: float = 2e-3
-    warmup_steps: int | float = 200
-    max_tokens: int = 4096
-    num_train_epochs: int = 10
-    average_last: int = 0
-
-
 @dataclass(frozen=True, kw_only=True)
 class EventsSettings(settings.RunSettings):
     """A run on events.
@@ -117,7 +102,11 @@ class EventsSettings(settings.RunSettings):
     task: Literal["events"] = "events"
     data: Data
     model: Model = field(default_factory=Model)
-    training: Training = field(default_factory=Training)
+    training: TrainingSettings = field(
+        default_factory=lambda: TrainingSettings(
+            learning_rate=2e-3, warmup_steps=200, max_tokens=4096, num_train_epochs=10, average_last=0
+        )
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,7 +11,7 @@ from floater.tasks.corpora.problems import PROBLEMS
 from floater.training.settings import TrainingSettings, check_numbers
 from floater.transformer.times import Times
 
-__all__ = ["Data", "GeneratedSettings", "Model", "Training"]
+__all__ = ["Data", "GeneratedSettings", "Model"]
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,6 @@ class Data:
     def bins(self, edges: tuple[int, ...] = ()) -> list[tuple[int, int]]:
         """Return the bounds of each bin of the test: to the greatest trained length, twice that, ...
 
-        Args:
-            edges: the first length of every bin but the first, instead.
-
         Example:
             >>> Data("copy").bins(), Data("copy", lengths=(4, 10), longest=25).bins()
             ([(1, 16), (17, 32), (33, 64), (65, 128)], [(4, 10), (11, 20), (21, 25)])
@@ -130,16 +127,6 @@ class Model(settings.Model):
     max_length: int = 64
 
 
-@dataclass(frozen=True)
-class Training(TrainingSettings):
-    """Optimisation; the best validation is that of the most exact matches."""
-
-    learning_rate: float = 1e-3
-    warmup_steps: int | float = 200
-    max_tokens: int = 4096
-    average_last: int = 0
-
-
 @dataclass(frozen=True, kw_only=True)
 class GeneratedSettings(settings.RunSettings):
     """A run on a generated task.
@@ -151,7 +138,11 @@ class GeneratedSettings(settings.RunSettings):
     task: Literal["generated"] = "generated"
     data: Data
     model: Model = field(default_factory=Model)
-    training: Training = field(default_factory=Training)
+    training: TrainingSettings = field(
+        default_factory=lambda: TrainingSettings(
+            learning_rate=1e-3, warmup_steps=200, max_tokens=4096, average_last=0
+        )
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
