@@ -135,10 +135,10 @@ def test_a_trial_that_ends_without_a_word_is_a_failed_one(
     monkeypatch.setattr(run, "launcher", lambda *_: Silent())
     small = {"models": {"none": {}}, "short_to_long": {"builtin": 20, "builtin_test": 1}}
     results = run.study(settings(tmp_path, seeds=[1], **small))
-    assert [(o.status, o.error[:26]) for o in results.outcomes] == [("failed", "it ended without a word; s")]
+    assert [(o.status, o.error[:26]) for o in results.outcomes] == [("failed", "it ended without a message")]
     results.outcomes[0].trial.error.write_text("of an earlier start", encoding="utf-8")
     results = run.study(settings(tmp_path, seeds=[1], **small))
-    assert results.outcomes[0].error.startswith("it ended without a word; s")
+    assert results.outcomes[0].error.startswith("it ended without a message")
 
 
 def study_until_killed(config: str, trial: Path) -> int:

@@ -125,7 +125,7 @@ def test_what_would_move_times_under_cached_keys_is_refused(case):
         causal(tokens(1, 9), reading=Reading(8, interpolate=case == "interpolate"))
     seq = model(FloaterForConditionalGeneration, case)
     encoded = seq.encode(tokens(1, 3), reading=Reading(20, interpolate=case == "interpolate"))
-    with pytest.raises(PositionError, match=r"length 20.*, and this pass would go on with length undeclared"):
+    with pytest.raises(PositionError, match=r"length 20.*, and this pass would use length undeclared"):
         seq(encoder_outputs=encoded, decoder_input_ids=tokens(1, 3))
 
 

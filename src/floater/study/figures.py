@@ -91,8 +91,8 @@ def svg(figure: Figure, name: str, description: str) -> str:
     for colour, variable in _VARIABLES.items():
         text = re.sub(f"{colour}(?![0-9a-f])", f"var({variable})", text)
     text = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", text)
-    said = html.escape(" ".join(description.split()), quote=True)
-    return slim(text).replace("<svg", f'<svg role="img" aria-label="{said}"', 1)
+    label = html.escape(" ".join(description.split()), quote=True)
+    return slim(text).replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 
 
 def drawn(results: Results) -> list[Variant]:
@@ -177,7 +177,7 @@ def loss_by_position(results: Results, test: str) -> Figure:
 def learning(results: Results, key: str, label: str) -> Figure:
     """Draw a value of the log against the steps: a line for each variant, its seeds as a band.
 
-    Of a variant without a scored seed, those that run or failed are drawn.
+    Of a variant without a scored seed, those that run or failed are shown.
     """
     variants = drawn(results)
     (figure, axes), ends = _panel(), list[_End]()
@@ -225,7 +225,7 @@ def _series(outcome: Outcome, key: str) -> dict[int, float]:
 
 
 def _summed(variants: Sequence[Array]) -> Array:
-    """Return the sum of variants, of which one that a model refuses to go on with is shorter."""
+    """Return the sum of variants, of which one is shorter where a model refuses long inputs."""
     total = np.zeros(max(map(len, variants)))
     for variant in variants:
         total[: len(variant)] += variant

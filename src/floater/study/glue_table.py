@@ -42,17 +42,17 @@ class Finished:
         plug = self.settings.plug
         if plug == Plug():
             return "FLOATER (of the checkpoint)" if self.plugged else "baseline"
-        said = [f"{name}={value}" for name, value in (plug.options or {}).items()]
-        said += [f"flow={plug.flow}"] if plug.flow else []
-        said += [f"train={plug.train}"] if plug.train != "all" else []
-        return "FLOATER" + (f" ({', '.join(said)})" if said else "")
+        plugged = [f"{name}={value}" for name, value in (plug.options or {}).items()]
+        plugged += [f"flow={plug.flow}"] if plug.flow else []
+        plugged += [f"train={plug.train}"] if plug.train != "all" else []
+        return "FLOATER" + (f" ({', '.join(plugged)})" if plugged else "")
 
     @property
     def record(self) -> dict[str, Any]:
         """Return what `floater glue --json` prints of the run."""
         data, path = self.settings.data, self.settings.model.path
-        told = {"run": str(self.run), "checkpoint": path, "variant": self.row, "task": data.task}
-        return told | {"seed": self.settings.training.seed, "scores": list(self.scores)}
+        found = {"run": str(self.run), "checkpoint": path, "variant": self.row, "task": data.task}
+        return found | {"seed": self.settings.training.seed, "scores": list(self.scores)}
 
     @property
     def scores(self) -> tuple[float, ...]:
@@ -191,9 +191,9 @@ def _check_comparable(found: Sequence[Finished]) -> None:
         settings = finished.settings
         experiment = settings.model.path, settings.data.task
         other = first.setdefault(experiment, finished)
-        told = list(differences(_compared(other.settings), _compared(settings)))
-        if told:
-            raise DataError(f"{other.run} and {finished.run} cannot be compared: {'; '.join(told)}")
+        different = list(differences(_compared(other.settings), _compared(settings)))
+        if different:
+            raise DataError(f"{other.run} and {finished.run} cannot be compared: {'; '.join(different)}")
         training = settings.training
         key = (*experiment, finished.row, training.learning_rate, training.seed)
         if key in seen:

@@ -368,7 +368,7 @@ def files_read(settings: Any) -> dict[str, Any]:
     """Return the files that a training reads, by the name of the setting; of a warm start the weights."""
     read = {*_DATA, "vocabulary"}  # a language may be called as a directory is
     found = {f"data.{name}": value for name, value in vars(settings.data).items() if name in read}
-    if vocabulary := found.get("data.vocabulary"):  # of a run that may go on, what is read alone
+    if vocabulary := found.get("data.vocabulary"):  # of a run that may be resumed, only what is read
         folder = inside(Path(vocabulary), VOCABULARY, MODEL)
         found["data.vocabulary"] = str(folder / TOKENIZER_FILE if folder.is_dir() else folder)
     if start := getattr(settings.training, "warm_start", None):

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_trials(grid: Grid, launcher: Launcher, done: Callable[[], None] = lambda: None) -> None:
-    """Run the trials that are not finished; one that fails does not keep the others from going on."""
+    """Run the trials that are not finished; one that fails does not stop the others."""
     finished = {trial.name for trial in grid.trials if is_finished(trial.run, grid.tests)}
     waiting = [trial for trial in grid.trials if trial.name not in finished]
     if finished:
@@ -81,7 +81,7 @@ def last_error(trial: Trial) -> str:
     try:
         return trial.error.read_text(encoding="utf-8").strip()
     except OSError:
-        return f"it ended without a word; see {trial.log}"
+        return f"it ended without a message; see {trial.log}"
 
 
 def _bar(trials: Sequence[Trial], waiting: Sequence[Trial]) -> Any:

@@ -82,8 +82,8 @@ class RayLauncher:
             self.had_room = now
         elif now - self.had_room >= PATIENCE:
             raise SettingsError(
-                f"the Ray cluster has lost every machine with {self._room()}; trials wait for one in vain: "
-                "add one, then run the study again, which goes on"
+                f"the Ray cluster has lost every machine with {self._room()}; no trial can run: "
+                "add one, then run the study again, which resumes"
             )
 
     def _has_room(self) -> bool:

@@ -25,7 +25,7 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
     """Run what is not yet run of a study, and write its tables and its report.
 
     A study that was killed and started again ends with the tables of one that was not: finished trials stay,
-    others go on from their last checkpoint. Nothing is run before every trial is found possible.
+    others resume from their last checkpoint. Nothing is run before every trial is found possible.
 
     Args:
         settings: of the study.

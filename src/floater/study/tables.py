@@ -18,7 +18,7 @@ from floater.study.results import Column, Comparison, Results, Value
 MARKS = {"better": "▲", "worse": "▼", "not significant": "", "not tested": ""}
 EMPTY = "–"
 PERCENT = ("bleu", "chrf", "tokenised_bleu", "accuracy", "exact", "tokens")
-"""Metrics from 0 to 100: a tenth is all that can be told."""
+"""Metrics from 0 to 100, shown to a tenth."""
 
 
 @dataclass(frozen=True)
@@ -218,8 +218,8 @@ def records(results: Results) -> list[dict[str, Any]]:
             value, compared = results.value(variant, column), results.compared(variant, column)
             place = {"test": column.test, "metric": column.metric, "low": column.low, "high": column.high}
             scores = {"mean": value.mean, "std": value.spread, "scores": value.scores} if value else {}
-            told = {"p": compared.p, "conclusion": results.conclusion(compared)} if compared else {}
-            found.append({"variant": variant.name} | place | scores | told)
+            tested = {"p": compared.p, "conclusion": results.conclusion(compared)} if compared else {}
+            found.append({"variant": variant.name} | place | scores | tested)
     return found
 
 

@@ -72,7 +72,7 @@ def attempt(folder: Path, name: str) -> int:
 
 
 def run_trial(folder: Path, name: str) -> None:
-    """Train a trial, or go on with it, and score it on the test sets of the study's plan."""
+    """Train a trial, or resume it, and score it on the test sets of the study's plan."""
     import torch
 
     plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))

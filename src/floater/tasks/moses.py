@@ -71,7 +71,7 @@ def detokenizer(language: str) -> Text:
 
 
 def _check(language: str) -> None:
-    # sacremoses takes the English rules for any language it does not know, without a word.
+    # sacremoses takes the English rules for any language it does not know, without a warning.
     known = sorted(set(NonbreakingPrefixes().available_langs.values()))
     if language not in known:
         raise ValueError(f"no Moses rules for language {language!r}; known: {', '.join(known)}")

@@ -13,7 +13,7 @@ from transformers import AutoModelForMultipleChoice, PreTrainedTokenizerFast
 from floater.errors import DataError
 from floater.tasks.corpora.race import LETTERS, LEVELS, Question, read_race
 from floater.tasks.finetuning import Features, FineTuning, FineTuningSettings, Head
-from floater.tasks.finetuning.features import LABEL, Row, encode_texts
+from floater.tasks.finetuning.features import LABEL, Example, encode_texts
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
 from floater.training.settings import check_numbers
@@ -105,10 +105,10 @@ def encode(
     stated = [text[:end] for text, end in zip(stated, ends, strict=True)]
     articles = [question.article for question in questions for _ in LETTERS]
     encoded = encode_texts(tokenizer, articles, stated, max_length, "only_first")
-    rows: list[Row] = []
+    rows: list[Example] = []
     for number, question in enumerate(questions):
         choices = encoded.rows[number * len(LETTERS) : (number + 1) * len(LETTERS)]
-        row: Row = {name: [choice[name] for choice in choices] for name in choices[0]}
+        row: Example = {name: [choice[name] for choice in choices] for name in choices[0]}
         rows.append(row if question.answer is None else row | {LABEL: question.answer})
     cut = sum(bool(a.overflowing) for a in parts.encodings or ()) + encoded.cut
     return Features(rows, questions, cut, "data.max_length or data.max_option")

@@ -46,7 +46,7 @@ def first_tokens(hidden: Tensor, mask: Tensor | None, positions: Positions | Non
 
 
 def refuse(model: nn.Module, unused: Mapping[str, Any]) -> None:
-    """Refuse arguments of a forward pass that would be ignored without a word.
+    """Refuse arguments of a forward pass that would be ignored silently.
 
     Raises:
         TypeError: if one is neither None nor False nor known to change nothing.
@@ -142,7 +142,7 @@ def init_roles(stack: Stack) -> None:
     """Initialise weights whose size depends on what they are for: queries, and the residual stream.
 
     Args:
-        stack: its other weights are drawn already.
+        stack: its other weights are initialised already.
     """
     config, recipe = stack.config, stack.recipe
     head_dim = config.hidden_size // config.num_attention_heads
@@ -260,7 +260,7 @@ class FloaterPreTrainedModel(PreTrainedModel):
             # its projections are initialised by now; weights of a checkpoint are left alone by nn.init
             init_roles(module)
         elif isinstance(module, PositionModel):
-            # a position model draws all of its parameters at once: keep those that a checkpoint gave
+            # a position model initialises all of its parameters at once: keep those that a checkpoint gave
             tensors = (*module.parameters(), *module.buffers())
             loaded = [(t, t.clone()) for t in tensors if getattr(t, "_is_hf_initialized", False)]
             module.reset_parameters()

@@ -254,7 +254,7 @@ def _completed(position: str, given: dict[str, Any], *, plain: bool) -> dict[str
     Args:
         position: its name.
         given: its options.
-        plain: whether `plain` is on where nothing else is said, as it is in an encoder-decoder.
+        plain: whether `plain` is on by default, as it is in an encoder-decoder.
     """
     try:
         known = options(position)

@@ -27,7 +27,7 @@ HEADS = ("lognormal", "hazard")
 
 @strict
 class EventsConfig(FloaterConfig):
-    """Configuration of a Transformer over events: sizes and position model, and what the training set said.
+    """Configuration of a Transformer over events: sizes, position model, statistics of the training set.
 
     Args:
         goal: "next" (which event comes next, and when), "interpolate" or "forecast" (values).
@@ -218,7 +218,7 @@ class FloaterForEvents(FloaterPreTrainedModel):
 class FloaterForSeries(FloaterPreTrainedModel):
     """A Transformer that tells values at any times from values that were observed at others.
 
-    Every event is a query at its own time; only events with a value that is shown are keys. So what is said
+    Every event is a query at its own time; only events with a value that is shown are keys. What is predicted
     of one time does not depend on which other times are asked for, unless one is before the first event,
     from which all are measured; nor on the order of the events. Both hold for the position
     source "time": with "index" the place of an event among all others is its position.

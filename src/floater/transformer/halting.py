@@ -40,7 +40,7 @@ class Halting(nn.Module):
     less the sum, and is the last. After the last of all steps nothing is put right, as in the appendix.
 
     The text of section 2.2 says that the state of a position that halted is copied to the next step; the
-    program of the appendix copies its result, and goes on with its state, which others attend to. So here.
+    program of the appendix copies its result, and keeps updating its state, which others attend to. So here.
     The bias of the probability starts at 1, as in the authors' program.
 
     Args:

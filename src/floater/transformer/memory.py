@@ -91,7 +91,7 @@ class Memory:
             documents: (batch, T) ids, the same for a document in every segment; None for one document.
 
         Returns:
-            (batch, m + T) both, or None where nothing is to be said.
+            (batch, m + T) both, or None where neither is needed.
 
         Raises:
             ValueError: if the memory is of another batch, or a shape does not fit.

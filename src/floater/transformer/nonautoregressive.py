@@ -221,7 +221,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
 
 
 def encoder_decoder(config: FloaterConfig) -> FloaterForConditionalGeneration:
-    """Make the encoder-decoder that a configuration's position model is for, freshly drawn.
+    """Build the encoder-decoder that a configuration's position model is for, with new weights.
 
     Raises:
         PositionError: if there is no such position model, or an option is not valid.

@@ -41,7 +41,7 @@ class Reading:
         interpolate: space the tokens of a model without random times.
         group: w and G.
         temperature: whether to sharpen attention over many keys.
-        overrun: a row may run past its N, as the finished ones of a search do while others go on; what is
+        overrun: a row may run past its N, as the finished ones of a search do while others grow; what is
             past stands where the last token does. False makes that an error.
 
     Raises:
@@ -264,7 +264,7 @@ def spaced(
 
 
 def hold(holder: Any, reading: Reading) -> None:
-    """Keep with a cache, or an encoder's output, what spaced its tokens; refuse to go on otherwise.
+    """Keep with a cache, or an encoder's output, what spaced its tokens; refuse another rule.
 
     Raises:
         PositionError: if it was another rule, or length, before.
@@ -276,7 +276,7 @@ def hold(holder: Any, reading: Reading) -> None:
         holder.reading = reading
     elif before.interpolate != reading.interpolate or not _same(before.length, reading.length):
         raise PositionError(
-            f"keys stand at times of length {_shown(before)}, and this pass would go on with length "
+            f"keys stand at times of length {_shown(before)}, and this pass would use length "
             f"{_shown(reading)}; declare one length for all passes"
         )
 
@@ -293,5 +293,5 @@ def _same(before: int | Tensor | None, now: int | Tensor | None) -> bool:
 
 def _shown(reading: Reading) -> str:
     length = reading.length
-    told = length.tolist() if isinstance(length, Tensor) else "undeclared" if length is None else length
-    return f"{told}{', interpolated' if reading.interpolate else ''}"
+    shown = length.tolist() if isinstance(length, Tensor) else "undeclared" if length is None else length
+    return f"{shown}{', interpolated' if reading.interpolate else ''}"

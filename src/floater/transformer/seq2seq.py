@@ -43,7 +43,7 @@ class _EncoderOnly(nn.Module):
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         positions: Positions | None = None,
-        target_length: Tensor | None = None,  # the decoder's business
+        target_length: Tensor | None = None,  # for the decoder
         reading: Reading | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
@@ -65,8 +65,8 @@ class _EncoderOnly(nn.Module):
 class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationMixin):
     """An encoder-decoder for translation; one matrix for source, target and output embeddings.
 
-    With a position model that must know the target's length it has a `LengthPredictor`, and predicts what
-    it is not told.
+    With a position model that must know the target's length it has a `LengthPredictor` for lengths that
+    are not given.
 
     Args:
         config: sizes and position model; the model keeps a copy with `is_encoder_decoder`.
@@ -119,7 +119,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
     ) -> BaseModelOutput:
         """Return the encoder's output for source tokens (batch, S) or embeddings (batch, S, dim).
 
-        The target length of the positions is the decoder's business. Source and target have one `reading`.
+        The target length of the positions is for the decoder. Source and target have one `reading`.
         """
         x = embed(self.recipe, self.embedding, input_ids, inputs_embeds)
         placed = source_positions(attention_mask, x, positions).but(target_length=None)
@@ -169,7 +169,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             return source, target
         if encoded is not None or cache is not None:
             raise ValueError(
-                "in training source and target share random times, drawn in each pass: give input_ids and no "
+                "in training source and target share random times, new in each pass: give input_ids and no "
                 "cache, or call eval()"
             )
         return randomised(times, source, target)

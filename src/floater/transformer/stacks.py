@@ -228,7 +228,7 @@ class Encoder(Stack):
         if self.training and self.times is not None and positions.query_time is None:
             if cache is not None:
                 raise ValueError(
-                    "random times of training are drawn in each pass, but cached keys stand at those of "
+                    "random times of training are new in each pass, but cached keys stand at those of "
                     "earlier ones: give no cache, or call eval()"
                 )
             (positions,) = randomised(self.times, positions)

@@ -18,7 +18,7 @@ _TILE = 2**18
 """Numbers of a tile of the logits: a megabyte, which a core's cache holds with what is made of it."""
 
 _BLOCK = 32
-"""Keys that are multiplied with the same vectors of distances; each meets _BLOCK - 1 in vain."""
+"""Keys that are multiplied with the same vectors of distances; _BLOCK - 1 products each are unused."""
 
 
 def tiled_attention(

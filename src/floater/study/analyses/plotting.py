@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito 2008, "Color Universal Design"; black last
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# from dark to light, so that signs can be told in grey prints, too; zero is grey where limits lie around it
+# from dark to light, so that signs differ in grey prints, too; zero is grey where limits lie around it
 MAP, UNKNOWN = "cividis", "white"
 
 
@@ -133,8 +133,8 @@ def save(figure: Figure, path: Path, *, title: str, description: str) -> None:
     """
     kind = path.suffix.lower()
     title = " - ".join(title.splitlines())
-    told = {
+    metadata = {
         ".png": {"Title": title, "Description": description},
         ".svg": {"Title": title, "Description": description},
     }
-    figure.savefig(path, dpi=150, metadata=told.get(kind, {"Title": title} if kind == ".pdf" else None))
+    figure.savefig(path, dpi=150, metadata=metadata.get(kind, {"Title": title} if kind == ".pdf" else None))

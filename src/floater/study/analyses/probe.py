@@ -89,7 +89,7 @@ def probe(
 ) -> Probe:
     """Probe for positions in the input of the first block and the output of every block.
 
-    Each row is full of tokens: of a text, or drawn evenly from the vocabulary where there is none. A quarter
+    Each row is full of tokens: of a text, or uniform over the vocabulary where there is none. A quarter
     of the rows is held out. Of an encoder-decoder the encoder is probed.
 
     Args:
@@ -97,7 +97,7 @@ def probe(
         length: tokens of a row; by default the training length, at most 128.
         text: lines, which follow one another in the rows.
         rows: how many, to fit and to test together.
-        seed: of the tokens that are drawn.
+        seed: of random tokens.
 
     Raises:
         DataError: if the model reads no tokens, has no tokenizer for the text, or that is too short.
@@ -111,8 +111,8 @@ def probe(
     fits = {}
     for i, states in enumerate(torch.cat(parts).float() for parts in zip(*layers, strict=True)):
         fits[f"block {i}" if i else "input"] = linear_probe(states[tested:], states[:tested])
-    told = "tokens drawn at random" if text is None else "text"
-    return Probe(fits, width, len(ids) - tested, tested, told)
+    read = "random tokens" if text is None else "text"
+    return Probe(fits, width, len(ids) - tested, tested, read)
 
 
 def drawn(of: Subject, width: int, rows: int, seed: int = 0) -> Tensor:

@@ -256,7 +256,7 @@ def enter(name: str, found: dict[str, Any], place: str, value: object) -> None:
         DataError: if something was found there.
     """
     if place in found:
-        raise DataError(f"{name} has two vectors at '{place}', which cannot be told from each other")
+        raise DataError(f"{name} has two vectors at '{place}', which must have different names")
     found[place] = value
 
 

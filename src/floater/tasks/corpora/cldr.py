@@ -82,7 +82,7 @@ def pairs(
     """Generate distinct aligned sentences of the built-in corpus.
 
     Source lengths follow the most even distribution (of greatest entropy) on the range with the mean asked
-    for. Lists are drawn until the length is reached or nothing drawn fits, so a few sentences end one or two
+    for. Lists grow until the length is reached or nothing drawn fits, so a few sentences end one or two
     tokens short of their draw, never outside the range. The first pairs do not depend on `count`.
 
     Args:

@@ -1,6 +1,6 @@
 """Items of the built-in corpus: dates, times, money, measures, names, as the CLDR writes them.
 
-An item is a value drawn at random, then formatted in two languages by `babel`, which ships the CLDR.
+An item is a random value, formatted in two languages by `babel`, which ships the CLDR.
 """
 
 import datetime as dt

@@ -206,7 +206,7 @@ def training_positions(trainer: _Trainer, settings: Any) -> _Trainer:
     """Give the batches of a training random positions if the settings ask for them.
 
     The positions of a row depend on the seed, the epoch and the row alone; those of a model that rotates a
-    text by its length also on the first row of the batch, which draws how far the batch reaches.
+    text by its length also on the first row of the batch, which decides how far the batch reaches.
 
     Raises:
         DataError: if the model takes no positions.

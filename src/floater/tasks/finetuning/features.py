@@ -24,7 +24,7 @@ from floater.tasks.examples import Encoded, outputs
 from floater.training import smoothed_cross_entropy
 from floater.transformer.outputs import IGNORED
 
-Row = dict[str, Any]
+Example = dict[str, Any]
 LABEL = "label"
 
 
@@ -93,7 +93,7 @@ def encode_texts(
     return Features(rows, cut=sum(bool(part.overflowing) for part in encoded.encodings or ()))
 
 
-def collate(rows: Sequence[Row], *, tokenizer: PreTrainedTokenizerFast) -> dict[str, Tensor]:
+def collate(rows: Sequence[Example], *, tokenizer: PreTrainedTokenizerFast) -> dict[str, Tensor]:
     """Make a padded batch: what the model takes, (batch, T) or (batch, choices, T), and `labels`.
 
     Labels are of type float32 where they are real, else int64.

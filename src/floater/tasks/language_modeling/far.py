@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from floater.tasks.language_modeling.score import Range, Row, Score
+from floater.tasks.language_modeling.score import Range, RowKey, Score
 from floater.tasks.measurement import Array
 
 
@@ -39,9 +39,9 @@ class Losses:
 
 def losses(score: Callable[..., Score], model: Any) -> tuple[Score, Losses]:
     """Score a model on a text, token by token."""
-    found: dict[Row, tuple[Array, Array]] = {}
+    found: dict[RowKey, tuple[Array, Array]] = {}
 
-    def record(indices: Sequence[Row], values: Tensor, there: Tensor) -> None:
+    def record(indices: Sequence[RowKey], values: Tensor, there: Tensor) -> None:
         for index, row, known in zip(indices, values, there, strict=True):
             if known.any():
                 found[index] = known.nonzero().flatten().numpy(), row[known].double().numpy()

@@ -35,8 +35,8 @@ from floater.transformer.head import logits_at
 from floater.transformer.memory import Memory
 from floater.transformer.outputs import IGNORED
 
-Row = int | tuple[int, int]
-Record = Callable[[Sequence[Row], Tensor, Tensor], None]
+RowKey = int | tuple[int, int]
+Record = Callable[[Sequence[RowKey], Tensor, Tensor], None]
 """Which rows, the losses of their tokens (rows, T), and which of them were predicted."""
 
 
@@ -251,7 +251,7 @@ def masked_score(
     return _score(model, _batches(rows.lengths, batch, max_tokens), record)
 
 
-Part = tuple[Sequence[Row], dict[str, Any], Tensor]
+Part = tuple[Sequence[RowKey], dict[str, Any], Tensor]
 Batch = Callable[[], Iterable[Part]]
 """Makes parts of a batch, one after another: which rows they are, what the model gets, and labels."""
 

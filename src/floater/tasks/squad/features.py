@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
 from floater.tasks.corpora.squad import Question
-from floater.tasks.finetuning.features import LABEL, Features, Row
+from floater.tasks.finetuning.features import LABEL, Example, Features
 
 
 class Window(NamedTuple):
@@ -84,7 +84,7 @@ def windows(
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
     )
-    rows: list[Row] = []
+    rows: list[Example] = []
     found: list[Window] = []
     names = [name for name in encoded if name not in ("offset_mapping", "overflow_to_sample_mapping")]
     for i, number in enumerate(encoded["overflow_to_sample_mapping"]):

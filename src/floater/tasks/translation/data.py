@@ -20,8 +20,8 @@ from floater.tasks.translation.settings import Data
 from floater.transformer.outputs import IGNORED
 
 logger = logging.getLogger(__name__)
-Row = Sequence[int] | np.ndarray
-Example = dict[str, Row]
+Ids = Sequence[int] | np.ndarray
+Example = dict[str, Ids]
 
 
 def load_corpus(data: Data) -> tuple[Pairs, Pairs]:
@@ -140,7 +140,7 @@ class TokenPairs(Dataset[Example]):
         return {"input_ids": source, "labels": target}
 
 
-def source_batch(rows: Sequence[Row], *, pad: int) -> dict[str, Tensor]:
+def source_batch(rows: Sequence[Ids], *, pad: int) -> dict[str, Tensor]:
     """Pad source sentences on the right, and mask their tokens.
 
     Returns:
