@@ -58,7 +58,8 @@ def test_a_plugged_model_trains_as_one_graph(name: str, padded: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "padded"), [*((name, False) for name in NAMES), ("t5", True), ("whisper", False), ("siglip-text", True)]
+    ("name", "padded"),
+    [*((name, False) for name in NAMES), ("t5", True), ("whisper", False), ("siglip-text", True)],
 )
 def test_a_baked_model_is_one_graph(name: str, padded: bool) -> None:
     model, inputs = plugged(name), given(name, padded)

@@ -79,6 +79,9 @@ def demo(folder: Path) -> Results:
     Sentences of fewer than 80 words train; the paper's four bins of longer ones test. Started again, it
     resumes. The models are trained side by side, one process and one core each.
 
+    Args:
+        folder: gets the corpus, the runs, the tables and the report.
+
     Returns:
         What came out.
     """

@@ -108,6 +108,9 @@ def table(runs: Sequence[str]) -> str:
     median, and names it; the average is over all columns, with both validation sets of MNLI, where none is
     missing: the protocol of Ke et al. 2021, section 4.1 and Table 2.
 
+    Args:
+        runs: finished run directories.
+
     Raises:
         DataError: if one is no finished GLUE run, two are the same experiment, or they differ in more.
     """

@@ -23,7 +23,13 @@ logger = logging.getLogger(__name__)
 
 
 def run_trials(grid: Grid, launcher: Launcher, done: Callable[[], None] = lambda: None) -> None:
-    """Run the trials that are not finished; one that fails does not stop the others."""
+    """Run the trials that are not finished; one that fails does not stop the others.
+
+    Args:
+        grid: of the study; its plan is written.
+        launcher: where they run.
+        done: called after each.
+    """
     finished = {trial.name for trial in grid.trials if is_finished(trial.run, grid.tests)}
     waiting = [trial for trial in grid.trials if trial.name not in finished]
     if finished:
@@ -102,6 +108,12 @@ def _move(bar: Any, trials: Sequence[Trial], ended: Collection[str]) -> None:
 
 def launcher(kind: str, budget: Budget, folder: Path, slurm: Mapping[str, Any]) -> Launcher:
     """Return a launcher by its name in the configuration.
+
+    Args:
+        kind: the name.
+        budget: of the study.
+        folder: of the study.
+        slurm: parameters of its jobs on SLURM.
 
     Raises:
         SettingsError: if the budget has no room for a trial, or Ray, submitit or SLURM is not installed.

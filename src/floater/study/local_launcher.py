@@ -45,6 +45,9 @@ class Launcher(Protocol):
 class LocalLauncher:
     """Processes on this machine, as many as the budget has cores, memory and GPUs for.
 
+    Args:
+        budget: of the study.
+
     Raises:
         SettingsError: if the machine has not what one trial needs.
     """

@@ -20,7 +20,13 @@ _UNAVAILABLE = (DataError, PositionError, FlowError)
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure of the report."""
+    """A figure of the report.
+
+    Args:
+        title: above it.
+        svg: the figure.
+        caption: below it.
+    """
 
     title: str
     svg: str

@@ -56,7 +56,15 @@ def page(
     versions: Mapping[str, list[str]],
     configuration: str,
 ) -> str:
-    """Return the report as HTML."""
+    """Return the report as HTML.
+
+    Args:
+        results: of the study.
+        origin: what `floater study` was given.
+        positions: the figures of positions.
+        versions: of the machine and the packages that the trials ran with, by name.
+        configuration: of the study, as text.
+    """
     from jinja2 import Environment, StrictUndefined
 
     scores = tables.scores(results)

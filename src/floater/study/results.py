@@ -164,7 +164,13 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Results:
-    """All of a study, as it stands."""
+    """All of a study, as it stands.
+
+    Args:
+        settings: of the study.
+        grid: its trials.
+        outcomes: trial by trial.
+    """
 
     settings: StudySettings
     grid: Grid

@@ -141,6 +141,10 @@ def write(
 def share_below(settings: ShortToLong, folder: Path) -> str | None:
     """Say which share of the pairs is below the cut, beside the paper's; None of the built-in corpus.
 
+    Args:
+        settings: of the cut.
+        folder: that `write` wrote to.
+
     Returns:
         A sentence for the report: 98.6 % in section 4.3, of the training sentences of WMT14.
     """

@@ -20,6 +20,9 @@ def slim(svg: str) -> str:
 
     Coordinates keep one decimal, of points; fonts are those of the page; images are WebP without a loss.
 
+    Args:
+        svg: an element `svg`.
+
     Example:
         >>> slim('<svg> <g> <path d="M 0.123456 1.999999 L 2 3" style="fill: none; a: b"/> </g> </svg>')
         '<svg><path d="M0.1 2L2 3" style="fill:none;a:b"/></svg>'

@@ -95,6 +95,9 @@ def train_bpe(
 def load_bpe(path: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
     """Load a tokenizer that `train_bpe` made.
 
+    Args:
+        path: the directory it was saved in, or the `tokenizer.json` file itself.
+
     Returns:
         The tokenizer, equal to the one saved.
 

@@ -27,6 +27,9 @@ def causal_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int |
 def check_causal(model: FloaterForCausalLM) -> None:
     """Refuse a model whose tokens see what comes after them.
 
+    Args:
+        model: in evaluation mode.
+
     Raises:
         DataError: if its position model shows it to them.
     """

@@ -201,6 +201,11 @@ def vocabulary_of(documents: Sequence[Document], min_count: int) -> Vocabulary:
 def encode(documents: Sequence[Document], vocabulary: Vocabulary, max_words: int) -> Encoded:
     """Encode documents; their lengths are in words.
 
+    Args:
+        documents: with labels that the vocabulary knows.
+        vocabulary: of the training documents.
+        max_words: a longer sentence is cut into several.
+
     Raises:
         DataError: if a label is not known.
     """

@@ -126,6 +126,13 @@ def outputs(
 ) -> Iterator[tuple[list[int], Any, Any]]:
     """Compute a model's outputs for examples, from short to long; no random number is used.
 
+    Args:
+        model: left in the mode it is in.
+        examples: encoded.
+        collate: makes a batch of some.
+        max_tokens: tokens in a batch, with padding.
+        baked: see `evaluating`.
+
     Yields:
         The indices of a batch's examples, what the model returns for them, and their `labels`, if any.
     """

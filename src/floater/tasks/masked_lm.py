@@ -114,7 +114,13 @@ class MaskedLM(TextTask):
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, documents: Texts, block: int) -> Encoded:
-    """Encode documents in rows, each a part of one document between the checkpoint's special tokens."""
+    """Encode documents in rows, each a part of one document between the checkpoint's special tokens.
+
+    Args:
+        tokenizer: of the checkpoint.
+        documents: their lines, which are joined with spaces.
+        block: the most tokens of a row.
+    """
     before, after = special(tokenizer)
     room = block - len(before) - len(after)
     return as_rows(

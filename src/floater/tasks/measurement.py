@@ -114,6 +114,9 @@ class Measurement:
 def positions(nats: Sequence[Array]) -> tuple[Array, Array]:
     """Return the sum and the number of the losses of tokens at each position of their example.
 
+    Args:
+        nats: of each example, the losses of its tokens in order.
+
     Example:
         >>> positions([np.array([1.0, 2.0]), np.array([3.0])])
         (array([4., 2.]), array([2, 1]))
@@ -128,6 +131,11 @@ def positions(nats: Sequence[Array]) -> tuple[Array, Array]:
 
 def accuracy(right: Array, what: str, name: str = "accuracy") -> tuple[float, str]:
     """Return the percentage of right answers, and a line of a report on it.
+
+    Args:
+        right: bool of each answer.
+        what: the answers are of, in the plural.
+        name: of the score.
 
     Example:
         >>> accuracy(np.array([True, False, True, True]), "words")

@@ -14,6 +14,9 @@ Text = Callable[[str], str]
 def normaliser(language: str) -> Text:
     """Make what normalises the punctuation of a language.
 
+    Args:
+        language: ISO 639-1 code.
+
     Raises:
         ValueError: Moses has no rules for the language.
 
@@ -52,6 +55,9 @@ def tokenizer(language: str, *, escape: bool = True) -> Text:
 
 def detokenizer(language: str) -> Text:
     """Make what joins the tokens of a sentence again, entities and dashes included.
+
+    Args:
+        language: ISO 639-1 code.
 
     Raises:
         ValueError: Moses has no rules for the language.

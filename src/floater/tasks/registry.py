@@ -67,6 +67,10 @@ def names() -> list[str]:
 def task(name: Any, origin: str = "task") -> Task:
     """Return a task by its name.
 
+    Args:
+        name: one of `names`.
+        origin: where the name stands, for the message.
+
     Raises:
         SettingsError: if there is no such task; it names the nearest one.
 
@@ -87,6 +91,10 @@ def task(name: Any, origin: str = "task") -> Task:
 
 def import_modules(modules: Any, origin: str) -> None:
     """Import the modules that a configuration names, which may register tasks and position encodings.
+
+    Args:
+        modules: names of modules, found from the working directory, too.
+        origin: where they stand, for the message.
 
     Raises:
         SettingsError: if they are no list of names, or one cannot be imported.

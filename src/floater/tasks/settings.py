@@ -179,6 +179,10 @@ class Model:
     def check_reach(self, length: int, longest: str) -> None:
         """Refuse what is longer than the positions of a position model that has a bound.
 
+        Args:
+            length: in tokens.
+            longest: what has this length, for the message.
+
         Raises:
             PositionError: if it is longer.
         """
@@ -274,6 +278,11 @@ class RunSettings:
 
 def check_block(what: str, tokens: int, training: TrainingSettings) -> None:
     """Refuse training rows that are longer than a batch.
+
+    Args:
+        what: has this many tokens, for the message.
+        tokens: of a row.
+        training: the settings of the batches.
 
     Raises:
         ValueError: if a row is longer.

@@ -75,7 +75,13 @@ class Vocabulary:
 
     @classmethod
     def of(cls, sentences: Sequence[Sentence], min_count: int, suffix: int) -> Vocabulary:
-        """Make the vocabulary of training sentences."""
+        """Make the vocabulary of training sentences.
+
+        Args:
+            sentences: with tags and relations.
+            min_count: how often a word, or a shape among the rarer words, must be seen.
+            suffix: see `shapes`.
+        """
         count = Counter(word for sentence in sentences for word in sentence.words)
         known = [word for word, times in count.most_common() if times >= min_count]
         seen: Counter[str] = Counter()

@@ -19,6 +19,9 @@ class LengthPredictor(nn.Module):
     Transformer itself predict it, as here. Both lengths count the end of the text. There is a class for each
     difference from -20 to 20; a target beyond counts as the outermost class.
 
+    Args:
+        config: the width.
+
     Example:
         >>> predictor = LengthPredictor(FloaterConfig(hidden_size=8, num_attention_heads=2))
         >>> _ = predictor.offset.weight.data.zero_(), predictor.offset.bias.data.copy_(torch.arange(41) == 23)

@@ -66,6 +66,9 @@ class Memory:
     def load_state(self, state: Any) -> None:
         """Hold what another memory of this size held.
 
+        Args:
+            state: what its `state` returned.
+
         Raises:
             ValueError: if it is anything else.
         """
@@ -131,6 +134,10 @@ class Memory:
 
 def check_memory(position: PositionModel, causal: bool) -> None:
     """Refuse a memory of blocks that cannot read one.
+
+    Args:
+        position: of the stack.
+        causal: whether its tokens attend to earlier ones only.
 
     Raises:
         PositionError: if positions are put into what the blocks read, where those of another segment would

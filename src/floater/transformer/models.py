@@ -3,6 +3,8 @@
 # mypy: disable-error-code="no-untyped-call,untyped-decorator"
 # (the base classes of transformers are untyped)
 
+from __future__ import annotations
+
 from typing import Any
 
 from torch import Tensor, nn

@@ -131,6 +131,11 @@ def _value(text: str) -> Any:
 def check_reading(reading: Reading, position: PositionModel, config: Any) -> None:
     """Refuse a rule that would change nothing, or that the encoding cannot follow.
 
+    Args:
+        reading: the rule.
+        position: the encoding.
+        config: of the model.
+
     Raises:
         PositionError: it says which part of the rule that is, and for which models it is made.
     """
@@ -265,6 +270,10 @@ def spaced(
 
 def hold(holder: Any, reading: Reading) -> None:
     """Keep with a cache, or an encoder's output, what spaced its tokens; refuse another rule.
+
+    Args:
+        holder: the object; None for none.
+        reading: the rule of this pass.
 
     Raises:
         PositionError: if it was another rule, or length, before.

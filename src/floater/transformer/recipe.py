@@ -210,6 +210,9 @@ def pooler(config: "FloaterConfig") -> nn.Module:
     With the head "linear" it has nothing there. Source: google-research/bert, `BertModel`; fairseq's RoBERTa
     starts it anew for each task.
 
+    Args:
+        config: width and recipe.
+
     Example:
         >>> from floater.transformer import FloaterConfig
         >>> pooler(FloaterConfig(recipe="bert"))
@@ -227,6 +230,9 @@ class HeadTransform(nn.Module):
     """A linear map, the activation and a norm: what BERT has before its output matrix.
 
     Source: google-research/bert, `get_masked_lm_output`.
+
+    Args:
+        config: width and activation.
 
     Example:
         >>> import torch

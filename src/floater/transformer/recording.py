@@ -38,6 +38,11 @@ class Recorded:
 def recording(stack: nn.Module, *, states: bool, attentions: bool) -> Iterator[Recorded]:
     """Record the forward pass of a stack; in this thread alone.
 
+    Args:
+        stack: an encoder or decoder.
+        states: whether to keep hidden states.
+        attentions: whether to keep attention weights.
+
     Raises:
         ValueError: if weights are asked for that the attention does not compute.
     """

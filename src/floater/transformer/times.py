@@ -180,6 +180,11 @@ def check_names(name: str, given: Any, valid: list[str]) -> None:
 def check_times(times: Times, position: PositionModel, name: str) -> None:
     """Refuse random times that an encoding would not read, or not at all places.
 
+    Args:
+        times: the times.
+        position: the encoding.
+        name: of the encoding.
+
     Raises:
         PositionError: if it reads no times, or counts tokens and times are not whole.
     """

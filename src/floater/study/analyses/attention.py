@@ -173,6 +173,12 @@ def head_map(
 ) -> object:
     """Draw what position alone gives one head: a row per query, a column per key; white if masked.
 
+    Args:
+        axes: to draw on.
+        logits: (T, S).
+        limits: values of the first and the last colour; by default those of the logits, around zero.
+        title: of the axes.
+
     Returns:
         The image.
 
@@ -190,6 +196,11 @@ def head_map(
 
 def head_maps(figure: Figure, axes: list[Axes], logits: Tensor) -> None:
     """Draw all heads of a block with the same colours.
+
+    Args:
+        figure: that holds the axes.
+        axes: one for each head.
+        logits: (heads, T, S).
 
     Example:
         >>> from floater.study.analyses.plotting import panels

@@ -105,6 +105,15 @@ def flow_curves(
 ) -> None:
     """Draw the components of a flow that move most, over position, with the trained range marked.
 
+    Args:
+        axes: to draw on.
+        positions: (P,), in tokens.
+        values: (P, d).
+        unit: time between two neighbouring tokens, for a second scale; None for none.
+        trained: training length in tokens.
+        components: how many of the d.
+        title: of the axes.
+
     Example:
         >>> from matplotlib.figure import Figure
         >>> t = torch.linspace(0, 9, 50)

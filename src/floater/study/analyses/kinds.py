@@ -275,6 +275,9 @@ KINDS = {
 def kinds(source: Source) -> list[str]:
     """Return the analyses that a model has something for.
 
+    Args:
+        source: see `floater.study.analyses.subject.subject`.
+
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterModel
         >>> kinds(FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, position="t5")))

@@ -47,6 +47,9 @@ def panels(count: int, *, width: float = 7.0, height: float = 4.2) -> tuple[Figu
 def label_outer(axes: Sequence[Axes]) -> None:
     """Leave out labels of y beside other axes, and of x where other axes stand below.
 
+    Args:
+        axes: of a grid whose last row may be shorter than the others.
+
     Example:
         >>> _, axes = panels(3)
         >>> for each in axes:

@@ -57,6 +57,10 @@ def linear_probe(states: Tensor, held_out: Tensor) -> Fit:
 
     States are (rows, positions, d); the penalty is chosen on those that it is fitted to (leave one out).
 
+    Args:
+        states: (rows, positions, d) to fit.
+        held_out: (other rows, positions, d) to test.
+
     Example:
         >>> positions = torch.arange(9.0).view(1, 9, 1).expand(4, 9, 1)
         >>> linear_probe(positions, positions).r2 > 0.999
@@ -139,6 +143,11 @@ def _of_text(of: Subject, text: Sequence[str], width: int, rows: int) -> Tensor:
 
 def probe_bars(axes: Axes, found: Probe, *, title: str = "") -> None:
     """Draw how much of the position a linear probe reads at each place, on rows held out.
+
+    Args:
+        axes: to draw on.
+        found: of `probe`.
+        title: of the axes.
 
     Example:
         >>> from matplotlib.figure import Figure

@@ -43,6 +43,10 @@ class Moved(NamedTuple):
 def move(words: int, random: np.random.Generator) -> Moved:
     """Move one word of a sentence to another place, both drawn evenly; never the last word, nor behind it.
 
+    Args:
+        words: how many there are, at least 3.
+        random: where the draws come from.
+
     Example:
         >>> moved = move(6, np.random.default_rng(0))
         >>> moved
@@ -238,6 +242,11 @@ def _batch(states: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 def detection_bars(axes: Axes, found: Detection, *, title: str = "") -> None:
     """Draw how often the moved word, its old place and both are found, beside chance.
+
+    Args:
+        axes: to draw on.
+        found: of `detect`.
+        title: of the axes.
 
     Example:
         >>> from matplotlib.figure import Figure

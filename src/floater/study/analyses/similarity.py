@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 def similarity(vectors: Tensor) -> Tensor:
     """Compute the cosine similarity of every two of the vectors (positions, d).
 
+    Args:
+        vectors: (positions, d).
+
     Returns:
         (positions, positions), from -1 to 1; NaN where a vector is zero and has no direction.
 
@@ -31,6 +34,11 @@ def similarity(vectors: Tensor) -> Tensor:
 
 def similarity_map(axes: Axes, similarity: Tensor, *, title: str = "") -> None:
     """Draw the cosine similarity of positions; white where a vector is zero.
+
+    Args:
+        axes: to draw on.
+        similarity: (positions, positions).
+        title: of the axes.
 
     Example:
         >>> import torch

@@ -36,6 +36,9 @@ class Smoothness(NamedTuple):
 def smoothness(vectors: Tensor) -> Smoothness:
     """Compute the norms of vectors (positions, d), and how far each lies from the next.
 
+    Args:
+        vectors: (positions, d), at least two positions.
+
     Example:
         >>> import torch
         >>> found = smoothness(torch.tensor([[3.0, 4.0], [3.0, 3.0]]))
@@ -47,6 +50,12 @@ def smoothness(vectors: Tensor) -> Smoothness:
 
 def smoothness_lines(axes: Axes, found: Smoothness, *, trained: int | None = None, title: str = "") -> None:
     """Draw norm and step by position, with the end of the trained range if it lies within.
+
+    Args:
+        axes: to draw on.
+        found: of `smoothness`.
+        trained: training length in tokens.
+        title: of the axes.
 
     Example:
         >>> import torch
@@ -62,6 +71,12 @@ def smoothness_lines(axes: Axes, found: Smoothness, *, trained: int | None = Non
 
 
 def mark_trained(axes: Axes, trained: int | None, shown: int) -> None:
-    """Shade the trained range, if positions beyond it are shown as well."""
+    """Shade the trained range, if positions beyond it are shown as well.
+
+    Args:
+        axes: with positions along x.
+        trained: training length in tokens.
+        shown: positions that are shown.
+    """
     if trained is not None and trained < shown:
         axes.axvspan(0, trained - 1, color="0.93", zorder=0, label="trained range")

@@ -252,6 +252,12 @@ def label(stack: str, *parts: str) -> str:
 def enter(name: str, found: dict[str, Any], place: str, value: object) -> None:
     """Note what was found at a place.
 
+    Args:
+        name: of the model, for the message.
+        found: by place; gets the value.
+        place: that nothing was found at before.
+        value: what is there.
+
     Raises:
         DataError: if something was found there.
     """
@@ -262,6 +268,11 @@ def enter(name: str, found: dict[str, Any], place: str, value: object) -> None:
 
 def check_known(name: str, tokenizer: Any, ids: Tensor) -> None:
     """Check that a tokenizer knows a text.
+
+    Args:
+        name: of the model, for the message.
+        tokenizer: what gave the ids.
+        ids: of tokens (n,).
 
     Raises:
         DataError: if half of the tokens are unknown, or more than half the same one.
@@ -330,6 +341,9 @@ def evaluation(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def foreign(failed: str) -> Iterator[None]:
     """Run a model of another library, whose errors are many.
+
+    Args:
+        failed: what an error means, for the message.
 
     Raises:
         DataError: instead of what such models raise.

@@ -276,6 +276,11 @@ def heat_map(axes: Axes, vectors: Tensor, *, title: str = "") -> None:
 
     Blue is below zero and yellow above; the 1 % of values that are farthest out share the last colour.
 
+    Args:
+        axes: to draw on.
+        vectors: (positions, d).
+        title: of the axes.
+
     Example:
         >>> from matplotlib.figure import Figure
         >>> axes = Figure().subplots()
@@ -296,6 +301,9 @@ def similar_order(vectors: Tensor) -> Tensor:
     how. This is the optimal leaf order (Bar-Joseph et al. 2001) of a clustering of the dimensions by the
     distance of their values at all positions; above 1,024 dimensions, where that takes too long, any order
     of its leaves.
+
+    Args:
+        vectors: (positions, d).
 
     Returns:
         (d,), a permutation.

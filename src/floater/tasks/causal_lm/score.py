@@ -44,6 +44,12 @@ def token_losses(
 ) -> Iterator[Array]:
     """Compute the loss of each token of each row, from short to long rows.
 
+    Args:
+        model: left in the mode it is in.
+        tokenizer: of the model.
+        rows: `input_ids` each.
+        max_tokens: tokens in a batch; a longer row is alone.
+
     Yields:
         Of a row of n tokens, the n - 1 losses in nats: of the token at position i, from the i before it.
 

@@ -174,6 +174,12 @@ def write(
 ) -> dict[str, tuple[Path, Path]]:
     """Write each part as two aligned UTF-8 text files, one sentence per line: `train.en` and `train.de`.
 
+    Args:
+        directory: made if it is not there; files of the same name are replaced.
+        parts: pairs by part, as from `split`.
+        source: suffix of the source files.
+        target: suffix of the target files.
+
     Returns:
         dict: (source file, target file) by part.
 

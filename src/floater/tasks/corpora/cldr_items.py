@@ -122,6 +122,9 @@ def load_babel() -> Any:
 def formats(inventory: Inventory) -> dict[str, Callable[[Random], Format]]:
     """Return for each kind of item a function that chooses a value and returns how a locale writes it.
 
+    Args:
+        inventory: what the values are about.
+
     Returns:
         dict: the kinds in the order of `ITEMS`.
 

@@ -33,6 +33,9 @@ class Sentence:
 def read_conllu(path: Path) -> list[Sentence]:
     r"""Read the sentences of a file; ranges of multiword tokens and empty nodes are left out.
 
+    Args:
+        path: a CoNLL-U file, plain or gzip.
+
     Raises:
         DataError: if the file cannot be read, or a line is not one of the format; it names the line.
 

@@ -34,6 +34,9 @@ def read_lines(path: Path) -> list[str]:
     aligned. A byte-order mark at the start is dropped. A file is gzip if it starts with the gzip magic
     number; one named `.gz` must.
 
+    Args:
+        path: the file.
+
     Returns:
         The lines without their ends.
 

@@ -209,6 +209,11 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
 def score(model: Model, examples: Encoded, collate: Collate) -> Measurement:
     """Predict the events of pieces; no random number is used, so that a training is not changed.
 
+    Args:
+        model: it is left in the mode it is in.
+        examples: pieces of sequences.
+        collate: makes a batch of pieces.
+
     Returns:
         Means over what is predicted: `nll` (nats, with the density of times and values in their units) first;
         of events also its parts `nll_time` and `nll_type`, the `accuracy` of types in percent and the mean

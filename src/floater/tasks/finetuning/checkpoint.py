@@ -187,6 +187,9 @@ def start(
 def load_pretrained(folder: str) -> PreTrainedModel:
     """Load a checkpoint under its own head.
 
+    Args:
+        folder: what `locate` returns.
+
     Raises:
         DataError: if it cannot be loaded.
     """

@@ -138,6 +138,11 @@ def extend_checkpoint(
 def learn(model: PreTrainedModel, what: Literal["all", "lora", "positions"], adapter: Adapter) -> None:
     """Choose what of a model is trained; positions are in any case.
 
+    Args:
+        model: changed in place.
+        what: "all", or "lora": adapters in place of the model's own matrices, or "positions" alone.
+        adapter: of "lora".
+
     Raises:
         DataError: if `peft` knows no layers of such a model, or nothing is left to be trained.
     """
@@ -187,6 +192,11 @@ def pose(tokens: int, length: int, rng: np.random.Generator) -> np.ndarray:
     uniform number of positions, so that it ends below `length`. That is the released code, with the text
     itself left whole.
 
+    Args:
+        tokens: of the row.
+        length: positions that there are.
+        rng: of the random numbers.
+
     Returns:
         (tokens,) rising.
 
@@ -207,6 +217,10 @@ def training_positions(trainer: _Trainer, settings: Any) -> _Trainer:
 
     The positions of a row depend on the seed, the epoch and the row alone; those of a model that rotates a
     text by its length also on the first row of the batch, which decides how far the batch reaches.
+
+    Args:
+        trainer: of rows with an `index`; changed in place.
+        settings: of the run.
 
     Raises:
         DataError: if the model takes no positions.

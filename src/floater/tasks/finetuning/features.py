@@ -125,6 +125,10 @@ def loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None =
 def readable(what: str, limit: str) -> Iterator[None]:
     """Report that a text is beyond a checkpoint's positions, in whichever way the checkpoint fails.
 
+    Args:
+        what: it reads, and of how many tokens.
+        limit: the setting that says how many these may be.
+
     Raises:
         DataError: instead of what the model raises.
     """
@@ -143,6 +147,12 @@ def predict(
     max_tokens: int = 4096,
 ) -> list[np.ndarray]:
     """Compute the logits of each example; no random number is used, so that a training is not changed.
+
+    Args:
+        model: it is left in the mode it is in.
+        features: encoded examples; their labels are not read.
+        tokenizer: of the model.
+        max_tokens: tokens in a batch, with padding.
 
     Returns:
         Logits of each example in order, (K,) or (2, T), float32.

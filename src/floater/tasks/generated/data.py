@@ -95,6 +95,11 @@ def encode(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, clas
     </s>, or the tokens of the answer that are asked; one whose answer is a class is <s> question, and its
     label is the class.
 
+    Args:
+        examples: the examples.
+        tokenizer: of the problem.
+        classifies: whether the answer is a class.
+
     Example:
         >>> data = Data("reverse", symbols=3)
         >>> encode([Example(["0", "2"], ["2", "0"], 2)], vocabulary(data), classifies=False)[0]

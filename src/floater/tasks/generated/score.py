@@ -30,6 +30,11 @@ def score(model: Solver, examples: Encoded, max_tokens: int = 8192) -> Measureme
     itself, greedily, is known from that: it does exactly if every token is its first choice after the right
     ones before.
 
+    Args:
+        model: it is left in the mode it is in.
+        examples: to answer.
+        max_tokens: tokens in a batch, with padding.
+
     Returns:
         Exact matches, teacher-forced token accuracies of the answers, and losses; the position of a loss is
         that of its token in the answer.
@@ -73,6 +78,11 @@ def score_bins(
     """Score examples, and report the scores by bins of length.
 
     A bin that the position model does not reach is refused as a whole, not cut.
+
+    Args:
+        model: to score.
+        parts: least and greatest length of each bin, and its examples.
+        trained: least and greatest length that was trained on.
 
     Returns:
         As `score`; the statistics of a refused bin are not numbers, and a note says so.

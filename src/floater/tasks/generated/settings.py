@@ -91,6 +91,9 @@ class Data:
     def bins(self, edges: tuple[int, ...] = ()) -> list[tuple[int, int]]:
         """Return the bounds of each bin of the test: to the greatest trained length, twice that, ...
 
+        Args:
+            edges: the first length of every bin but the first, instead.
+
         Example:
             >>> Data("copy").bins(), Data("copy", lengths=(4, 10), longest=25).bins()
             ([(1, 16), (17, 32), (33, 64), (65, 128)], [(4, 10), (11, 20), (21, 25)])

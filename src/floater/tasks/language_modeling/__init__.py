@@ -260,6 +260,12 @@ def scorer(
 ) -> Callable[..., Score]:
     """Return what scores a model on a text.
 
+    Args:
+        settings: of the run.
+        tokenizer: of the run.
+        texts: documents.
+        *given: window, stride and memory, as for `LanguageModeling.evaluate`.
+
     Raises:
         DataError: if window, stride or memory is too small, the stride not below the window, or there is a
             memory beside a stride or for a masked model.

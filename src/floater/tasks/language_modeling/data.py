@@ -61,6 +61,10 @@ def encode_documents(
 def joined(documents: Sequence[Document], end: int) -> list[Document]:
     """Join documents to one text, with an end token between them.
 
+    Args:
+        documents: token ids of their sentences.
+        end: id of </s>.
+
     Example:
         >>> joined([[np.array([5, 2])], [np.array([6, 2]), np.array([7, 2])]], end=2)
         [[array([5, 2]), array([2], dtype=int32), array([6, 2]), array([7, 2])]]
@@ -254,7 +258,14 @@ def causal_batch(examples: Sequence[Example], *, pad: int, begin: int) -> dict[s
 def masked_batch(
     examples: Sequence[Example], masking: Masking, tokenizer: PreTrainedTokenizerFast, *seed: int
 ) -> dict[str, Tensor]:
-    """Make a batch for a masked model; which tokens are masked depends on the seed and their row alone."""
+    """Make a batch for a masked model; which tokens are masked depends on the seed and their row alone.
+
+    Args:
+        examples: rows of `Rows`.
+        masking: how many tokens, and what is read instead.
+        tokenizer: has <mask>.
+        seed: of the choice, as in the seed of the run and the epoch.
+    """
     chosen = [masked(row["input_ids"], masking, tokenizer, *seed, row["index"]) for row in examples]
     read = [row | {"input_ids": ids} for row, (ids, _) in zip(examples, chosen, strict=True)]
     batch = collate(read, pad=int(tokenizer.pad_token_id))

@@ -38,7 +38,12 @@ class Losses:
 
 
 def losses(score: Callable[..., Score], model: Any) -> tuple[Score, Losses]:
-    """Score a model on a text, token by token."""
+    """Score a model on a text, token by token.
+
+    Args:
+        score: of a model, with an argument `record`.
+        model: to score.
+    """
     found: dict[RowKey, tuple[Array, Array]] = {}
 
     def record(indices: Sequence[RowKey], values: Tensor, there: Tensor) -> None:
@@ -84,6 +89,12 @@ def summed(keys: Array, *values: Array) -> tuple[Array, Array]:
 
 def ranges(found: Losses, near: Losses | None, edges: Sequence[int], window: int) -> list[Range]:
     """Average losses over ranges of context; one without a token is skipped.
+
+    Args:
+        found: in windows of `window` tokens.
+        near: of the same text in windows of the training length.
+        edges: the first context of every range but the first.
+        window: tokens.
 
     Example:
         >>> found = Losses(np.zeros(3, int), np.arange(3), np.array([4.0, 2.0, 1.0]))

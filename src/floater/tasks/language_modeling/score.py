@@ -124,6 +124,11 @@ def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, i
     Each token but the first is predicted once: in the first window all, in each later one those that no
     earlier window had.
 
+    Args:
+        length: tokens of the text.
+        window: tokens seen at once.
+        stride: tokens that it moves by, below the window.
+
     Yields:
         Start, end, and first predicted token.
 

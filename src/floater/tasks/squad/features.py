@@ -109,6 +109,12 @@ def read_answers(
     The score of a span is the sum of its logits; no answer has the lowest such sum of the windows' null
     tokens. A span lies within one window.
 
+    Args:
+        found: the windows.
+        logits: (2, T) of start and end, of each window.
+        questions: that the windows are of.
+        max_tokens: of an answer.
+
     Returns:
         By id the text of the best span, and the score of no answer less that of the span.
     """

@@ -92,7 +92,13 @@ def score(questions: Sequence[Question], answers: Mapping[str, str]) -> Measurem
 def best_scores(
     questions: Sequence[Question], answers: Mapping[str, str], no_answer: Mapping[str, float]
 ) -> Measurement:
-    """Search the thresholds for no answer that reach the best exact match and the best F1."""
+    """Search the thresholds for no answer that reach the best exact match and the best F1.
+
+    Args:
+        questions: of SQuAD 2.0.
+        answers: given before a threshold is applied, by id.
+        no_answer: how much rather no answer, by id.
+    """
     scores: dict[str, float] = {}
     report = []
     labels = {"best_exact": "exact match", "best_f1": "F1"}
@@ -110,6 +116,12 @@ def best_threshold(
     no_answer: Mapping[str, float],
 ) -> tuple[float, float]:
     """Return the best mean score, and the threshold for no answer that reaches it.
+
+    Args:
+        questions: of SQuAD 2.0.
+        scores: 0 to 1, by id.
+        answers: that have the scores, by id.
+        no_answer: how much rather no answer, by id.
 
     Returns:
         The score, 0 to 100, and the threshold; the lowest one where several are as good.

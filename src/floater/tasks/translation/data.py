@@ -27,6 +27,9 @@ Example = dict[str, Ids]
 def load_corpus(data: Data) -> tuple[Pairs, Pairs]:
     """Read, download or generate the sentences that the settings name, and log their numbers.
 
+    Args:
+        data: the settings.
+
     Returns:
         Training and validation pairs.
 
@@ -142,6 +145,10 @@ class TokenPairs(Dataset[Example]):
 
 def source_batch(rows: Sequence[Ids], *, pad: int) -> dict[str, Tensor]:
     """Pad source sentences on the right, and mask their tokens.
+
+    Args:
+        rows: token ids of each sentence.
+        pad: id of the padding.
 
     Returns:
         `input_ids` and `attention_mask`, (batch, longest) int64.

@@ -35,6 +35,12 @@ def validate(
     The pairs are shared out among the processes, and every process gets the whole result. No random number
     is used, so that a training is not changed.
 
+    Args:
+        model: an encoder-decoder; it is left in the mode it is in.
+        tokenizer: its joint vocabulary.
+        examples: the held-out pairs.
+        search: how translations are searched for.
+
     Returns:
         Loss (nats per target token, not smoothed, given the earlier tokens; in a model that is not
         autoregressive, given the length and the reference order), perplexity, BLEU (sacrebleu's default
@@ -78,6 +84,11 @@ def token_losses(
     model: FloaterForConditionalGeneration, examples: TokenPairs, tokenizer: PreTrainedTokenizerFast
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """Compute the cross-entropy (nats, not smoothed) of each target token, batch by batch.
+
+    Args:
+        model: in evaluation mode.
+        examples: encoded pairs.
+        tokenizer: the joint vocabulary.
 
     Yields:
         The indices of the pairs of a batch, the losses of their tokens (batch, longest), 0 where there is

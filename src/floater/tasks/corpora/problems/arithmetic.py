@@ -36,6 +36,11 @@ def addition(length: int, least_first: bool, random: np.random.Generator) -> Exa
 def sums(length: int, modulus: int, random: np.random.Generator) -> Example:
     """Add digits from 1 to 9, modulo a number (Kazemnejad et al. 2023).
 
+    Args:
+        length: number of digits.
+        modulus: of the sum; 10 in the paper.
+        random: generator of the example.
+
     Example:
         >>> example = sums(3, 10, np.random.default_rng(0))
         >>> " ".join(example.question), example.answer
@@ -47,6 +52,10 @@ def sums(length: int, modulus: int, random: np.random.Generator) -> Example:
 
 def parity(length: int, random: np.random.Generator) -> Example:
     """Answer whether the number of ones is even (Kazemnejad et al. 2023).
+
+    Args:
+        length: number of bits.
+        random: generator of the example.
 
     Example:
         >>> example = parity(3, np.random.default_rng(1))
@@ -62,6 +71,11 @@ def poly(length: int, modulus: int, random: np.random.Generator) -> Example:
 
     The question is "x = 2 in 3 * x ** 2 + -1 * x ** 0" with coefficients from -3 to 3, degrees from 0 to 3 in
     any order, and x from -2 to 2. A coefficient is one token; the paper's tokenizer splits off the sign.
+
+    Args:
+        length: number of terms.
+        modulus: of the value, which is from 0 to modulus - 1; 10 in the paper.
+        random: generator of the example.
 
     Example:
         >>> example = poly(2, 10, np.random.default_rng(0))

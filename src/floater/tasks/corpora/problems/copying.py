@@ -10,6 +10,11 @@ from floater.tasks.corpora.problems.example import Example
 def copy(length: int, symbols: int, random: np.random.Generator) -> Example:
     """Repeat symbols.
 
+    Args:
+        length: number of symbols.
+        symbols: number of different symbols.
+        random: generator of the example.
+
     Example:
         >>> copy(3, 2, np.random.default_rng(0))
         Example(question=['1', '1', '1'], answer=['1', '1', '1'], length=3, asked=None)
