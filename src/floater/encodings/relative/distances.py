@@ -272,16 +272,16 @@ class _Plane(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = gradients
         *shape, length, slots = gradient.shape
-        count = min(length, _BLOCK)
+        count = max(1, min(length, _BLOCK))
         buffer = gradient.new_zeros(*shape, count, count + slots + 1)
         strides = (*buffer.stride()[:-2], count + slots, 1)
         # row r begins r columns further left in the buffer than in this view: s - r + count is its column
         rows = buffer.as_strided((*shape, count, slots), strides, count)
         sums = gradient.new_zeros(*shape, count + length + slots + 1)
-        for block in gradient.split(count, -2):
-            if block.shape[-2] < count:
+        for left in range(length, 0, -count):  # queries
+            if left < count:
                 buffer.zero_()
-            rows[..., : block.shape[-2], :].copy_(block)
-            sums[..., length : length + count + slots] += buffer.sum(-2)[..., :-1]
-            length -= count
+            first = length - left
+            rows[..., :left, :].copy_(gradient[..., first : first + count, :])
+            sums[..., left : left + count + slots] += buffer.sum(-2)[..., :-1]
         return sums[..., count + 1 :], None, None
