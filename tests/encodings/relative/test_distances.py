@@ -143,8 +143,10 @@ def test_deberta_reaches_as_far_as_its_table(span, buckets, ends):
             values = (
                 every.values if buckets == "clip" else log_distance(every.values, span, model.max_distance)
             )
+            table = model.norm(model.table.weight)
             ahead, back = ((x + span).clamp(0, 2 * span - 1) for x in (-values, values))
-            wanted = model.bias(q, k, replace(state, distances=every, ahead=ahead, back=back), 0)
+            rows = {"key": (table, ahead), "query": (table, back)}
+            wanted = model.bias(q, k, replace(state, distances=every, rows=rows), 0)
             found.append(model.bias(q, k, state, 0))
             torch.testing.assert_close(found[-1], wanted)
         assert torch.equal(found[0], found[1])
