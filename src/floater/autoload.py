@@ -21,8 +21,8 @@ def install() -> None:
     """Wrap Transformers' methods that load and save models, now or when its modules are imported.
 
     - `PreTrainedModel`: `from_pretrained`, in which every Auto class, pipeline and library above them ends,
-      `_from_config`, `_load_from_state_dict`, `load_adapter` and `save_pretrained` bring a flow along; see
-      `floater.pretrained.loading`.
+      `_from_config`, `_load_from_state_dict`, `load_adapter` and `save_pretrained` bring a flow along, and a
+      model made by its class waits for it; see `floater.pretrained.loading`.
     - `AutoConfig.from_pretrained` knows the model types of this library, and with them the Auto classes do.
 
     Example:
@@ -73,7 +73,7 @@ def _wrap_models(module: ModuleType) -> None:
         return
     from_pretrained, from_config = kind.from_pretrained.__func__, kind._from_config.__func__
     from_state_dict, save_pretrained = kind._load_from_state_dict, kind.save_pretrained
-    load_adapter = kind.load_adapter
+    load_adapter, construct = kind.load_adapter, kind.__init__
 
     @wraps(from_pretrained)
     def load(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -100,6 +100,14 @@ def _wrap_models(module: ModuleType) -> None:
 
         loading.save_pretrained(save_pretrained, self, save_directory, *args, **kwargs)
 
+    @wraps(construct)
+    def make(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        construct(self, config, *args, **kwargs)
+        if getattr(config, "floater", None) or getattr(config, "floater_extension", None):
+            from floater.pretrained import loading
+
+            loading.expect_flow(self)
+
     @wraps(load_adapter)
     def adapt(self: Any, *args: Any, **kwargs: Any) -> Any:
         from floater.pretrained import loading
@@ -109,6 +117,7 @@ def _wrap_models(module: ModuleType) -> None:
     load.floater = True  # type: ignore[attr-defined]
     kind.from_pretrained, kind._from_config = classmethod(load), classmethod(build)  # type: ignore[arg-type]
     kind._load_from_state_dict, kind.save_pretrained, kind.load_adapter = read, save, adapt
+    kind.__init__ = make
 
 
 def _wrap_configurations(module: ModuleType) -> None:

@@ -125,8 +125,12 @@ def test_a_model_made_by_its_class_is_not_taken_for_an_extended_one() -> None:
     made = LlamaForCausalLM(model.config)
     with pytest.raises(PlugError, match="not extended by 'self_extend', as its configuration says"):
         made.load_state_dict(model.state_dict())
-    with pytest.raises(ExtendError, match=r"LlamaAttention is not extended, .*set_attn_implementation"):
+    with pytest.raises(PlugError, match="made without the flow that its configuration has"):
         made(**given("llama", 8))
+    plain = build("llama")
+    plain.set_attn_implementation("floater_sdpa")
+    with pytest.raises(ExtendError, match=r"LlamaAttention is not extended, .*set_attn_implementation"):
+        plain(**given("llama", 8))
     model.model.load_state_dict(model.model.state_dict())  # of a part, whose whole is extended
 
 

@@ -281,6 +281,20 @@ def test_a_model_made_from_the_configuration_is_plugged(tmp_path: Path) -> None:
         assert_same("bert", again, model)
 
 
+def test_a_model_made_by_its_class_does_not_run_without_the_flow() -> None:
+    model = trained("bert")
+    made = type(model)(model.config)
+    for part in (made, made.bert):
+        with pytest.raises(
+            PlugError, match=r"made without the flow that its configuration has: .* from_config"
+        ):
+            part(**zoo.inputs("bert"))
+    floater.plug(made, delta=0.2)
+    made.load_state_dict(model.state_dict())
+    made.set_attn_implementation("eager")
+    assert_same("bert", made, model)
+
+
 def test_weights_of_a_plugged_model_are_not_read_into_a_plain_one() -> None:
     model, plain = trained("bert"), zoo.build("bert")
     for strict in (False, True):

@@ -9,6 +9,7 @@ and leaves them out with a note. So methods that all models of Transformers shar
   has loaded and reads the flow; `_from_config` plugs a new one.
 - `_load_from_state_dict`, by which a Trainer resumes and PEFT reads an adapter, refuses a flow's weights
   where there is no flow, and an adapter that was trained with one.
+- A model made by its class from a configuration with a flow does not run until it is plugged or extended.
 - `load_adapter`, by which `from_pretrained` reads an adapter whose folder it is given, first brings the flow.
 
 An extension that Transformers has no configuration for (`floater.pretrained.extending`) is brought along in
@@ -42,7 +43,7 @@ from floater.alignment import align
 from floater.pretrained.card import write_card
 from floater.pretrained.extending import installed
 from floater.pretrained.families import PlugError
-from floater.pretrained.plug import GUARD, UNSAVED, bake, plug, plugged, record
+from floater.pretrained.plug import GUARD, UNSAVED, bake, plug, plugged, record, refuse_to_run
 from floater.pretrained.saving import fill, read_tensors
 
 _PREFIX, _EXTENSION = "floater.", f"{installed.KEY}."
@@ -79,6 +80,14 @@ def from_pretrained(original: Callable[..., Any], kind: Any, *args: Any, **kwarg
             "extend the whole model before it is saved"
         )
     return (model, info) if wanted else model
+
+
+def expect_flow(model: Any) -> None:
+    """Let a model that is made from a configuration with a flow refuse to run before it is there."""
+    settings = getattr(model.config, installed.KEY, None)
+    own = isinstance(settings, Mapping) and settings["method"] not in installed.PLAIN
+    if own or isinstance(getattr(model.config, "floater", None), Mapping):
+        model.register_forward_pre_hook(refuse_to_run)
 
 
 def with_flow(model: Any) -> Any:

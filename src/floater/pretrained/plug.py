@@ -198,6 +198,7 @@ def plug(
         torch.compiler.reset()  # what was compiled without the hooks would go on without them
     record(model, {**state.options, "baked": None})
     state.origin = rename(model, UNSAVED)
+    allow_to_run(model)
     fields = {
         name: (width, tuple(row.name for row in rows if row.field == name)) for name, width in widths.items()
     }
@@ -311,6 +312,21 @@ def _sites(found: Sequence[Found]) -> list[str]:
 
 def _device(model: nn.Module) -> Any:
     return next((p.device for p in model.parameters() if p.device.type != "meta"), None)
+
+
+def refuse_to_run(model: nn.Module, args: tuple[Any, ...]) -> None:
+    """Refuse a forward pass of a model without the flow of its configuration; a forward pre-hook."""
+    raise PlugError(
+        f"this {type(model).__name__} was made without the flow that its configuration has: make it by "
+        "from_config of its Auto class, or load it by from_pretrained"
+    )
+
+
+def allow_to_run(model: nn.Module) -> None:
+    """Let a model and its parts run, as the flow is there."""
+    for part in model.modules():
+        for key in [key for key, hook in part._forward_pre_hooks.items() if hook is refuse_to_run]:
+            del part._forward_pre_hooks[key]
 
 
 def rename(model: Any, name: str) -> str | None:

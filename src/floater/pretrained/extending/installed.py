@@ -17,6 +17,7 @@ from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.passes import Watch
 from floater.pretrained.extending.tables import find_tables
 from floater.pretrained.find import find
+from floater.pretrained.plug import allow_to_run
 
 KEY = "floater_extension"
 """Of a model's configuration, what `install` is given; of the model, the weights that it adds."""
@@ -24,7 +25,7 @@ KEY = "floater_extension"
 GUARD = "floater: the positions of this model are extended; import floater before the model is loaded"
 """What the configuration needs in `fusion_config`, so that Transformers alone refuses it (see `loading`)."""
 
-_PLAIN = frozenset({"dynamic", "longrope"})
+PLAIN = frozenset({"dynamic", "longrope"})
 """Methods that Transformers computes alone; what is put into the model only refuses cached keys."""
 
 _WEIGHTLESS = frozenset({"self_extend", "log_n"})
@@ -109,6 +110,7 @@ def install(model: nn.Module, settings: Mapping[str, Any]) -> list[tuple[Floater
         setattr(model, KEY, parts.train(model.training))
     model.__dict__["_floater_extension"] = settings
     _note(model, settings)
+    allow_to_run(model)
     return fitted
 
 
@@ -181,7 +183,7 @@ def _note(model: Any, settings: dict[str, Any]) -> None:
         if (config := module.__dict__.get("config")) is not None:
             module.config = copy.deepcopy(config, memo)
     setattr(model.config, KEY, settings)
-    if settings["method"] not in _PLAIN:
+    if settings["method"] not in PLAIN:
         fusions = dict(getattr(model.config, "fusion_config", None) or {})
         model.config.fusion_config = {**fusions, GUARD: True}
 
