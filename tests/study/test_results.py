@@ -314,6 +314,7 @@ def test_named_comparisons_are_made_besides_those_with_the_baseline() -> None:
         assert now.p is not None
         assert before.p is not None
         assert now.p >= before.p
+    assert summary.answer(found)[0] == "Best mean: `high` in every score."
     assert summary.answer(found)[1].startswith("`high` against `low`: significantly better in ")
     assert [row[0].text for row in tables.answer(found).rows] == ["high − low", "low − none"]
     assert summary.answer(plain)[1].startswith("Significantly better than `none` in some column: `high`")
