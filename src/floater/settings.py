@@ -272,7 +272,7 @@ def _parse(text: str | bytes) -> Any:
 
 
 def _keys(cls: Any, prefix: str = "", outer: Any = MISSING) -> dict[str, _Key]:
-    """Every dotted key in field order, a dataclass before its own; defaults come from ``outer`` if given."""
+    """Return dotted keys in field order, a dataclass before its own; defaults from ``outer`` if given."""
     (hints, meanings), keys = _described(cls), dict[str, _Key]()
     for field in fields(cls):
         name, kind, factory = field.name, hints[field.name], field.default_factory

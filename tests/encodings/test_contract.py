@@ -1,142 +1,17 @@
 """What every position model keeps, unless its card says which part not, and why."""
 
-import copy
 import dataclasses
 import itertools
-import pickle
-import re
 
 import pytest
 import torch
+from contract_cases import EVERY, LENGTH, MASK, embeddings, exceptions, of_tokens, stack, stir, where
 from transformers import DynamicCache
 
-from floater import FloaterConfig, PositionError, Positions, build, catalogue
-from floater.encodings.card import CONTRACT
+from floater import PositionError, Positions, build, catalogue
 from floater.encodings.measure import places, respond
-from floater.structures import trees
-from floater.transformer import FloaterModel
-from floater.transformer.stacks import Encoder
 
-LENGTH = 16
-# options that have code of their own, and the exceptions of the card that they lift
-VARIANTS = [
-    ("axial", {"segment": 3}, ()),
-    ("cape", {"normalize": False}, ("cache", "documents", "shift")),
-    ("chang", {"window": 2, "keys": True}, ()),
-    ("chen_absolute", {"segments": 2}, ()),
-    ("chen_relative", {"segments": 2, "share_heads": True}, ()),
-    ("complex", {"periods": "word"}, ()),
-    ("complex", {"periods": "both"}, ()),
-    ("complex_attention", {"periods": "both"}, ()),
-    ("deberta", {"share": True, "norm": True}, ()),
-    ("floater_relative", {"tail": True}, ()),
-    ("floater_relative", {"normalise": True}, ()),
-    ("floater_relative", {"solver": "dopri5"}, ()),
-    ("floater", {"field": "bounded", "uncovered": "cut"}, ()),
-    ("floater_rotary", {"basis": "learned", "pairs": "half"}, ()),
-    ("rotary", {"scaling": {"rope_type": "yarn", "factor": 2.0}}, ()),
-    ("rotary", {"uncovered": "cut"}, ()),
-    ("sinusoidal", {"uncovered": "round"}, ()),
-    ("self_extend", {"form": "leaky", "window": 2, "group": 3}, ()),
-    ("self_extend", {"form": "floor", "window": 2, "group": 3}, ()),
-    ("stick_breaking", {"attend_current": True}, ()),
-    ("fope", {"learned": True}, ()),
-    ("dape", {"model": "fire"}, ()),
-    ("abacus", {"digits": [3, 6, 9, 1]}, ()),
-    ("bipe", {"delimiters": [4, 9]}, ()),
-    ("bipe", {"delimiters": [4, 9], "between": "alibi"}, ()),
-    ("mtan", {"content": True, "width": 6}, ()),
-    ("graphormer", {"hops": 2, "reach": 2, "degrees": 2}, ()),
-    ("mrope", {"interleaved": True, "pairs": "interleaved"}, ()),
-    ("liere", {"generator": 4}, ()),
-    ("fire", {"width": 6, "threshold": 3.0}, ()),
-    ("fire", {"share_layers": True}, ()),
-    ("kerple", {"kind": "power"}, ()),
-    ("kerple", {"share_layers": False}, ()),
-    ("spe_conv", {"kernel": 4, "gated": False}, ()),
-    ("structural", {"encoder": "cnn"}, ()),
-    ("tree", {"branching": 4, "depth": 2, "weighted": False}, ()),
-    ("xl", {"join": "learned"}, ()),
-    ("xl_heads", {"reordered": 2}, ()),
-]
 ORDER_ALONE = ("none", "disan", "cope", "forgetting", "stick_breaking", "path")  # they read no positions
-EVERY = pytest.mark.parametrize(
-    ("name", "given", "lifted"),
-    [pytest.param(name, {}, (), id=name) for name in catalogue()]
-    + [pytest.param(*case, id=f"{case[0]}-{case[1]}") for case in VARIANTS],
-)
-MASK = torch.tensor(
-    [[1] * 7, [0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0], [1, 0, 1, 1, 0, 0, 1], [0] * 6 + [1]]
-)
-
-
-def exceptions(name, lifted=()):
-    return {key: why for key, why in catalogue()[name].card.exceptions.items() if key not in lifted}
-
-
-def config(name, given):
-    return FloaterConfig(
-        vocab_size=11,
-        hidden_size=16,
-        intermediate_size=24,
-        num_attention_heads=2,
-        num_hidden_layers=2,
-        training_length=LENGTH,
-        dropout=0.0,
-        recipe="transformer",  # the same for all, so that one threshold tells what an encoding does
-        position=name,
-        position_options=given,
-    )
-
-
-def stir(position):
-    """What starts at zero, and would hide a mistake, becomes random."""
-    torch.manual_seed(1)
-    for parameter in position.parameters():
-        if not bool(parameter.any()):
-            torch.nn.init.normal_(parameter, std=0.5)
-
-
-def stack(name, given, causal=False):
-    torch.manual_seed(0)
-    encoder = Encoder(config(name, given), causal=causal).double().eval()
-    stir(encoder.position)
-    return encoder
-
-
-def embeddings(*shape):
-    generator = torch.Generator().manual_seed(2)
-    return torch.randn(*shape, 16, generator=generator, dtype=torch.double)
-
-
-def where(name, mask, rows=None, queries=None):
-    """Positions of a mask with all that a model may read: it follows from the row and the position alone."""
-    rows = torch.arange(len(mask)) if rows is None else rows
-    positions = Positions.from_mask(mask, queries=queries)
-    query = positions.query.expand(len(mask), -1)
-    binary = None
-    if hasattr(catalogue()[name], "needs"):
-        nodes = [max(int(row.sum()), 1) for row in mask]
-        binary = trees(
-            [[(i - 1) // 2 if i else -1 for i in range(n)] for n in nodes],
-            words=[torch.where(row > 0, row.cumsum(0) - 1, -1) for row in mask],
-        )
-    return dataclasses.replace(
-        positions,
-        target_length=9 + rows,
-        language=(query + rows[:, None]) % 2,
-        reordered=(5 * query + rows[:, None]) % 7,
-        structure=binary,
-        **of_tokens(positions, query, rows),
-    )
-
-
-def of_tokens(positions, query, rows):
-    """Ids of tokens and of segments, by their positions."""
-    return {
-        "token": (3 * query + rows[:, None]) % 11,
-        "segment": (positions.key.expand(len(rows), -1) + rows[:, None]) % 2,
-    }
 
 
 @EVERY
@@ -306,39 +181,6 @@ def test_autocast_rounds_no_angle_at_position_1000(name, given, lifted):
 
 @EVERY
 @torch.no_grad()
-def test_copies_and_saved_models_are_the_same(name, given, lifted, tmp_path):
-    torch.manual_seed(0)
-    model = FloaterModel(config(name, given)).eval()
-    stir(model.encoder.position)
-    model.save_pretrained(tmp_path)
-    other = FloaterModel(config(name, given)).eval()
-    assert other.load_state_dict(model.state_dict())
-    x, positions = embeddings(*MASK.shape).float(), where(name, MASK)
-    whole = model.encoder(x, positions)
-    copies = (
-        copy.deepcopy(model),
-        pickle.loads(pickle.dumps(model)),
-        other,
-        FloaterModel.from_pretrained(tmp_path),
-    )
-    for made in copies:
-        assert made.config.position_options == made.config.position_options | given
-        torch.testing.assert_close(made.eval().encoder(x, positions), whole, rtol=0, atol=0)
-
-
-@EVERY
-def test_reset_parameters_draws_every_parameter_anew(name, given, lifted):
-    model = build(name, dim=16, heads=2, layers=2, max_length=LENGTH, vocabulary=11, **given)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(7.0)
-    model.reset_parameters()
-    for key, parameter in model.named_parameters():
-        assert not bool((parameter == 7.0).any()), key
-
-
-@EVERY
-@torch.no_grad()
 def test_no_token_and_one_token_are_no_trouble(name, given, lifted):
     encoder = stack(name, given)
     for length, training in itertools.product((0, 1), (True, False)):
@@ -368,31 +210,3 @@ def test_real_positions_are_served_or_refused(name, given, lifted):
     assert bool(between.isfinite().all())
     order_alone = name in ORDER_ALONE or hasattr(catalogue()[name], "needs")
     assert torch.allclose(between, encoder(x, same)) == order_alone
-
-
-@pytest.mark.parametrize("name", catalogue())
-@torch.no_grad()
-def test_hooks_compile_to_one_graph(name):
-    """All but `prepare`, which may look at the positions to choose a way or to refuse them."""
-    encoder, x, positions = stack(name, {}), embeddings(*MASK.shape), where(name, MASK)
-    position, attention = encoder.position, encoder.blocks[1].attention
-    state = position.prepare(positions)
-
-    def run(x):
-        x = position.block(position.embed(x, state), state, 1)
-        return attention(x, position, state, positions.key_valid, None)[0]
-
-    torch.compiler.reset()
-    compiled = torch.compile(run, fullgraph=True, backend="eager")
-    if "compile" in exceptions(name):
-        with pytest.raises(torch._dynamo.exc.Unsupported):
-            compiled(x)
-    else:
-        torch.testing.assert_close(compiled(x), run(x))
-
-
-def test_exceptions_are_reasons():
-    for name, row in catalogue().items():
-        for key, why in row.card.exceptions.items():
-            assert key in CONTRACT, name
-            assert re.fullmatch(r"[^.]{10,}", why), (name, key)

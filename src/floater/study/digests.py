@@ -50,7 +50,7 @@ def file_of(path: str | Path) -> Path:
 
 
 def _state(path: Path) -> tuple[tuple[str, int, int], ...]:
-    """Name, size and time of a file, or of all in a directory."""
+    """Return name, size and time of a file, or of all in a directory."""
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     stats = [(file.relative_to(path).as_posix(), file.stat()) for file in files]
     return tuple((name, found.st_size, found.st_mtime_ns) for name, found in stats)

@@ -63,7 +63,7 @@ class DocumentsConfig(FloaterConfig):
         super().__post_init__(**kwargs)
 
 
-def stand(lengths: Tensor, mask: Tensor, unit: float | None) -> Positions:
+def sentence_positions(lengths: Tensor, mask: Tensor, unit: float | None) -> Positions:
     """Place sentences, each as far after the one before as that one is long.
 
     Source: Liu et al. 2020, appendix C: t_{i+1} - t_i is proportional to the length of sentence i.
@@ -74,7 +74,7 @@ def stand(lengths: Tensor, mask: Tensor, unit: float | None) -> Positions:
         unit: words in one position; None counts sentences instead.
 
     Example:
-        >>> stand(torch.tensor([[4, 10, 2]]), torch.ones(1, 3), 4.0).query
+        >>> sentence_positions(torch.tensor([[4, 10, 2]]), torch.ones(1, 3), 4.0).query
         tensor([[0.0000, 1.0000, 3.5000]], dtype=torch.float64)
     """
     if unit is None:
@@ -158,7 +158,9 @@ class FloaterForDocuments(FloaterPreTrainedModel):
         unit = self.config.sentence_length if self.config.position_source == "length" else None
         costs: list[Tensor] = []
         x = self.sentence_vectors(words, costs)[rows]
-        hidden = self.encoder(x, replace(stand(lengths, mask, unit), key_valid=mask), costs=costs)
+        hidden = self.encoder(
+            x, replace(sentence_positions(lengths, mask, unit), key_valid=mask), costs=costs
+        )
         logits = self.classifier(self.dropout(mean(hidden, mask)))
         loss, auxiliary = None, self.ponder_loss(costs)
         if labels is not None:

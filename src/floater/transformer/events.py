@@ -106,7 +106,7 @@ class EventsOutput(ModelOutput):
     auxiliary_loss: Tensor | None = None
 
 
-def stand(config: EventsConfig, times: Tensor, mask: Tensor) -> Positions:
+def event_positions(config: EventsConfig, times: Tensor, mask: Tensor) -> Positions:
     """Return the positions of events, from the source that the configuration names.
 
     Args:
@@ -119,7 +119,7 @@ def stand(config: EventsConfig, times: Tensor, mask: Tensor) -> Positions:
 
     Example:
         >>> config = EventsConfig(position_source="index")
-        >>> stand(config, torch.tensor([[3, 9]]), torch.ones(1, 2).bool()).query
+        >>> event_positions(config, torch.tensor([[3, 9]]), torch.ones(1, 2).bool()).query
         tensor([[0, 1]])
     """
     real = Positions.events(times, mask, time_per_position=config.time_per_position * config.unit)
@@ -183,7 +183,7 @@ class FloaterForEvents(FloaterPreTrainedModel):
         if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
             raise ValueError("events are padded on the left or between; padding must be on the right")
         # what pads the end is seen by no event before it, and without a mask attention is faster
-        positions = replace(stand(self.config, times, mask), key_valid=None)
+        positions = replace(event_positions(self.config, times, mask), key_valid=None)
         times = times.masked_fill(~mask, 0).to(torch.float64)
         elapsed = (times.diff() / self.config.unit).clamp(min=self.config.resolution).float()
         follows = mask[:, 1:]
@@ -275,7 +275,7 @@ class FloaterForSeries(FloaterPreTrainedModel):
         scale = values.new_tensor(config.scales or [1.0] * count)
         standard = ((values - mean) / scale).masked_fill(~shown, 0.0).to(self.event.weight.dtype)
         x = self.event(torch.cat((standard, shown.to(standard.dtype)), -1))
-        positions = replace(stand_anyhow(config, times, mask), key_valid=shown.any(-1))
+        positions = replace(unordered_positions(config, times, mask), key_valid=shown.any(-1))
         costs: list[Tensor] = []
         hidden = self.encoder(x, positions, costs=costs, counted=mask)
         middle, width = self.value_head(hidden).float().chunk(2, -1)
@@ -290,12 +290,12 @@ class FloaterForSeries(FloaterPreTrainedModel):
         )
 
 
-def stand_anyhow(config: EventsConfig, times: Tensor, mask: Tensor) -> Positions:
-    """Do what `stand` does for events in any order.
+def unordered_positions(config: EventsConfig, times: Tensor, mask: Tensor) -> Positions:
+    """Do what `event_positions` does for events in any order.
 
     Example:
         >>> every = torch.ones(1, 3).bool()
-        >>> stand_anyhow(EventsConfig(), torch.tensor([[7.0, 5.0, 6.5]]).double(), every).query
+        >>> unordered_positions(EventsConfig(), torch.tensor([[7.0, 5.0, 6.5]]).double(), every).query
         tensor([[2.0000, 0.0000, 1.5000]], dtype=torch.float64)
     """
     if config.position_source == "index":

@@ -22,7 +22,7 @@ def feature(x: Tensor) -> Tensor:
 def linear_attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, valid: Tensor | None = None, causal: bool = False
 ) -> Tensor:
-    """sum_s f(q_t) f(k_s) v_s / sum_s f(q_t) f(k_s), f = elu + 1 of queries and keys times sqrt(scale).
+    """Return sum_s f(q_t) f(k_s) v_s / sum_s f(q_t) f(k_s), f = elu + 1 of q and k times sqrt(scale).
 
     Katharopoulos et al. 2020, "Transformers are RNNs", section 3. The cost grows with T; only with a mask for
     each query (packed documents) does it grow with T S.

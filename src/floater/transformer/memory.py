@@ -86,7 +86,7 @@ class Memory:
     def before(
         self, x: Tensor, mask: Tensor | None, documents: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Mask and document ids of the memory and of the segment after it.
+        """Return mask and document ids of the memory and of the segment after it.
 
         Args:
             x: (batch, T, dim), the segment.

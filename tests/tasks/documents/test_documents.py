@@ -19,7 +19,7 @@ from floater.tasks import task
 from floater.tasks.corpora.documents import read_documents
 from floater.tasks.documents import DocumentsSettings, collate, encode, vocabulary_of
 from floater.training.run_trainer import RunTrainer
-from floater.transformer.documents import DocumentsConfig, FloaterForDocuments, stand
+from floater.transformer.documents import DocumentsConfig, FloaterForDocuments, sentence_positions
 from helpers import write_run_config
 
 TASK = task("documents")
@@ -49,11 +49,11 @@ BATCH = collate(
 
 def test_a_sentence_stands_as_far_after_the_one_before_as_that_one_is_long() -> None:
     lengths, mask = torch.tensor([[4, 1, 2], [3, 6, 4]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
-    placed = stand(lengths, mask, 2.0)
+    placed = sentence_positions(lengths, mask, 2.0)
     assert placed.query.tolist() == [[0.0, 2.0, 2.5], [0.0, 1.5, 4.5]]
     equal = torch.full((2, 3), 7)
-    whole = stand(equal, torch.ones(2, 3), 7.0).query
-    assert torch.equal(whole, stand(equal, torch.ones(2, 3), None).query.double().expand(2, 3))
+    whole = sentence_positions(equal, torch.ones(2, 3), 7.0).query
+    assert torch.equal(whole, sentence_positions(equal, torch.ones(2, 3), None).query.double().expand(2, 3))
 
 
 @pytest.mark.parametrize("position_source", ["length", "index"])

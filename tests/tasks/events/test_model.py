@@ -84,9 +84,9 @@ def test_one_second_tells_events_ten_years_apart():
     """Unix stamps: the vectors of two events a second apart differ, ten years after the first one."""
     model = events(position="floater")
     times = STAMP + torch.tensor([[0.0, 3.2e8, 3.2e8 + 1.0]], dtype=torch.float64)
-    from floater.transformer.events import stand
+    from floater.transformer.events import event_positions
 
-    at = stand(model.config, times, torch.ones(1, 3).bool()).query
+    at = event_positions(model.config, times, torch.ones(1, 3).bool()).query
     assert float(at[0, 2] - at[0, 1]) == pytest.approx(1 / 1.5, rel=1e-6)
     with pytest.raises(ValueError, match=r"torch\.float32, which rounds them; give float64"):
         model(TYPES[:1, :3], times.float())

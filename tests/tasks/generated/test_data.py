@@ -26,7 +26,7 @@ def test_no_question_is_in_two_splits_whatever_the_seeds(problem: str) -> None:
         split: {
             tuple(one.question)
             for seed in (0, 1)
-            for one in generate(data(problem, seed=seed), split, 100, LENGTHS)
+            for one in generate(data(problem, seed=seed), split, 40, LENGTHS)
         }
         for split in ("train", "valid", "test")
     }

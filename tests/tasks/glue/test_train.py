@@ -20,6 +20,7 @@ from floater.tasks.finetuning.features import CutTexts
 from floater.tasks.glue import GlueSettings
 from floater.tasks.language_modeling import LanguageModelingSettings
 from helpers import equal_runs, train_killed
+from study.small import run_inline
 
 from .small import settings, write_cola, write_config
 
@@ -145,7 +146,10 @@ def test_the_table_sets_runs_beside_each_other(folder: Path, bert: Path, learned
     assert "\n| FLOATER (of the checkpoint) " in table([str(further)])
 
 
-def test_a_study_trains_and_tables_what_it_found(folder: Path, bert: Path, tmp_path: Path) -> None:
+def test_a_study_trains_and_tables_what_it_found(
+    folder: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_inline(monkeypatch, report=False)
     asked = {
         "folder": str(tmp_path / "study"),
         "task": "glue",

@@ -13,10 +13,11 @@ from floater.cli import main
 from floater.training import checkpoints
 from floater.training.files import seal
 from floater.training.run_trainer import RunTrainer
+from helpers import equal_runs, train_killed
 from processes import in_process
 
 from .conftest import Files
-from .small import equal, write_config
+from .small import TASK, equal, settings, train, write_config
 
 
 def command(config: Path, killed_in_step: int | None) -> int:
@@ -36,23 +37,9 @@ def exit_code(config: Path, *, killed_in_step: int | None = None) -> int | None:
     return in_process(command, config, killed_in_step, said=config.with_suffix(".txt"))
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        {"training": {"eval_steps": 6, "gradient_accumulation_steps": 2, "max_tokens": 300}},
-        {
-            "model": {"times": {"mode": "stretch", "max_scale": 3.0}},
-            "training": {"gradient_accumulation_steps": 2, "max_tokens": 300},
-        },
-        {
-            "model": {"position_options": {"refresh_every": 2}},
-            "training": {"flow": {"update_every": 2}, "save_steps": 2, "max_tokens": 900},
-        },
-    ],
-    ids=["plain", "random-times", "flow-schedule"],
-)
-def test_a_killed_run_ends_as_a_whole_one(tmp_path: Path, files: Files, parts: dict[str, Any]) -> None:
-    assert exit_code(write_config(tmp_path, files, "whole", **parts)) == 0
+def test_a_killed_run_ends_as_a_whole_one(tmp_path: Path, files: Files) -> None:
+    parts = {"training": {"eval_steps": 6, "gradient_accumulation_steps": 2, "max_tokens": 300}}
+    assert main(["train", str(write_config(tmp_path, files, "whole", **parts))]) == 0
 
     config, run = write_config(tmp_path, files, "killed", **parts), tmp_path / "killed"
     assert exit_code(config, killed_in_step=1) == -signal.SIGKILL
@@ -65,6 +52,25 @@ def test_a_killed_run_ends_as_a_whole_one(tmp_path: Path, files: Files, parts: d
     for name in ("model", "checkpoint-12"):
         weights = (tmp_path / ended / name / "model.safetensors" for ended in ("whole", "killed"))
         assert equal(*map(load_file, weights))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {
+            "model": {"times": {"mode": "stretch", "max_scale": 3.0}},
+            "training": {"gradient_accumulation_steps": 2, "max_tokens": 300},
+        },
+        {
+            "model": {"position_options": {"refresh_every": 2}},
+            "training": {"flow": {"update_every": 2}, "save_steps": 2, "max_tokens": 900},
+        },
+    ],
+    ids=["random-times", "flow-schedule"],
+)
+def test_a_run_that_failed_ends_as_a_whole_one(tmp_path: Path, files: Files, parts: dict[str, Any]) -> None:
+    whole = train(settings(tmp_path, files, "whole", **parts))
+    assert equal_runs(train_killed(TASK, settings(tmp_path, files, "killed", **parts), step=5), whole)
 
 
 def test_a_run_does_not_go_on_with_other_processes(

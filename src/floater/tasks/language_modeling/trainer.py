@@ -115,6 +115,6 @@ class Forget(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Forget, as the streams start again, unless the training is resumed within the epoch."""
+        """Forget as the streams start again, unless the training is resumed within the epoch."""
         if state.epoch is None or state.epoch == int(state.epoch):
             self.memory.forget()
