@@ -92,8 +92,7 @@ def test_a_hazard_comes_near_the_entropy_of_the_gaps(folder: Path) -> None:
 @pytest.mark.parametrize("goal", ["interpolate", "forecast"])
 def test_values_between_and_after_are_told_better_than_by_their_mean(folder: Path, goal: str) -> None:
     data = VALUES | {"train": str(folder / "waves.csv")}
-    training = LONG | {"max_steps": 80, "save_steps": 80}
-    run = train(settings(folder, goal, data=data, model={"goal": goal}, training=training))
+    run = train(settings(folder, goal, data=data, model={"goal": goal}, training=LONG))
     # a circle of radius 1 in x and 2 in y: the root mean square about the mean is sqrt((1/2 + 4/2) / 2)
     assert result(run)["rmse"] < 0.9 * math.sqrt(1.25)
     said = str(evaluate(run, folder / "waves.csv", "test"))
