@@ -1,4 +1,4 @@
-"""Messages of the library for a person who watches a command."""
+"""Messages of the library on the command line."""
 
 from __future__ import annotations
 

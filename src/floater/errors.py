@@ -1,4 +1,4 @@
-"""What a person can mend: data and directories that cannot be used, each with a message of one line."""
+"""Errors that a user can fix: unusable data and directories, each with a message of one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Path = str | os.PathLike[str]
 
 
 class DataError(ValueError):
-    """Something is wrong with the data a person gave; the message is one line and says what."""
+    """Data or a directory that cannot be used; the message is one line."""
 
 
 def no_directory(path: Path) -> DataError:

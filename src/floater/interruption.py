@@ -24,7 +24,7 @@ class Interrupted(KeyboardInterrupt):
 
     Args:
         number: of the signal.
-        message: a line for a person; by default what is true of every command, and "" for none.
+        message: one line; by default one that is true of every command, "" for none.
 
     Attributes:
         exit_code: 128 and the signal's number, as a shell reports a process that a signal ended: 130 for
@@ -78,7 +78,7 @@ def raising() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[StopRequest]:
-    """Note a signal until the end of the block, instead of what it would do; a second one ends the process.
+    """Note a signal until the end of the block instead of acting on it; a second one ends the process.
 
     Yields:
         The request, which the work in the block looks at where it can stop.

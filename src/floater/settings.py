@@ -154,7 +154,7 @@ def dump(instance: Any) -> str:
 
 
 def _written(instance: Any) -> Tree:
-    """Return settings as a file has them: what a dict takes from beside it stands there."""
+    """Return settings as in a file: keys that a dict takes from beside it are written beside it."""
     tree: Tree = {}
     for field in fields(instance):
         value = getattr(instance, field.name)
@@ -195,7 +195,7 @@ def undocumented(cls: type) -> list[str]:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's, within the limits above: an alias may stand for what fills the memory."""
+    """PyYAML's, within the limits above: aliases could fill the memory."""
 
     def __init__(self, stream: str | bytes) -> None:
         super().__init__(stream)
@@ -312,7 +312,7 @@ def _flat(keys: dict[str, _Key], values: Tree, tree: Tree, prefix: str = "") -> 
             ]
             owner = next((key for key in free if name.startswith(f"{key}.")), None)
             place = [] if owner is None else name.removeprefix(f"{owner}.").split(".")
-            if owner is None:  # it may stand beside the dict that takes it
+            if owner is None:  # it may be beside the dict that takes it
                 place = [part]
                 level = (key for key in free if key.rpartition(".")[0] == prefix.removesuffix("."))
                 owner = next((key for key in level if part in keys[key].beside), None)

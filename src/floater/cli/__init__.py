@@ -20,8 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; by default those of the process.
 
     Returns:
-        The exit code: 0, 1 when the work failed, 2 for what a person can mend, and 128 and its number for a
-        signal that ended the work: 130 for Ctrl-C, 143 for SIGTERM, 138 for SIGUSR1.
+        The exit code: 0, 1 when the work failed, 2 for an error that a user can fix, and 128 plus the number
+        of a signal that ended the work: 130 for Ctrl-C, 143 for SIGTERM, 138 for SIGUSR1.
 
     Example:
         >>> main(["translate", "no-such-run"])
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parsed = parse(arguments)
             code = parsed.command(parsed) or 0
             sys.stdout.flush()
-        except BrokenPipeError:  # the reader has gone: nothing is left to say, at the exit of Python neither
+        except BrokenPipeError:  # the reader has gone: Python is not to write at its exit either
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except ModuleNotFoundError as error:
             if (error.name or "floater").startswith("floater"):
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _code(error: Exception) -> int | None:
-    """Return the exit code of what the library refuses with a message for a person; None for a bug."""
+    """Return the exit code of an error with a message for a user; None for a bug."""
     from floater.encodings import PositionError
     from floater.errors import DataError
     from floater.flow import FlowError, SpanTooLong

@@ -64,7 +64,7 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
     whole = _Parser(
         prog="floater",
         description="Position information for Transformers.",
-        epilog="floater help COMMAND tells of one command.",
+        epilog="floater help COMMAND describes one command.",
     )
     whole.add_argument("--version", action="version", version=f"floater {__version__}")
     places = whole.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
@@ -225,7 +225,7 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
         add_help=False,
     )
     _add_settings(study, "seeds=[1] or budget.cores=4", StudyHelp, "settings", ", or every setting")
-    study.add_argument("--report", action="store_true", help="train nothing: only report what is there")
+    study.add_argument("--report", action="store_true", help="train nothing: only report finished trials")
     _add_json(study)
 
     data = command("data", commands.data, "Download and prepare a data set of the papers, or list them.")
@@ -254,13 +254,13 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
         "shell", choices=("bash", "zsh", "tcsh"), help='as in: eval "$(floater completion bash)"'
     )
 
-    asked = command("help", lambda _: whole.print_help(), "Tell of one command.", add_help=False)
+    asked = command("help", lambda _: whole.print_help(), "Describe one command.", add_help=False)
     _add(asked, "topic", "COMMAND", "the command", nargs="?")
     return whole, places.choices
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Leave room for the names of commands, which stand further in than argparse counts."""
+    """Leave room for the names of commands, which are indented further than argparse counts."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)

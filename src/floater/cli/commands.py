@@ -102,8 +102,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
     if arguments.output:
         _write(found.lines, arguments.output)
     if arguments.json:
-        told = {"run": arguments.run, "task": task.name, "scores": found.scores, "bins": [*found.bins]}
-        _print(told | {"signatures": found.signatures, "notes": [*found.notes]}, True)
+        record = {"run": arguments.run, "task": task.name, "scores": found.scores, "bins": [*found.bins]}
+        _print(record | {"signatures": found.signatures, "notes": [*found.notes]}, True)
     else:
         print(found)
 

@@ -40,10 +40,10 @@ class Dataset:
 
     Args:
         name: of the data set and its directory.
-        title: what it is, in a line.
+        title: a description of one line.
         license: under which terms its publishers give it away.
         home: the page that describes it.
-        files: what is downloaded.
+        files: those to download.
     """
 
     name: str

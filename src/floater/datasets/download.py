@@ -107,7 +107,7 @@ class _Download:
     """A downloader for `pooch` that resumes from a part of the file that is there.
 
     Args:
-        part: what is written, and moved to its place when it is whole.
+        part: the partial file, moved to its place when it is whole.
         checked: whether the file has a known checksum, which would reveal a part of another version.
     """
 

@@ -19,11 +19,11 @@ from floater.training.files import write_json
 
 logger = logging.getLogger(__name__)
 SOURCES, RECORDED = "sources.json", "data.lock.json"
-"""The sources of a prepared data set; checksums that nobody states, of the first download."""
+"""The sources of a prepared data set; checksums recorded at the first download, where none are published."""
 
 Build = Callable[[dict[str, Path], Path, Path, int], None]
-"""Makes a data set from its files by name: into an empty directory, with another one for what is in between,
-on a number of processes."""
+"""Makes a data set from its files by name: into an empty directory, with another for intermediate files, on a
+number of processes."""
 BUILD: dict[str, Build] = {
     "wmt14_en_de": translation.wmt14_en_de,
     "wmt14_en_fr": translation.wmt14_en_fr,

@@ -84,7 +84,7 @@ def _wmt14(
 
 
 def tokenised(line: str, language: str) -> str:
-    """Normalise the punctuation of a line, replace what is not printed by spaces, and tokenise it.
+    """Normalise the punctuation of a line, replace unprintable characters by spaces, and tokenise it.
 
     Example:
         >>> tokenised("It’s a\\u200bwell-known trap.", "en")

@@ -1,4 +1,4 @@
-"""Fields made to deceive a solver, and the number of them that does it without a word."""
+"""Adversarial fields for solvers, and a campaign that counts silent errors."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _DIM, _UNITS, _ROWS, _END = 3, 6, 2, 10.0
 def adversarial(kind: str, seed: int) -> tuple[nn.Module, Tensor]:
     """Return a field with two units that switch one shortly after the other, and a start.
 
-    Together they make a pulse in time, which a solver that evaluates the field beside it does not see.
+    Together they make a pulse in time, which a solver may step over.
 
     Args:
         kind: An activation; or "state", where the vectors move the pulse, "scaled" and "sum", where the field
             is part of another, or "bounded" (`BoundedField`).
-        seed: It decides how steep the units are, when they switch, and all other weights.
+        seed: Of the weights, how steep the units are and when they switch.
 
     Returns:
         The field, and a start (2, 3).
@@ -84,9 +84,9 @@ def campaign(
         solver: A function with the arguments of `floater.flow.solve`.
 
     Returns:
-        The numbers of solves "within" the promise of ten tolerances and what the flow makes of 20 roundings,
-        "refused" by a `FlowError`, beyond it but "warned" of (`FlowSensitive`), "silent" beyond it, and
-        without a "reference".
+        The numbers of solves "within" the bound (ten tolerances, and 20 roundings of the start amplified
+        by the flow), "refused" by a `FlowError`, above the bound with a warning ("warned", `FlowSensitive`)
+        or without ("silent"), and without a "reference" solution.
 
     Example:
         >>> campaign(2)["silent"]
@@ -112,8 +112,8 @@ def _outcome(kind: str, seed: int, solver: Callable[..., Tensor]) -> str:
         return "reference"
     if flow_error(p, exact) <= 1e-5 + 20 * flow_error(moved, exact):
         return "within"
-    said = any(issubclass(warning.category, FlowSensitive) for warning in caught)
-    return "warned" if said else "silent"
+    warned = any(issubclass(warning.category, FlowSensitive) for warning in caught)
+    return "warned" if warned else "silent"
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Position vectors kept from one call to the next, for as long as the parameters stay what they were."""
+"""Position vectors cached between calls, until the parameters change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Solve = Callable[..., Tensor]
 """Takes increasing positions (U,), and a state (rows, dim) with the position at which it holds, or None for
 the starting vectors; returns vectors (U, rows, dim)."""
 
-# A model that generates asks for one position at a time: this number of positions is solved for at once.
+# Generation needs one position at a time; this number of positions is solved for at once.
 _LOOK_AHEAD = 64
 
 
@@ -59,7 +59,7 @@ class VectorTable:
 class VectorCache:
     """A table of vectors at whole positions, and a solution that real positions are read from.
 
-    It knows nothing of fields: whoever asks brings the function that solves.
+    It knows nothing of fields: callers pass the function that solves.
 
     Attributes:
         table: Vectors at whole positions, if any are known.
@@ -135,7 +135,7 @@ class VectorCache:
             missing = torch.arange(size, int(top) + 1).to(missing)
             if len(missing) < _LOOK_AHEAD and ahead:
                 to_come = torch.arange(size, size + _LOOK_AHEAD).to(missing)
-                with suppress(FlowError):  # it may blow up where nobody asked
+                with suppress(FlowError):  # it may diverge beyond the positions of the call
                     return self._grown(table, to_come, solve, keep=True)
         return self._grown(table, missing, solve, keep=whole)
 

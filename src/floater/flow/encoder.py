@@ -32,7 +32,7 @@ class FlowEncoder(nn.Module):
 
     Source: Liu, Yu, Dhillon, Hsieh, "Learning to Encode Position for Transformer with Continuous
     Dynamical Model" (2020), equations 8, 10 and 15, section 4.4. All starting vectors are one batch
-    of rows in one solve at the sorted distinct positions; position i stands at time
+    of rows in one solve at the sorted distinct positions; position i has the time
     i x delta x time_scale, so the first position of a text, 0, gets the starting vector itself.
 
     Real positions (a floating dtype), such as the times of events, are solved once as a curve where the
@@ -151,7 +151,7 @@ class FlowEncoder(nn.Module):
             positions: (N, T), integer or real, in any order, repeated or not; N is 1 when all samples
                 of a batch share them.
             below: Where compiled, all positions are whole numbers from 0 to `below` - 1, each of which is
-                solved for once; None solves for all N T positions, as what they are is not known then.
+                solved for once; None solves for all N T positions, whose values are unknown then.
 
         Returns:
             The vectors of all blocks and names.
@@ -264,8 +264,8 @@ class FlowEncoder(nn.Module):
     def bake(self, length: int) -> None:
         """Cache the vectors of positions 0, ..., length - 1 for inference (section 4.4).
 
-        A longer input extends the cache and leaves what it holds unchanged. Changed parameters empty it. It
-        is no part of the state_dict.
+        A longer input extends the cache and keeps its vectors. Changed parameters empty it. It is not part of
+        the state_dict.
 
         Args:
             length: Number of positions, at least 1.
@@ -323,7 +323,7 @@ class FlowEncoder(nn.Module):
         return self._cache.calls % self.refresh_every != 0
 
     def refresh(self) -> None:
-        """Forget what training steps leave behind: vectors to reuse, the state of the solver.
+        """Clear the state of training steps: vectors to reuse, the state of the solver.
 
         The next step is then that of an encoder just loaded. Called at each checkpoint, it makes a run
         that is resumed there end with the weights of one that was not stopped.
@@ -376,11 +376,11 @@ class FlowEncoder(nn.Module):
             return FlowVectors(vectors, positions.shape, self._keys, self.start.dtype)
 
     def _solve_span(self, end: float, last: float, *, ahead: bool) -> Solution:
-        """Solve from 0 to `end`, where the last position stands, or as far again if `ahead`."""
+        """Solve from 0 to `end`, the time of the last position, or to twice that if `ahead`."""
         options = {name: self.solver[name] for name in ("rtol", "atol")} | {"state": self._state()}
         start = self.start.flatten(0, 1)
         if ahead and (self._baked or self._frozen):
-            with suppress(FlowError):  # it may blow up where nobody asked
+            with suppress(FlowError):  # it may diverge beyond the positions of the call
                 return solve_dense(self.field, start, 2 * end, **options)
         try:
             return solve_dense(self.field, start, end, **options)
@@ -449,7 +449,7 @@ class FlowEncoder(nn.Module):
 
 
 def _on_cpu(positions: Tensor) -> Tensor:
-    """Move positions to the CPU, unless gradients flow to them: looked at there, they cost a GPU one wait."""
+    """Move positions to the CPU, unless they need gradients: a GPU is then synchronised once."""
     if not isinstance(positions, Tensor):
         raise TypeError(f"positions must be a tensor (N, T), got {type(positions).__name__}")
     return positions if positions.requires_grad else positions.to("cpu")

@@ -8,7 +8,7 @@ class FlowError(RuntimeError):
 
     Attributes:
         time: The time near which the solve failed.
-        reason: What was seen there.
+        reason: What went wrong there.
     """
 
     time: float
@@ -20,7 +20,7 @@ class FlowDiverged(FlowError):
 
     Args:
         time: The time at which the solve stopped.
-        reason: What was seen there.
+        reason: What went wrong there.
     """
 
     def __init__(self, time: float, reason: str) -> None:
@@ -62,7 +62,7 @@ class SpanTooLong(FlowError):
 
     Args:
         time: The time at which the solve stopped.
-        reason: What was seen there.
+        reason: What went wrong there.
         last: The last position asked for.
         scale: A time scale under which the span would end where the solve did.
     """

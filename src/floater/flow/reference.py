@@ -1,4 +1,4 @@
-"""The project's error norms, and the solution they compare with."""
+"""Error norms, and the reference solution for them."""
 
 from __future__ import annotations
 

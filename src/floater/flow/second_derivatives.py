@@ -48,7 +48,7 @@ def refuse_second_derivatives(backward: Backward) -> Backward:
     """
 
     def once(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
-        # A loss may be differentiated under autocast, too, which knows nothing of what is tolerated here.
+        # The backward pass may run under autocast, whose precision is below the tolerance.
         with torch.no_grad(), full_precision(cotangents[0].device):
             gradients = backward(ctx, *cotangents)
         if not torch.is_grad_enabled():  # create_graph=False

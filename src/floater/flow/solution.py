@@ -180,8 +180,8 @@ class _Evaluate(torch.autograd.Function):
     """p at the times of samples: p(left edge) + the integral of the interval's polynomial.
 
     One product per interval does the projection of all its times at once, in both directions; the left edges,
-    which depend on all velocities before, are constants here: the backward pass carries what they hand back
-    from interval to interval in `right`.
+    which depend on all velocities before, are constants here: the backward pass carries their gradients from
+    interval to interval in `right`.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""One front door to the solution of dp/dt = h(t, p): `solve`."""
+"""Solve dp/dt = h(t, p): the public function `solve`."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def solve(
     Args:
         field: Any module with `forward(t, p)`: scalar t, p (rows, dim), returns (rows, dim).
         start: The state at time `begin`: (rows, dim). All rows share the field and are one batch.
-        times: Wanted times (length,), strictly increasing, none before `begin`. They are looked at on the
-            CPU; where they are there already, no GPU is waited for.
+        times: Wanted times (length,), strictly increasing, none before `begin`. They are checked on the
+            CPU; on it already, they need no synchronisation with a GPU.
         begin: The time at which `start` holds.
         method: A name from `METHODS`. "auto" is "collocation" for a field that says it is smooth, or whose
             kinks are in units that the library knows; "dopri5" with stricter tolerances for any other, and
@@ -68,8 +68,8 @@ def solve(
             grid always contains the wanted times.
         gradient: "discrete" differentiates the solver's steps. "adjoint", for methods other than
             "collocation", needs less memory and more time: it solves backwards in time.
-        state: What earlier solves of this field by "collocation" found out: its mesh serves the next one.
-            None selects a mesh first, and the result depends on nothing but the other arguments.
+        state: State of earlier solves of this field by "collocation", whose mesh is reused. None selects a
+            mesh first, and the result depends on nothing but the other arguments.
 
     Returns:
         p at the wanted times (length, rows, dim): float64 for a float64 start, else float32.

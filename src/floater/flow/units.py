@@ -1,4 +1,4 @@
-"""The units inside of fields: what they let a solver know of the field between two evaluations of it."""
+"""The units of fields, from which a solver bounds changes between two evaluations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SLOPE_JUMPS: dict[Callable[..., Tensor], float] = {
     F.relu: 1.0,
     F.selu: 1.0507009873554805 * 0.6732632423543772,
 }
-# Arguments looked at together.
+# Arguments compared at a time.
 _PART = 1024
 
 

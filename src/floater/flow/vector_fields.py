@@ -88,7 +88,7 @@ class BoundedField(MLPField):
         h(t, p) = W2 tanh(W1 p + U c(t) + b1) + b2 - pull (|p|^2 / dim) p
 
     c(t) holds sines and cosines of t / 2^k, k = 0 to 7, so that nothing on the right grows with the time:
-    what is learned over the training span goes on beyond it, with vectors of the same size. For any weights
+    what is learned over the training span continues beyond it, with vectors of the same size. For any weights
     and all times |p(t)| is at most the larger of |p(0)| and `radius`: there the pull outweighs the rest.
 
     Args:
@@ -325,15 +325,15 @@ class SumField(nn.Module):
 
     @property
     def dim(self) -> int | None:
-        """Return the size of a vector, as far as one of the fields says; None if neither does."""
-        said = (getattr(field, "dim", None) for field in (self.a, self.b))
-        return next((dim for dim in said if dim is not None), None)
+        """Return the size of a vector; None if neither field has one."""
+        dims = (getattr(field, "dim", None) for field in (self.a, self.b))
+        return next((dim for dim in dims if dim is not None), None)
 
     @property
     def smooth(self) -> bool | None:
-        """Return whether both fields have no kinks, as far as they say."""
-        said = (is_smooth(self.a), is_smooth(self.b))
-        return False if False in said else None if None in said else True
+        """Return whether both fields have no kinks; None if that is unknown."""
+        flags = (is_smooth(self.a), is_smooth(self.b))
+        return False if False in flags else None if None in flags else True
 
     def forward(self, t: Tensor, p: Tensor) -> Tensor:
         """The velocity dp/dt at time t: (rows, dim)."""
@@ -360,12 +360,12 @@ class ScaledField(nn.Module):
 
     @property
     def dim(self) -> int | None:
-        """Return the size of a vector, if the field says."""
+        """Return the size of a vector; None if the field has none."""
         return getattr(self.field, "dim", None)
 
     @property
     def smooth(self) -> bool | None:
-        """Return whether the field has no kinks, if it says so."""
+        """Return whether the field has no kinks; None if that is unknown."""
         return is_smooth(self.field)
 
     def forward(self, t: Tensor, p: Tensor) -> Tensor:

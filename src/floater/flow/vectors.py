@@ -1,4 +1,4 @@
-"""Position vectors of a batch, and where among the distinct positions each one stands."""
+"""Position vectors of a batch, indexed by its distinct positions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class FlowVectors:
 
     Args:
         rows: One tensor of vectors (U, dim) per starting vector; a `Samples` computes them when asked for.
-        index: Where each position's vector stands: (N, T), a slice when N = 1 and they stand in turn, or the
-            size (N, T) itself when all do.
+        index: The index of each position's vector: (N, T), a slice when N = 1 and they are consecutive, or
+            the size (N, T) itself when all are.
         keys: The row of each (block, name).
         dtype: The dtype of the vectors returned.
     """
@@ -105,7 +105,7 @@ def check_positions(positions: Tensor) -> None:
 
 
 def distinct(positions: Tensor) -> tuple[Tensor, Tensor | slice]:
-    """Return the sorted distinct positions and where among them each position stands.
+    """Return the sorted distinct positions and the index of each position among them.
 
     Args:
         positions: (N, T), integer or real.

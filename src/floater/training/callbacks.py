@@ -30,7 +30,7 @@ class Patience(TrainerCallback):
 
     Args:
         patience: number of validations.
-        metric: that of the log which says what is better.
+        metric: of the log, by which checkpoints are compared.
         greater: whether more of it is better.
 
     Example:

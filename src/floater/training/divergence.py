@@ -16,7 +16,7 @@ class DivergenceError(DataError):
 
 
 class DivergenceMonitor:
-    """Remember the first step whose loss or gradient is not finite, on the device of the loss.
+    """A record of the first step whose loss or gradient is not finite, on the device of the loss.
 
     Attributes:
         step: that step, -1 for none, a scalar.
@@ -37,7 +37,7 @@ class DivergenceMonitor:
         self.loss = self.norm = self.norm_before = torch.tensor(float("nan"))
 
     def observe(self, step: int, loss: Tensor, norm: Tensor | float, *, skips_steps: bool = False) -> None:
-        """Take in a step.
+        """Record a step.
 
         Args:
             step: its number, from 1.
@@ -80,7 +80,7 @@ def describe(
 
     Args:
         what: is not finite, with the step.
-        rates: the learning rates there, by the name of what they are for.
+        rates: the learning rates there, by name.
         norms: the norms of the gradient.
         advice: what to try.
         kept: the last checkpoint, whose weights are finite.
@@ -92,8 +92,8 @@ def describe(
         ... ).args[0].split("; ")[:2]
         ['the training diverged: the loss is nan at step 3', 'learning rate 1, norm of the gradient inf']
     """
-    told = ", ".join([*(f"{name} {rate:.3g}" for name, rate in rates.items()), norms])
+    numbers = ", ".join([*(f"{name} {rate:.3g}" for name, rate in rates.items()), norms])
     left = f"; the weights of {kept} are finite" if kept else ""
     return DivergenceError(
-        f"the training diverged: {what}; {told}; in another run directory, {', or '.join(advice)}{left}"
+        f"the training diverged: {what}; {numbers}; in another run directory, {', or '.join(advice)}{left}"
     )

@@ -1,4 +1,4 @@
-"""Files that are on the disk whole, or not there."""
+"""Files and directories that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def seal(folder: Path) -> None:
 
 
 def damage(folder: Path | str) -> str | None:
-    """Describe what is missing from a sealed directory, or changed in it; None if it is whole.
+    """Describe a missing or changed file of a sealed directory; None if it is whole.
 
     Args:
         folder: a directory that `seal` wrote the manifest of.

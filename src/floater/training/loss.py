@@ -33,7 +33,7 @@ def smoothed_cross_entropy(
         logits: (..., K); half precision is summed in float32.
         labels: (...), each in [0, K) or -100.
         smoothing: share of the uniform distribution, in [0, 1].
-        num_items: what the sum is divided by: the number of labels that are not -100 in the whole
+        num_items: the divisor of the sum: the number of labels that are not -100 in the whole
             batch of one update, over all accumulated parts and processes. None for these labels' own.
 
     Returns:

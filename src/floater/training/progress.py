@@ -1,4 +1,4 @@
-"""What a person sees of a training: a bar on a terminal, lines in a file."""
+"""Progress of a training: a bar on a terminal, lines in a file."""
 
 import sys
 from typing import Any

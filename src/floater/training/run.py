@@ -43,7 +43,7 @@ class Settings(Protocol):
 
 
 def find_run(settings: Settings) -> Path:
-    """Return the directory of a run, after a look at what is there; nothing is written.
+    """Return the directory of a run after checking its contents; nothing is written.
 
     Args:
         settings: of the run.
@@ -63,8 +63,8 @@ def find_run(settings: Settings) -> Path:
         if task != settings.task:
             raise DataError(f"{run} holds a run of task {task!r}, not {settings.task!r}")
         before = load(type(settings), run / SETTINGS)
-        if told := list(differences(before, settings)):
-            raise DataError(f"{run} holds a run with other settings: {'; '.join(told)}")
+        if changes := list(differences(before, settings)):
+            raise DataError(f"{run} holds a run with other settings: {'; '.join(changes)}")
     elif run.is_dir() and any(
         not path.name.endswith(UNFINISHED) and path.name != LOCK for path in run.iterdir()
     ):
@@ -122,8 +122,8 @@ def configured(kind: Callable[[FloaterConfig], _Model]) -> Callable[[Path], _Mod
     """
 
     def build(folder: Path) -> _Model:
-        told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        type_ = told.get("model_type") if isinstance(told, dict) else None
+        tree = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        type_ = tree.get("model_type") if isinstance(tree, dict) else None
         config: type[FloaterConfig] = getattr(kind, "config_class", FloaterConfig)
         if type_ != config.model_type:
             raise DataError(f"{folder} holds a model of type {type_!r}, not {config.model_type!r}")
@@ -197,7 +197,7 @@ def read_by(model: FloaterPreTrainedModel, reading: Any) -> None:
 def evaluating(model: nn.Module, *, baked: bool = False) -> Iterator[None]:
     """Switch to evaluation mode without gradients; then back to the mode as it was.
 
-    No random number is drawn, so that a training goes on as without it.
+    No random number is drawn, so that training continues as without it.
 
     Args:
         model: of any mode.

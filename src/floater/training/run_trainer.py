@@ -61,7 +61,7 @@ class RunTrainer(FloaterTrainer):
         model: to train.
         lengths: tokens of each training example.
         validate: scores the model on the validation set, by name.
-        metric: the score that says which validation is best.
+        metric: the score by which validations are compared.
         greater: whether more of it is better.
         label_smoothing: share of the probability spread over the vocabulary.
         sampler: batches of the examples; None for token batches in random order.
@@ -166,7 +166,7 @@ class RunTrainer(FloaterTrainer):
         raise self._diverged(f"{what} at step {step}", self._rates(step - 1))
 
     def _rates(self, updates: int | None = None) -> dict[str, float]:
-        """Return the learning rates, now or after a number of updates, by what they are for."""
+        """Return the learning rates by name, now or after a number of updates."""
         scheduler: Any = self.lr_scheduler
         rates: list[float] = scheduler.get_last_lr()
         if updates is not None:
@@ -355,7 +355,7 @@ class RunTrainer(FloaterTrainer):
     def chosen(self, run: Path) -> list[Path]:
         """Return the checkpoints whose mean is the final model: the last ones, or for 0 the best one.
 
-        One that is damaged by now is not among them, and a line of the log says so.
+        Damaged ones are excluded with a line in the log.
 
         Raises:
             DataError: if there was no validation to choose the best one by, or no checkpoint is left.

@@ -1,4 +1,4 @@
-"""Curves for TensorBoard, without which a training goes on."""
+"""TensorBoard logs, whose failures do not stop a training."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TolerantTensorBoard(TensorBoardCallback):
         if not self._writes:
             return
         try:
-            if self.tb_writer is not None:  # a person may have removed the directory
+            if self.tb_writer is not None:  # the directory may have been removed
                 Path(self.tb_writer.log_dir).mkdir(parents=True, exist_ok=True)
             event(*args, **kwargs)
         except OSError as error:
@@ -68,7 +68,7 @@ class TolerantTensorBoard(TensorBoardCallback):
 
 
 def _warn(error: OSError) -> None:
-    logger.warning("the training goes on without curves for TensorBoard: %s", error.strerror or error)
+    logger.warning("the training continues without TensorBoard logs: %s", error.strerror or error)
 
 
 def _silence_writer_threads() -> None:

@@ -20,8 +20,8 @@ from floater.flow.solution import Solution
 from floater.flow.units import KINKED
 from floater.flow.vector_fields import is_smooth
 
-# The promise to the caller: an error of at most MOST tolerances, and of what the flow makes of 20 roundings
-# of the start to float32 (2^-23), which no solver could avoid. Errors are counted in tolerances throughout.
+# The promise to the caller: an error of at most MOST tolerances, plus 20 roundings of the start to float32
+# (2^-23) amplified by the flow, which no solver could avoid. Errors are counted in tolerances throughout.
 MOST = 10.0
 _ROUNDING = 2.0**-23
 # Half of the promise is aimed at: the error of a kept plan is not measured at each solve, only the sum of the
@@ -34,7 +34,7 @@ _UNMEASURED = 0.1, 1.5
 # to be less than _LEAST tolerances: a plan that is too good by luck would allow the next ones too much.
 _FADING, _LEAST = 0.5, 0.05
 # A condition number above this has met the size of the flow itself: changes grow no more once they are as
-# large, so the measured ratio says nothing, and the worst is assumed.
+# large, so the measured ratio is meaningless, and the worst is assumed.
 _SATURATED = 1e3
 
 # The part of the tolerance that a first mesh is selected for; a quarter took 8 % more time, one missed the
@@ -49,12 +49,12 @@ CHANGE = 10.0
 # Relative change of the start by which the condition number is measured: small enough for p to follow
 # linearly, large enough for its effect to stand out from the iterations' remainder.
 _PERTURBATION = 2.0**-13
-# What iterations leave, relative to what is measured.
+# The remainder of the iterations, relative to the measured quantity.
 _REMAINDER = 1e-2
 
 
 class FlowSensitive(RuntimeWarning):
-    """A flow makes more of float32's last bit of its start than ten tolerances of the solve."""
+    """A flow amplifies the last float32 bit of its start to more than ten tolerances of the solve."""
 
 
 class Outcome(Enum):
@@ -86,9 +86,9 @@ class Attempt:
     def after(self, outcome: Outcome, tighter: float) -> Attempt | None:
         """Return the next attempt after one that failed, None if there is none.
 
-        What was taken for granted is given up first, as it costs nothing in accuracy; then the tolerance of
-        the mesh is tightened where little is missing, else float64 is tried, as no mesh brings back what
-        float32 rounds away; then the tolerance again.
+        Assumptions are given up first, which costs no accuracy; then the tolerance of the mesh is tightened
+        if the error is close to its bound, else float64 is tried, as no mesh restores what float32 rounds
+        away; then the tolerance again.
 
         Args:
             outcome: How this one ended.
@@ -208,7 +208,7 @@ def measure(
     """Measure the error of a new plan, and if gradients are wanted or it is large, its condition number.
 
     Args:
-        plan: The plan, which keeps what is found.
+        plan: The plan, which keeps the result.
         field: The field.
         start: p at the beginning (rows, dim).
         solution: The solution by the plan.

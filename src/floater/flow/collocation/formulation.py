@@ -95,7 +95,7 @@ def formulate(field: nn.Module, start: Tensor, begin: float, rtol: float) -> For
     """
     dynamics = Dynamics(field, start)
     dtype = dynamics.dtype
-    # Eight roundings are what the products of a few iterations leave; no tolerance below is met.
+    # The products of a few iterations leave eight roundings; no smaller tolerance can be met.
     if rtol < 8 * torch.finfo(dtype).eps:
         dtype = torch.promote_types(dtype, wide_dtype(start.device))
     start = start.to(dtype)
@@ -105,7 +105,7 @@ def formulate(field: nn.Module, start: Tensor, begin: float, rtol: float) -> For
 
 
 def plain_mlp(field: nn.Module) -> MLPField | None:
-    """Return the `MLPField` that a field is, perhaps in another time unit, if nothing hooks into it."""
+    """Return the `MLPField` of a field, perhaps in another time unit, unless hooks change it."""
     inner = field.field if type(field) is ScaledField else field
     if type(inner) is not MLPField or any(type(x) is not nn.Linear for x in (inner.inner, inner.outer)):
         return None
@@ -113,7 +113,7 @@ def plain_mlp(field: nn.Module) -> MLPField | None:
 
 
 def _intercepted(module: nn.Module) -> bool:
-    """Return whether calling a module does more than its class says: hooks, or a `forward` put over it."""
+    """Return whether a module has hooks or a replaced `forward`."""
     hooks = (
         module._forward_hooks,
         module._forward_pre_hooks,

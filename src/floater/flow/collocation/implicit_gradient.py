@@ -17,8 +17,8 @@ from floater.flow.second_derivatives import refuse_second_derivatives
 # The adjoint iterations end when their change is this many tolerances. What remains is less by the
 # contraction, 0.1 to 0.2; a gradient is not fed back, so its error does not grow from interval to interval.
 _CHANGE = 6.0
-# Kept numbers of iterations serve until what they leave has doubled; if any excess counted, training would
-# determine them anew at every few steps.
+# Kept numbers of iterations are reused until their remainder has doubled; with a stricter rule training would
+# determine them anew every few steps.
 _SERVES = 2.0
 
 

@@ -61,7 +61,7 @@ def choose_edges(
     edges, f, before = [begin], None, length
     for _ in range(MAX_INTERVALS):
         rest = end - t
-        # The last intervals share what is left, a little longer than proposed rather than one more.
+        # The last intervals share the rest: a little longer than proposed instead of one more.
         step = rest / max(1, math.ceil(rest / length - 0.05)) if rest < 3 * length else length
         if step <= 1e-9 * max(abs(t), end - begin, 1e-300):
             raise FlowDiverged(t, "a collocation interval vanished")

@@ -53,12 +53,12 @@ def solve_dense(
     The intervals' lengths follow from the decay of their Legendre coefficients. A `state` keeps them for the
     next solve; a solve without one depends on nothing but its arguments. Every solve estimates its error, of
     the iterations and of the polynomials; that of a new mesh is measured, by one more solve with intervals
-    half as long. A new mesh is selected where the error is above five tolerances, and above what the flow
-    makes of ten roundings of the start to float32. The arithmetic is float64 where float32 cannot hold `rtol`
-    or fails to meet it. A field that says it is not smooth is solved to a tenth of the tolerance.
+    half as long. A new mesh is selected where the error is above five tolerances, and above ten
+    roundings of the start to float32 amplified by the flow. The arithmetic is float64 where float32 cannot
+    hold `rtol` or fails to meet it. A field that says it is not smooth is solved to a tenth of the tolerance.
 
     A new mesh for float32 vectors with gradients is also followed by a solve from a start a little apart:
-    where the flow makes more of float32's last bit than ten times `rtol`, it warns (`FlowSensitive`).
+    where the flow amplifies the last float32 bit to more than ten times `rtol`, it warns (`FlowSensitive`).
 
     Args:
         field: Any module with `forward(t, p)`: scalar t, p (rows, dim), returns (rows, dim). One
@@ -68,7 +68,7 @@ def solve_dense(
         begin: The first time.
         rtol: Tolerance of the Euclidean norm of the error of a row, relative to that of the row.
         atol: The least tolerance.
-        state: What earlier solves of this field found out, and this one adds to.
+        state: State of earlier solves of this field, which this one updates.
 
     Returns:
         The solution.
