@@ -72,7 +72,7 @@ models --format json
 models floater --format json
 models --dim 64 --heads 4 --layers 2
 data
-train first.yaml data.train=99 training.max_steps=2 training.warmup_steps=0 training.average_last=1
+train first.yaml data.train=99 training.max_steps=2 training.warmup_steps=0 training.average_last=1 run=runs/first
 train generated.yaml
 train generated.yaml
 train generated.yaml --json
@@ -139,7 +139,7 @@ predict runs/squad --source asked.json --output answers.json
 train filled.yaml
 train filled.yaml plug.options={} plug.train=flow run=runs/filled-flow
 extend bert 128 --to bert-128
-extend bert 96 --method flow --option special=0 --to bert-96
+extend bert 96 --method flow --option 'special=[0, 2]' --to bert-96
 extend llama 64 --to llama-64
 extend llama 64 --method ntk --to llama-ntk
 train longer.yaml

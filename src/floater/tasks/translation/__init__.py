@@ -48,6 +48,9 @@ class Translation(Task):
 
     def read(self, settings: TranslationSettings) -> Splits:
         self.check(settings)
+        start = settings.training.warm_start
+        if start is not None and not (inside(Path(start), MODEL) / "config.json").is_file():
+            raise DataError(f"{start} holds no trained model, which training.warm_start needs")
         return Splits(*load_corpus(settings.data))
 
     def make_processor(self, settings: TranslationSettings, train: Pairs) -> PreTrainedTokenizerFast:
@@ -57,8 +60,6 @@ class Translation(Task):
             DataError: if one cannot be read, or the one given is not that of the warm start.
         """
         start, data = settings.training.warm_start, settings.data
-        if start is not None and not (inside(Path(start), MODEL) / "config.json").is_file():
-            raise DataError(f"{start} holds no trained model, which training.warm_start needs")
         named = [Path(path) for path in (start, data.vocabulary) if path is not None]
         found = [load_bpe(inside(path, VOCABULARY, MODEL)) for path in named]
         if len({tokenizer.backend_tokenizer.to_str() for tokenizer in found}) > 1:
