@@ -254,7 +254,7 @@ class Injection:
         assert self.body.current is not None
         vectors = self.body.current.vectors.get(row[:2])
         if vectors is None:
-            raise PlugError(f"{self.path} projects tokens whose positions {self.body.path} was not told")
+            raise PlugError(f"{self.path} projects tokens whose positions {self.body.path} was not given")
         return vectors
 
 

@@ -38,7 +38,7 @@ class Plug:
         injections: what each projection got, and the handle of its hook.
         hooks: handles of the bodies' hooks.
         frozen: parameters that were trainable before.
-        origin: the model's `name_or_path` before.
+        origin: the model's `name_or_path` before it was plugged.
     """
 
     options: dict[str, Any]
@@ -191,11 +191,12 @@ def plug(
     model.__dict__["_floater_plug"] = state
     for body in bodies:
         module = model.get_submodule(body.path)
+        # hooks, not wrapped modules: names in the state_dict and target modules of PEFT stay the same
         state.hooks.append(module.register_forward_pre_hook(body.enter, with_kwargs=True))
         state.hooks.append(module.register_forward_hook(body.leave, always_call=True))
     state.injections = [(module, i, module.register_forward_hook(i)) for module, i in made]
     if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()  # what was compiled without the hooks would go on without them
+        torch.compiler.reset()  # a graph that was compiled without the hooks would run without them
     record(model, {**state.options, "baked": None})
     state.origin = rename(model, UNSAVED)
     allow_to_run(model)
@@ -206,7 +207,7 @@ def plug(
 
 
 def unplug(model: nn.Module) -> None:
-    """Give back the model that was plugged, trained or not, without a trace of the flow.
+    """Remove the flow from a model, trained or not, and restore its configuration.
 
     Args:
         model: a plugged model, baked or not; changed in place.
@@ -233,9 +234,9 @@ def unplug(model: nn.Module) -> None:
 def bake(model: nn.Module, length: int) -> None:
     """Store the position vectors of a model and drop its fields: inference without solving.
 
-    Liu et al. 2020, section 4.4. The vectors join the product of their projection. They are saved with the
-    model; they learn no more. Bake last: a projection's bias that is written to through `.data` afterwards (a
-    merge of adapters, say) is not seen.
+    Liu et al. 2020, section 4.4. The vectors are added in the product of their projection. They are saved
+    with the model and do not train. Bake last: a projection's bias that is written to through `.data`
+    afterwards (a merge of adapters, say) is not seen.
 
     Args:
         model: a plugged model, or one of `floater.transformer`, which bakes itself; changed in place.

@@ -143,10 +143,8 @@ class ScaledRotary(nn.Module):
     def __init__(self, rotary: nn.Module, flow: ScaleFlow, watch: Watch) -> None:
         super().__init__()
         self.rotary = rotary
-        self.__dict__["flow"], self.watch = (
-            flow,
-            watch,
-        )  # the flow's weights are the model's floater_extension
+        self.__dict__["flow"] = flow  # not a part of this module: its weights are in model.floater_extension
+        self.watch = watch
         full = hasattr(rotary, "full_attention_inv_freq")
         self.prefix = "full_attention_" if full else ""
 

@@ -147,7 +147,7 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
         raise ExtendError(f"length is {length!r}; it must be a whole number of at least 1")
     name = type(model).__name__
     if (before := getattr(getattr(model, "config", None), KEY, None)) is not None:
-        raise ExtendError(f"{name} is extended by {before['method']!r} already; extend the model as it was")
+        raise ExtendError(f"{name} is extended by {before['method']!r} already; extend the original model")
     tables, rotary_bodies = find_tables(model), rotary.rotary_bodies(model)
     biased = [] if tables or rotary_bodies else biases.biased_parts(model)
     if not tables and not rotary_bodies and not biased:
