@@ -72,7 +72,7 @@ models --format json
 models floater --format json
 models --dim 64 --heads 4 --layers 2
 data
-train first.yaml data.train=99 training.max_steps=2 training.warmup_steps=0 training.average_last=1 run=runs/first
+train first.yaml data.train=99 training.max_steps=2 training.warmup_steps=0 training.average_last=1 run=first
 train generated.yaml
 train generated.yaml
 train generated.yaml --json

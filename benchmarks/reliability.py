@@ -234,7 +234,8 @@ def first_hour(count: int, folder: Path, chance: random.Random) -> Tally:
                 tally.notes.append(f"{line}: exit code {command.code}, {len(command.lines)} lines")
     tally.notes.insert(
         0,
-        f"{len(wrong)} of {HOUR} are wrong; lost counts right ones that fail, and wrong ones without exit code 2 and a line",
+        f"{len(wrong)} of {HOUR} are wrong; lost counts right ones that fail, and wrong ones that do not end "
+        "with exit code 2 and one line, after at most one line of the log",
     )
     return tally
 

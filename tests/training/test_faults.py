@@ -167,7 +167,8 @@ def test_weights_that_overflow_in_an_update_are_not_saved(tmp_path: Path) -> Non
     assert names(Path(asked.run)) == ["checkpoint-3", "checkpoint-4"]
 
 
-def test_a_flow_that_diverges_names_its_rate(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("step", "when"), [(5, "at step 6"), (6, "in the validation after step 6")])
+def test_a_flow_that_diverges_names_its_rate(step: int, when: str, tmp_path: Path) -> None:
     """The error of the solver alone would not say what moved the field there."""
     rates = {
         "lr_scheduler_type": "constant_with_warmup",
@@ -178,13 +179,13 @@ def test_a_flow_that_diverges_names_its_rate(tmp_path: Path) -> None:
 
     class Stiffen(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-            if state.global_step == 5:
+            if state.global_step == step:
                 for module in model.modules():
                     if isinstance(module, FlowEncoder):
                         torch.nn.init.constant_(next(module.field.parameters()), math.inf)
 
     with pytest.raises(
-        DivergenceError, match=r"the training diverged: the flow .* at step 6; learning rate"
+        DivergenceError, match=rf"the training diverged: the flow .* {when}; learning rate"
     ) as error:
         train_with(TASK, asked, Stiffen())
     assert "learning rate of the flow 0.01, norm of the gradient" in str(error.value)

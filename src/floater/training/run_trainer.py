@@ -7,7 +7,8 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from signal import Signals
@@ -118,8 +119,13 @@ class RunTrainer(FloaterTrainer):
         )
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Return the scores of the validation set, and log them."""
-        metrics = {f"eval_{name}": value for name, value in self.validate().items()}
+        """Return the scores of the validation set, and log them.
+
+        Raises:
+            DivergenceError: if the flow cannot be solved any more; the message names the learning rates.
+        """
+        with self._naming_rates(f"in the validation after step {self.state.global_step}"):
+            metrics = {f"eval_{name}": value for name, value in self.validate().items()}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -140,12 +146,18 @@ class RunTrainer(FloaterTrainer):
             DivergenceError: if the flow cannot be solved any more; the message names the learning rates.
         """
         self._has_stepped = True
-        try:
+        with self._naming_rates(f"at step {self.state.global_step + 1}"):
             return super().training_step(*args, **kwargs)
+
+    @contextmanager
+    def _naming_rates(self, when: str) -> Iterator[None]:
+        """Raise the failure of a solve after an update as a divergence, which names the learning rates."""
+        try:
+            yield
         except FlowError as error:
             if isinstance(error, SpanTooLong) or not self.state.global_step:
                 raise  # of the data or the settings: no update has moved the flow yet
-            raise self._diverged(f"{error} at step {self.state.global_step + 1}", self._rates()) from error
+            raise self._diverged(f"{error} {when}", self._rates()) from error
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[no-untyped-call]
