@@ -7,7 +7,7 @@ in one process, and every time is that of work that the GPU has finished.
 
     python benchmarks/gpu.py                        # all, on the first GPU; writes docs/gpu.md
     python benchmarks/gpu.py --toy --page toy.md    # minutes to seconds, toy sizes, on a CPU, too
-    python benchmarks/gpu.py --unmeasured           # the page that says that nothing was measured
+    python benchmarks/gpu.py --unmeasured           # a page without measurements
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def table(columns: Sequence[str], rows: Rows) -> str:
 
 def page(machine: str, parts: Sequence[tuple[str, str]], toy: bool) -> str:
     """Return the page of measured tables."""
-    said = "toy sizes, which say nothing of real ones; nothing was measured on CUDA" if toy else "medians"
+    said = "toy sizes, no measurement of real ones; nothing was measured on CUDA" if toy else "medians"
     return (
         "\n\n".join(
             ["# Performance on a GPU", f"Written by `python benchmarks/gpu.py` on {machine}: {said}."]
@@ -193,8 +193,8 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--toy", action="store_true", help="toy sizes, to see that it runs")
-    parser.add_argument("--unmeasured", action="store_true", help="measure nothing, and say so")
+    parser.add_argument("--toy", action="store_true", help="toy sizes, to check that it runs")
+    parser.add_argument("--unmeasured", action="store_true", help="write the page without measurements")
     parser.add_argument("--device", default="cuda:0", help="ignored with --toy where there is none")
     parser.add_argument("--rows", help="encodings, as in rotary,t5 (default: all)")
     parser.add_argument("--page", type=Path, default=PAGE)

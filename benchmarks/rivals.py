@@ -1,7 +1,7 @@
 """Solvers of other packages on the problems of `flow.py`: torchode and diffrax (the extra `bench`).
 
 Both are dopri5 at a tolerance of 1e-6 with gradients of the discrete solution, as they ship: torchode steps
-every row by itself, diffrax is compiled and remembers checkpoints of its steps.
+each row separately, diffrax is compiled and stores checkpoints of its steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOLERANCE = 1e-6
 
 
 def torchode_dopri5(field: nn.Module, start: Tensor, times: Tensor) -> Tensor:
-    """p (length, rows, dim) by torchode; each row is one of its independent problems."""
+    """Return p (length, rows, dim) by torchode; each row is one of its independent problems."""
     import torchode
 
     def velocity(t: Tensor, p: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ def torchode_dopri5(field: nn.Module, start: Tensor, times: Tensor) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _compiled() -> Any:
-    """A jitted function of weights, start and times that gives p and the gradients."""
+    """Return a jitted function of weights, start and times that returns p and the gradients."""
     import diffrax
     import jax
     import jax.numpy as jnp
@@ -72,7 +72,7 @@ def _compiled() -> Any:
 
 
 def diffrax_dopri5(field: MLPField, start: Tensor, times: Tensor) -> tuple[Tensor, list[Tensor], float]:
-    """Vectors, gradients and seconds of one forward and backward pass of diffrax on the CPU."""
+    """Return vectors, gradients and seconds of one forward and backward pass of diffrax on the CPU."""
     import jax
 
     tensors = (field.inner.weight, field.inner.bias, field.outer.weight, field.outer.bias)

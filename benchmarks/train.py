@@ -1,14 +1,14 @@
 """Training speed and memory of every position model, as ratios to no position information.
 
-A 6-layer encoder of width 512, forward and backward, the same tokens a step at every length. Each row is
-measured beside `none`, turn by turn, the one that begins changing from turn to turn, so that what the
-machine does at a moment falls on both. A ratio of 0.9 means 90 % of the tokens a second of `none`; of memory,
-1.1 means that a step allocates 10 % more at its peak, beyond weights. Bars are said where a row has one.
-Denormal numbers are flushed to zero: a softmax makes them of far keys, and CPUs, not GPUs, are slow on them.
+A 6-layer encoder of width 512, forward and backward, the same tokens a step at every length. Each encoding
+takes turns with `none`, in alternating order, so that other load of the machine affects both. A ratio of 0.9
+means 90 % of the tokens a second of `none`; a memory of 1.1 that a step allocates 10 % more at its peak,
+beyond weights. The last column compares with the goal, where there is one. Denormal numbers are flushed to
+zero: a softmax produces them for far keys, and CPUs, not GPUs, are slow with them.
 
     python benchmarks/train.py
     python benchmarks/train.py --rows rotary,t5,shaw --lengths 512 --turns 5
-    python benchmarks/train.py --keep rows.json      # goes on with the rows that are not there yet
+    python benchmarks/train.py --keep rows.json      # measures the encodings that are not in it
     python benchmarks/train.py --peers               # against x-transformers, same schemes and sizes
 """
 
@@ -33,7 +33,7 @@ from floater.encodings import StackSpec
 from floater.encodings.measure import count
 from floater.transformer.stacks import Encoder
 
-# their ratios are told, but bound by no bar: recurrent, random or with words of their own
+# no goal: recurrent, random or with word embeddings of their own
 FREE = (
     *("rnn", "rnn_transformer", "rr_transformer", "spe_sine", "spe_conv"),
     *("complex", "complex_attention", "universal", "pnat"),
@@ -62,7 +62,7 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def bar(name: str, length: int) -> float | None:
-    """The least ratio of tokens a second that a row should have."""
+    """Return the goal of an encoding, a ratio of tokens a second, if it has one."""
     row = build(name, dim=64, heads=8, layers=2, max_length=16)
     if name in (*FREE, "none", "floater") or row.overrides(
         "logits", "weights", "value_bias", "on_projections"
@@ -77,7 +77,7 @@ def bar(name: str, length: int) -> float | None:
     return 0.5 if length > 512 else 0.7
 
 
-# biases that queries and keys have a part in
+# biases that depend on queries or keys
 CONTENT = (
     "chang",
     "cope",
@@ -97,7 +97,7 @@ CONTENT = (
 
 
 def config(name: str, length: int, arguments: argparse.Namespace, **changes: Any) -> FloaterConfig:
-    """The encoder's configuration."""
+    """Return the configuration of the encoder."""
     sizes = {
         "vocab_size": 1000,
         "hidden_size": arguments.width,
@@ -113,7 +113,7 @@ def config(name: str, length: int, arguments: argparse.Namespace, **changes: Any
 
 
 def places(name: str, length: int, device: str) -> Positions:
-    """Positions with all that a model reads; trees and graphs are binary trees."""
+    """Return positions with all that a model reads; trees and graphs are binary trees."""
     at = torch.arange(length)[None]
     if hasattr(catalogue()[name], "needs"):
         return Positions.tree([[(i - 1) // 2 if i else -1 for i in range(length)]]).to(device)
@@ -129,7 +129,7 @@ def places(name: str, length: int, device: str) -> Positions:
 def stepping(
     forward: Callable[[], Tensor], module: nn.Module, device: str, clock: Callable[[], float]
 ) -> Step:
-    """A forward and a backward pass; returns its seconds."""
+    """Return a function that runs a forward and a backward pass and returns its seconds."""
 
     def wait() -> None:
         if device.startswith("cuda"):
@@ -177,7 +177,7 @@ def theirs(name: str, length: int, arguments: argparse.Namespace) -> Step:
 
 
 def peak(step: Step) -> int:
-    """The most bytes that a step holds at once, beyond what was there before."""
+    """Return the most bytes that a step allocates at once, beyond those allocated before."""
     kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
     with profile(activities=kinds, profile_memory=True) as seen:
         step()
@@ -190,7 +190,7 @@ def peak(step: Step) -> int:
 
 
 def compared(base: Step, other: Step, turns: int) -> dict[str, Any]:
-    """Seconds of both by turns after two that warm up, and their ratios, base / other."""
+    """Return the seconds of both, in turns after two that warm up, and their ratios, base / other."""
     taken: tuple[list[float], list[float]] = ([], [])
     for turn in range(-2, turns):
         for which in (0, 1) if turn % 2 else (1, 0):
@@ -208,7 +208,7 @@ def compared(base: Step, other: Step, turns: int) -> dict[str, Any]:
 
 
 def measured(name: str, length: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """A row, or x-transformers' model of the same scheme, beside its base."""
+    """Measure an encoding beside `none`, or x-transformers' model of the same scheme beside ours."""
     if arguments.peers:
         changes = {"norm_first": True, "activation_function": "gelu", "position_options": PEERS[name][0]}
         return compared(

@@ -60,9 +60,6 @@ inputs, or the logits of its first block when every token is the same word, less
 one panel if all heads agree). `convolution` and `rnn_transformer` show what one word in the middle changes,
 `axial` has segments of 8, and `stick_breaking` shows the weights of attention. Trees and graphs are drawn
 on a binary tree whose node i has the children 2i + 1 and 2i + 2.
-
-Not in the catalogue: SeqPE (2025), since its equations were not at hand and its code (ghrua/seqpe) has no
-licence.
 """
 
 

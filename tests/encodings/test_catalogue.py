@@ -54,6 +54,16 @@ def test_the_card_says_why_a_bias_of_positions_alone_needs_its_matrix(name):
 
 
 @pytest.mark.parametrize("name", catalogue())
+def test_values_of_the_wrong_type_are_refused_by_name(name):
+    parameters = inspect.signature(catalogue()[name].__init__).parameters
+    for option in options(name):
+        if parameters[option].annotation in ("bool", "int", "float"):
+            for wrong in ([], float("nan"), "many"):
+                with pytest.raises(PositionError, match=f"{option} is "):
+                    build(name, **SIZES, **{option: wrong})
+
+
+@pytest.mark.parametrize("name", catalogue())
 def test_no_option_has_the_name_of_a_size(name):
     assert not set(options(name)) & set(inspect.signature(build).parameters)
 
@@ -164,7 +174,7 @@ def test_stacks_that_cannot_be(change, message):
 
 
 def test_the_catalogue_takes_nothing_of_which_it_cannot_tell():
-    with pytest.raises(PositionError, match="Own has no card, which says what 'own' is"):
+    with pytest.raises(PositionError, match="Own has no card, the description of 'own'"):
 
         @register("own")
         class Own(PositionModel):

@@ -106,6 +106,9 @@ def test_a_causal_stack_does_not_see_later_tokens(name, given, lifted):
 @torch.no_grad()
 def test_the_order_of_tokens_matters(name, given, lifted):
     encoder, x, positions = stack(name, given), embeddings(1, 7), where(name, MASK[:1])
+    if name == "seqpe":  # its initial weights hardly act
+        for parameter in encoder.position.parameters():
+            torch.nn.init.normal_(parameter)
     order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
     change = encoder(x, positions)[:, order] - encoder(x[:, order], positions)
     assert (float(change.abs().max()) > 1e-3) == (catalogue()[name].card.point != "none")
@@ -116,7 +119,7 @@ def test_the_order_of_tokens_matters(name, given, lifted):
 def test_bounded_models_end_with_an_error_and_others_go_on(name, given, lifted):
     encoder, long = stack(name, given), torch.ones(1, 4 * LENGTH, dtype=torch.long)
     bound = encoder.position.max_positions
-    if bound is None:
+    if bound is None or bound > long.shape[1]:
         out = encoder(embeddings(*long.shape), where(name, long))
         assert bool(out.isfinite().all())
     else:

@@ -75,7 +75,7 @@ def baked(flows: nn.ModuleList, length: int) -> nn.ModuleList:
 
 
 def check_baked(positions: Tensor, length: int, what: str = "positions") -> None:
-    """Check that a baked flow has what is asked of it.
+    """Check that a baked flow has the vectors that are asked for.
 
     Args:
         positions: any shape, not empty.

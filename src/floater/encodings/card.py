@@ -1,4 +1,4 @@
-"""What the catalogue says of a position model: its source, its equation, its row in the survey's table."""
+"""The description of a position model in the catalogue: source, equation, row in the survey's table."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _LENGTH = _FRAME.max_length  # three times as far is past T5's last bucket, whic
 
 @dataclass(frozen=True)
 class Measured:
-    """What the code of a position model does with its default options.
+    """Properties of a position model with its default options, measured from its code.
 
     Args:
         injection: which hooks it overrides: "APE" those of embeddings, "MAM" those of attention.
@@ -46,7 +46,7 @@ class Measured:
 
 
 class Attended(NamedTuple):
-    """What a block's attention works with: its input, q, k, v, logits, and the mixture of the values."""
+    """A block's attention: its input, q, k, v, logits, and the mixture of the values."""
 
     x: Tensor
     q: Tensor

@@ -19,7 +19,7 @@ QKV = tuple[Tensor, Tensor, Tensor]
 
 
 class PositionModel(nn.Module):
-    """How position enters a Transformer: hooks that default to the identity.
+    """The hooks by which position enters a Transformer; by default each is the identity.
 
     A model overrides only what it changes. The Transformer calls `prepare` once per forward pass and the
     other hooks where they act; which of them are overridden decides the attention kernel. Shapes: x is
@@ -31,7 +31,7 @@ class PositionModel(nn.Module):
     Class attributes: `card` is the entry in the catalogue; `sites` are those of `StackSpec.site` where it
     acts; `length_aware` says that its decoder must know the final length of the text, `autoregressive` that
     a decoder may write one token after another; `bounded` that it has `max_length` positions;
-    `derives_places` that it finds by itself where tokens stand: by order, segments, coordinates, a structure;
+    `derives_places` that it derives positions itself, from order, segments, coordinates or a structure;
     `needs_cross_attention` that it acts there alone.
 
     Args:
@@ -100,14 +100,14 @@ class PositionModel(nn.Module):
     @classmethod
     def recipe(cls, given: Mapping[str, Any]) -> str:
         """Return the name of the recipe of the Transformer around it (see `Card`), given its options."""
-        card: Card | None = getattr(cls, "card", None)  # an encoding of one's own may have none
+        card: Card | None = getattr(cls, "card", None)  # a user's encoding may have none
         return "transformer" if card is None else card.recipe
 
     def reset_parameters(self) -> None:
-        """Draw the model's own parameters anew."""
+        """Initialise the model's own parameters."""
 
     def bake(self, length: int) -> None:
-        """Replace the model's own flows by what they give for positions 0, ..., length - 1, for inference."""
+        """Replace the model's own flows by their vectors at positions 0, ..., length - 1, for inference."""
 
     def prepare(self, positions: Positions) -> Any:
         """Return what all layers share, computed once per forward pass: solves, tables, buckets."""
@@ -197,16 +197,16 @@ class PositionModel(nn.Module):
         return None
 
     def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
-        """Return what `bias` and `value_bias` add, for a kernel that computes it tile by tile.
+        """Return the terms of `bias` and `value_bias`, for a kernel that computes them tile by tile.
 
-        It is an option, not another hook: both say the same, and None leaves it to them. A subclass that
-        overrides them but not this is asked for them alone (`has_terms`).
+        Optional: both forms compute the same, and None leaves it to those hooks. A subclass that overrides
+        them but not this has them used alone (`has_terms`).
         """
         return None
 
     @property
     def has_terms(self) -> bool:
-        """Return whether `attention_terms` says what the hooks that it stands for say."""
+        """Return whether `attention_terms` computes what the hooks that it replaces compute."""
         return _has_terms(type(self))  # type: ignore[arg-type]  # classes are hashable
 
     def overrides(self, *hooks: str) -> bool:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
@@ -34,7 +37,7 @@ def register(name: str) -> Callable[[_Model], _Model]:
     def enter(model: _Model) -> _Model:
         if not hasattr(model, "card"):
             raise PositionError(
-                f"{model.__name__} has no card, which says what '{name}' is; give it the class attribute "
+                f"{model.__name__} has no card, the description of '{name}'; give it the class attribute "
                 "card = Card(paper, link, point, equation)"
             )
         _CATALOGUE[name] = model
@@ -89,6 +92,53 @@ did you mean 'blocks'?
             )
 
 
+_KINDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    NoneType: "None",
+    Sequence: "a list",
+    Mapping: "a mapping",
+}
+
+
+def check_types(name: str, given: Mapping[str, Any]) -> None:
+    """Refuse values of the wrong type, where the annotation of an option is of plain types.
+
+    Raises:
+        PositionError: it names the first.
+
+    Example:
+        >>> check_types("t5", {"buckets": "many"})
+        Traceback (most recent call last):
+        floater.encodings.errors.PositionError: buckets is 'many'; it must be a whole number
+    """
+    hints: dict[str, Any] = {}
+    with suppress(NameError):  # annotations for type checkers alone
+        hints = get_type_hints(_CATALOGUE[name].__init__)
+    for option, value in given.items():
+        kind = hints.get(option)
+        members = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+        kinds = [
+            Sequence if get_origin(each) in (list, tuple) else get_origin(each) or each for each in members
+        ]
+        number = isinstance(value, Real) and not isinstance(value, bool) and value == value
+        fits = {
+            bool: isinstance(value, bool),
+            int: number and isinstance(value, Integral),
+            float: number,
+            str: isinstance(value, str),
+            NoneType: value is None,
+            Sequence: isinstance(value, Sequence) and not isinstance(value, str),
+            Mapping: isinstance(value, Mapping),
+        }
+        own_words = str in kinds and len(kinds) > 1  # the model names the texts that it takes
+        if not own_words and all(each in fits for each in kinds) and not any(fits[each] for each in kinds):
+            valid = " or ".join(_KINDS[each] for each in kinds)
+            raise PositionError(f"{option} is {value!r}; it must be {valid}")
+
+
 def build(
     name: str,
     *,
@@ -135,6 +185,7 @@ def build(
 def build_for(name: str, spec: StackSpec, **given: Any) -> PositionModel:
     """Make a position model for a stack of blocks; see `build`."""
     check_options(name, given)
+    check_types(name, given)
     model = _CATALOGUE[name](spec, **given)
     end, horizon = model.max_positions, spec.horizon
     if horizon is not None and end is not None and end < horizon and model.reads_times:

@@ -9,12 +9,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AttentionTerms:
-    """Hold the terms of logits and outputs that depend on the distance of query and key.
+    """The terms of logits and outputs that depend on the distance of query and key.
 
     Logits are scale (q_t k_s + p_t a_{s-t} + k_s c_{s-t}) + b_{s-t}, outputs the sum of w_ts (v_s + d_{s-t}).
     Tables have an entry for each of T + S rising distances, the first being that of the last query and the
     first key: query t and key s, counted from 0, meet entry s - t + T - 1. So queries and keys must count up
-    by one, in all samples alike.
+    by one, and be the same in all samples.
 
     Args:
         content: q (batch, heads, T, D) and k (batch, heads, S, D) in place of the block's, of any width D.

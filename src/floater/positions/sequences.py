@@ -43,8 +43,8 @@ def arange(
 def from_mask(cls: type[Positions], mask: Tensor, *, queries: int | None = None) -> Positions:
     """Give each token its index among the unpadded tokens of its row.
 
-    Padding may be on the left, on the right, or between; it stands at the position of some token of the
-    batch. A batch padded on the right only stands at 0, 1, 2, ... in every row, and shares one row of
+    Padding may be on the left, on the right, or between; it has the position of some token of the
+    batch. A batch padded on the right only has positions 0, 1, 2, ... in every row, and shares one row of
     positions; code that is compiled cannot look, and has a row for each sample.
 
     Args:

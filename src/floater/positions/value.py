@@ -18,17 +18,17 @@ class Positions:
     """The positions of the queries and keys of an attention; a plain value, built once per forward pass.
 
     Positions are integers (token indices) or real numbers (times). A leading size of 1 means that all
-    samples of the batch stand at the same places.
+    samples of the batch have the same positions.
 
     Args:
         query: (batch or 1, T) positions of the queries.
         key: (batch or 1, S) positions of the keys.
         key_valid: (batch or 1, S) bool, False where a key is padding; None when every key is a token.
-        special: (batch or 1, S) bool, True at a token that stands for the whole, such as [CLS], and that a
+        special: (batch or 1, S) bool, True at a token that represents the whole, such as [CLS], and that a
             model may untie from positions; None when no token does.
         target_length: (batch or 1,) length of the finished text, for models that count down to its end.
         language: (batch or 1, T) integer ids of the languages that the queries are written in.
-        reordered: (batch or 1, T) second positions of the queries: where their tokens stand in the order of
+        reordered: (batch or 1, T) second positions of the queries: those of their tokens in the order of
             another language.
         structure: trees or graphs over the S keys, for the position models that read them.
         token: (batch or 1, T) integer ids of the tokens that are the queries, for models that treat each word
@@ -40,7 +40,7 @@ class Positions:
         query_time: (batch or 1, T) times of the queries for encodings that read times instead of positions
             (`PositionModel.reads_times`); None when these are the positions.
         key_time: (batch or 1, S) times of the keys; given if and only if `query_time` is.
-        coordinates: (batch or 1, S, axes) places of the keys on the axes of a grid, for models that read
+        coordinates: (batch or 1, S, axes) positions of the keys on the axes of a grid, for models that read
             them; the queries are the last T of the S keys.
         group: w and G: distances d above w count as w + (d - w) / G, rounded down for whole positions; None
             for true distances.
@@ -172,7 +172,7 @@ class Positions:
 
     @property
     def batch(self) -> int:
-        """Return the number of samples; 1 when all of a batch stand at the same positions.
+        """Return the number of samples; 1 when all of a batch have the same positions.
 
         Example:
             >>> Positions.from_mask(torch.tensor([[0, 1], [1, 1]])).batch

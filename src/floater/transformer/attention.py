@@ -43,7 +43,7 @@ def project(linear: nn.Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         >>> torch.allclose(project(linear, x, bias), linear(x) + 1, atol=1e-6)
         True
     """
-    # A module that stands for a linear one, or is hooked, does more than its weights say.
+    # A module in place of a linear one, or with hooks, computes more than its weights do.
     plain = type(linear) is nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks
     if bias is None or not plain:
         out: Tensor = linear(x)
@@ -305,7 +305,7 @@ class Attention(nn.Module):
         Returns:
             None where that kernel does not serve or is slower.
         """
-        # compiled code must not be asked for terms, and asks for nothing after the first condition
+        # compiled code must not ask for terms: it ends at the first condition
         tiled = gradient_in_pieces(q) and q.shape[2] >= TILED_FROM
         if not (flexible or tiled) or not position.has_terms:
             return None

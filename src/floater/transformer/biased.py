@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 _PIECE = 2**18
-"""Numbers of a piece of the logits: a megabyte, which a core's cache holds with what is made of it."""
+"""Numbers of a piece of the logits: a megabyte, which fits a core's cache with intermediate results."""
 
 
 def gradient_in_pieces(q: Tensor) -> bool:
@@ -26,7 +26,7 @@ def gradient_in_pieces(q: Tensor) -> bool:
 
 
 def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
-    """Compute softmax(q k^T scale + bias) v; its backward pass makes the weights again, piece by piece.
+    """Compute softmax(q k^T scale + bias) v; its backward pass computes the weights again, piece by piece.
 
     PyTorch's kernel for CPUs has no gradient for a bias: where one is asked for, it keeps the weights of all
     heads.
@@ -59,7 +59,7 @@ def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float
 class _Biased(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
-        # Of a mask that wants a gradient the kernel would not be used, even here.
+        # With a mask that requires a gradient PyTorch would not use the kernel, even here.
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.detach(), scale=scale)
         ctx.scale = scale
         ctx.save_for_backward(q, k, v, bias, out)

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from floater.encodings.terms import AttentionTerms
 
 _TILE = 2**18
-"""Numbers of a tile of the logits: a megabyte, which a core's cache holds with what is made of it."""
+"""Numbers of a tile of the logits: a megabyte, which fits a core's cache with intermediate results."""
 
 _BLOCK = 32
-"""Keys that are multiplied with the same vectors of distances; _BLOCK - 1 products each are unused."""
+"""Keys that are multiplied with the same vectors of distances; _BLOCK - 1 products of each are not used."""
 
 
 def tiled_attention(

@@ -21,8 +21,8 @@ class Abacus(PositionModel):
     """A learned vector for the place of a digit in its number, shifted at random in training (section 3).
 
     Digit i of a number, i = 1, 2, ... in the order of the text, gets e[k + i]; k is uniform in 0 to
-    `max_offset`, one draw for a batch in training, and 0 in evaluation: so places beyond the longest number
-    of training are trained, too. Tokens that are no digits get e[0]. Numbers must be written with the least
+    `max_offset`, sampled for each batch in training, and 0 in evaluation: so digits beyond the longest number
+    of training have trained vectors. Other tokens get e[0]. Numbers must be written with the least
     digit first, so that digits of the same place share a vector. Beside it the authors use FIRE:
     `compose` joins the two. Positions are not read, only tokens and their order.
 
@@ -31,7 +31,7 @@ class Abacus(PositionModel):
 
     Args:
         digits: token ids of the digits, a token for each.
-        size: vectors e, e[0] among them; a number with more places is refused.
+        size: vectors e, e[0] among them; a number with more digits is refused.
         max_offset: largest k, at least 0.
 
     Raises:
@@ -54,7 +54,7 @@ class Abacus(PositionModel):
         exceptions={
             "real": "digits are counted",
             "cache": "it counts the digits before a token, whose ids the cache does not hold",
-            "shift": "places are counted within a number",
+            "shift": "positions are counted within a number",
         },
     )
     derives_places = True

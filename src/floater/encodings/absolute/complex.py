@@ -118,7 +118,7 @@ class ComplexAttention(Complex):
 
     Components 2j and 2j + 1 of a head's queries and keys are the real and imaginary part of its j-th complex
     one; the logit is the modulus of their Hermitian product over the root of the number of complex
-    components, as in the released program. The survey says nothing of
+    components, as in the released program. The survey does not mention
     attention; the paper's Transformer takes moduli, and its released program multiplies without conjugation
     (and in part with a slip), where turning phases do not meet their opposites. The block's real projections
     hold all complex ones.

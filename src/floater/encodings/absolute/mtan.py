@@ -21,10 +21,10 @@ class MTAN(Precise):
     """Attention by learned features of the time: one is linear, the others are sines.
 
     phi(t) = [w_0 t + a_0, sin(w_1 t + a_1), ...]; a head of a block attends by its part of
-    (W phi(t) + b)^T (V phi(s) + c) / sqrt(width / h). In the paper nothing else decides where to look: the
-    content of queries and keys does not enter unless `content` says so, which adds their products. Each block
-    has its own phi, W and V, in torch's initialisation for linear layers, as in the released code; times
-    there are scaled to lie between 0 and 1, here in units of max_length.
+    (W phi(t) + b)^T (V phi(s) + c) / sqrt(width / h). In the paper attention depends on times alone;
+    `content` adds the products of queries and keys. Each block has its own phi, W and V, in torch's
+    initialisation for linear layers, as in the released code; times there are scaled to lie between 0 and 1,
+    here in units of max_length.
 
     Args:
         width: features of the time, a multiple of heads above 1; dim by default.

@@ -18,7 +18,7 @@ from floater.positions import Positions
 
 @register("shuffled")
 class Shuffled(PositionModel):
-    """Sinusoids whose order is drawn anew for each sentence while training, and is right in evaluation.
+    """Sinusoids in an order that is sampled for each sentence in training, and is the true one in evaluation.
 
     Dufter et al. 2022, section 4.5, are the specification: they shuffle the tokens of the source language.
     To an encoder that is the same as to shuffle the positions of the tokens, as is done here; padding keeps

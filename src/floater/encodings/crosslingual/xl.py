@@ -38,7 +38,7 @@ def both(positions: Positions, spec: StackSpec) -> tuple[Tensor, Tensor]:
 
 @register("xl")
 class CrossLingual(PositionModel):
-    """Sinusoids of where a token stands and of where it would stand in the order of the other language.
+    """Sinusoids of a token's position and of its position in the order of the other language.
 
     Dufter et al. 2022, section 4.5, are the specification; they leave open how the two are joined: here as a
     sum, or by a learned map of both. The second positions are `Positions.reordered`; whatever reorders the
@@ -102,7 +102,7 @@ class HeadsState:
 
 @register("xl_heads")
 class CrossLingualHeads(PositionModel):
-    """Some heads read where a token stands, the others where it would stand in the other language's order.
+    """Some heads read a token's position, the others its position in the other language's order.
 
     The paper's variant at the level of heads. Head i projects x_t + p to its queries, keys and values, with p
     the sinusoid of the token's own position, in the last `reordered` heads that of its second. The survey and

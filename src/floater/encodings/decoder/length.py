@@ -91,7 +91,7 @@ def ratio(place: Tensor, length: Tensor, dim: int) -> Tensor:
 
 @register("ldpe")
 class LengthDifference(LengthAware):
-    """Sinusoids of the tokens that are left, l - t: they count down, and stand at 1 for the last of l tokens.
+    """Sinusoids of the tokens that are left, l - t: they count down to 1 for the last of l tokens.
 
     Takase and Okazaki 2019, section 3.1; Dufter et al. 2022, equation 32. Positions t count from 0 and the
     exponents are the paper's; the released program counts one more and has other frequencies.

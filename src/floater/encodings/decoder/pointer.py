@@ -35,7 +35,7 @@ class PointerNetwork(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Initialise all parameters."""
         for module in (self.reader, self.picker, self.query):
             module.reset_parameters()
         nn.init.normal_(self.first)

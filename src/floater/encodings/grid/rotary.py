@@ -155,7 +155,7 @@ class MRope(GridRotary):
 
     The frequencies are those of `rotary`; each pair turns by one of three coordinates. The pairs are in
     three sections, one for each coordinate (Qwen2-VL, section 2.1), or in turn, so that every coordinate has
-    fast and slow pairs (Qwen3-VL). On a text, which stands at t on every axis, it is `rotary`.
+    fast and slow pairs (Qwen3-VL). On a text, whose tokens have t on every axis, it is `rotary`.
 
     Args:
         spec: the stack of blocks it serves; head_dim must be even.

@@ -23,7 +23,7 @@ class Gaussian(PositionBias):
 
     The weights of a head are the density of a Gaussian around the query's position plus an offset; queries
     and keys have no say. As in the released code they are not normalised: of what falls on padding, later
-    keys of a causal stack and places outside the text nothing goes to other keys. Positions may be real.
+    keys of a causal stack and positions outside the text nothing goes to other keys. Positions may be real.
 
     Args:
         offsets: centres, key - query, dealt out to the heads in turn; None for those of the released
@@ -122,7 +122,7 @@ class Synthesizer(PositionBias):
 
     A matrix of every pair of positions takes the place of the logits, one for each head of each block. It
     starts as in the released code of Mesh TensorFlow, by Glorot's rule for its shape (length, heads, length):
-    near zero, so that all keys start alike. Bounded.
+    near zero, so that all keys start with equal weight. Bounded.
 
     Args:
         spec: the stack of blocks it serves; max_length positions.

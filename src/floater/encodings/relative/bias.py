@@ -17,7 +17,7 @@ from floater.positions import Positions
 
 
 class PairBias:
-    """A bias of each pair of positions, whose matrix is made only where one is asked for."""
+    """A bias of each pair of positions, whose matrix is computed on demand."""
 
     _matrix: Tensor | None = None
 
@@ -142,13 +142,13 @@ def bias_of_distance(
 
 
 class PositionBias(PositionModel):
-    """Adds to the logits what depends on positions alone; subclasses say what in `added`.
+    """A bias of the logits that depends on positions alone; subclasses define it in `added`.
 
     `floater.encodings.untied.reset` can untie [CLS] from any of them.
     """
 
     def added(self, state: Any, layer: int) -> PairBias | Tensor:
-        """Return what is added in a block, (batch or 1, heads or 1, T, S) if it is no `PairBias`.
+        """Return the bias of a block, (batch or 1, heads or 1, T, S) if it is no `PairBias`.
 
         By default it is what `prepare` returned, for all blocks.
         """
@@ -157,7 +157,7 @@ class PositionBias(PositionModel):
         return state
 
     def correlation(self, state: Any, layer: int) -> Tensor:
-        """Return what is added in a block, (batch or 1, heads or 1, T, S)."""
+        """Return the bias of a block, (batch or 1, heads or 1, T, S)."""
         added = self.added(state, layer)
         return added.matrix if isinstance(added, PairBias) else added
 

@@ -33,8 +33,8 @@ class Levels(NamedTuple):
 class BiPE(PositionModel):
     """A learned vector for the place in a segment, and a relative encoding of the number of the segment.
 
-    A segment is a sentence: it ends with a token of `delimiters`. Token t gets e[i], i its place in its
-    segment, from 0; places past the table have its last vector, as in the released code. Attention sees the
+    A segment is a sentence: it ends with a token of `delimiters`. Token t gets e[i], i its position in its
+    segment, from 0; positions past the table have its last vector, as released. Attention reads the
     difference of two segments' numbers by `between`: "rotary", or "alibi" with slopes 96 times those of
     ALiBi (BiPE-RoPE and BiPE-ALiBi, section 3). Positions are not read, only tokens and their order.
 
@@ -66,7 +66,7 @@ class BiPE(PositionModel):
         exceptions={
             "real": "tokens of a segment are counted",
             "cache": "it counts the tokens of a segment, whose ids the cache does not hold",
-            "shift": "places are counted within a segment, and segments within a text",
+            "shift": "positions are counted within a segment, and segments within a text",
         },
         memory="with between='alibi', since segments differ from text to text",
     )
@@ -116,7 +116,7 @@ class BiPE(PositionModel):
         return found[..., 0], found[..., 1]
 
     def prepare(self, positions: Positions) -> Levels:
-        counted(positions.query, "places in a segment", below=positions.below)
+        counted(positions.query, "positions in a segment", below=positions.below)
         place, number = self.levels(positions)
         place = place.clamp(max=len(self.table) - 1)
         if self.rotary is not None:

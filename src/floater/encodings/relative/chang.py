@@ -28,7 +28,7 @@ class Chang(PositionModel):
     the vectors are free, only copied weights can tell.
 
     Shapes: fixed (layers, heads, 2 window + 1); query (layers, head_dim, 2 window + 1), and key the same.
-    Column window + d belongs to keys d places after the query, in `key` to queries d places after the key.
+    Column window + d is of keys d positions after the query, in `key` of queries d positions after the key.
 
     Args:
         window: the distance to which larger ones are clipped, at least 1.

@@ -21,7 +21,7 @@ from floater.positions import Positions
 
 @dataclass(eq=False)
 class Sides(PairBias):
-    """The keys that each query attends to, whose matrix is made only where one is asked for.
+    """The keys that each query attends to, whose matrix is computed on demand.
 
     Args:
         positions: of queries and keys.

@@ -45,7 +45,7 @@ def whole_numbers(positions: Positions, name: str, limit: int | None = None) -> 
 def consecutive(positions: Positions) -> bool:
     """Return whether the batch shares one row of whole queries and one of keys, each counting up by one.
 
-    Compiled code, which cannot look, takes it that they do not.
+    False in compiled code, which cannot read the positions.
     """
     if torch.compiler.is_compiling():
         return False
@@ -58,7 +58,7 @@ def consecutive(positions: Positions) -> bool:
 def spacing(positions: Positions) -> float | None:
     """Return the step of real positions that all samples share and that queries and keys count up by.
 
-    Random times that are stretched stand so. None if steps differ, or positions are whole.
+    Stretched random times have one. None if steps differ, or positions are whole.
 
     Example:
         >>> at = torch.arange(3.0)[None]
@@ -178,7 +178,7 @@ class Distances:
             delta = delta.clamp(-reach, reach)
         if high - low < sum(shape):
             return cls(torch.arange(low, high + 1, device=key.device), delta - low, shape)
-        # Stamps may lie further apart than memory reaches: of those, only what occurs.
+        # Time stamps may be too far apart for an entry per distance: keep the distances that occur.
         values, index = torch.unique(delta, return_inverse=True)
         return cls(values, index, shape)
 
@@ -194,7 +194,7 @@ class Distances:
         shape = query.shape[1], key.shape[1]
         first = float(key[0, 0] - query[0, -1]) / step
         if abs(first - round(first)) <= 1e-9 * (1 + abs(first)):
-            first = round(first)  # of one text: a token stands at a distance of 0 from itself
+            first = round(first)  # of one text: a token has a distance of 0 from itself
         counts = torch.arange(sum(shape), device=key.device, dtype=key.dtype)
         return cls((counts + first) * step, None, shape)
 

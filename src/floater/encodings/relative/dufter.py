@@ -1,6 +1,6 @@
 """Increasing Learning Efficiency of Self-Attention Networks through Direct Position Interactions.
 
-Dufter, Schmitt, Schuetze 2020; the title goes on: Learnable Temperature, and Convoluted Attention.
+Dufter, Schmitt, Schuetze 2020; the title continues: Learnable Temperature, and Convoluted Attention.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class ForgettingState:
 
 @register("forgetting")
 class Forgetting(PositionModel):
-    """Every token says how much of what came before it is forgotten (section 3).
+    """Each token decides how much of the tokens before it is forgotten (section 3).
 
     Head h of a block adds log f_{s+1} + ... + log f_t to the logit of query t and key s, with
     f_l = sigmoid(w_h x_l + b_h) of what the block reads: ALiBi whose slope depends on the text. Positions are

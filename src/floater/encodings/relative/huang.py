@@ -13,11 +13,20 @@ from floater.encodings.relative.distances import Distances
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
-_LINK = "https://aclanthology.org/2020.findings-emnlp.298"
 
-
-def _row(reason: str) -> SurveyRow:
-    return SurveyRow("MAM", recurring=True, parameters="d*l*h*(2*t_max-1)", differs={"parameters": reason})
+def _card(equation: str, parameters: str, differs: str) -> Card:
+    """Return the card of a method; `differs` is the difference of its parameters from the survey's."""
+    return Card(
+        paper="Huang et al. 2020",
+        link="https://aclanthology.org/2020.findings-emnlp.298",
+        point="relative",
+        equation=equation,
+        parameters=parameters,
+        survey=SurveyRow(
+            "MAM", recurring=True, parameters="d*l*h*(2*t_max-1)", differs={"parameters": differs}
+        ),
+        exceptions={"real": "a table has nothing between whole distances"},
+    )
 
 
 class Huang(PositionModel):
@@ -55,14 +64,10 @@ class Huang1(Huang):
         torch.Size([3, 2, 16])
     """
 
-    card = Card(
-        paper="Huang et al. 2020",
-        link=_LINK,
-        point="relative",
-        equation="q_t k_s r_{|s-t|} / sqrt(d_h)",
-        parameters="t_max * h * l",
-        survey=_row("the survey counts method 4; this has scalars of |s - t|"),
-        exceptions={"real": "a table has nothing between whole distances"},
+    card = _card(
+        "q_t k_s r_{|s-t|} / sqrt(d_h)",
+        "t_max * h * l",
+        "the survey counts method 4; this has scalars of |s - t|",
     )
     name = "huang1"
 
@@ -86,14 +91,10 @@ class Huang2(Huang):
         torch.Size([3, 2, 31])
     """
 
-    card = Card(
-        paper="Huang et al. 2020",
-        link=_LINK,
-        point="relative",
-        equation="q_t k_s r_{s-t} / sqrt(d_h)",
-        parameters="(2 * t_max - 1) * h * l",
-        survey=_row("the survey counts method 4; this has scalars of s - t"),
-        exceptions={"real": "a table has nothing between whole distances"},
+    card = _card(
+        "q_t k_s r_{s-t} / sqrt(d_h)",
+        "(2 * t_max - 1) * h * l",
+        "the survey counts method 4; this has scalars of s - t",
     )
     name = "huang2"
 
@@ -122,14 +123,10 @@ class Huang3(Huang):
         torch.Size([3, 31, 4])
     """
 
-    card = Card(
-        paper="Huang et al. 2020",
-        link=_LINK,
-        point="relative",
-        equation="sum_i q_{t,i} k_{s,i} r_{s-t,i} / sqrt(d_h)",
-        parameters="(2 * t_max - 1) * (d // h) * l",
-        survey=_row("heads share vectors of width d/h"),
-        exceptions={"real": "a table has nothing between whole distances"},
+    card = _card(
+        "sum_i q_{t,i} k_{s,i} r_{s-t,i} / sqrt(d_h)",
+        "(2 * t_max - 1) * (d // h) * l",
+        "heads share vectors of width d/h",
     )
     name = "huang3"
     chunk = 8
@@ -162,14 +159,10 @@ class Huang4(Huang):
         torch.Size([3, 31, 4])
     """
 
-    card = Card(
-        paper="Huang et al. 2020",
-        link=_LINK,
-        point="relative",
-        equation="((q_t + r_{s-t}) (k_s + r_{s-t}) - r_{s-t} r_{s-t}) / sqrt(d_h)",
-        parameters="(2 * t_max - 1) * (d // h) * l",
-        survey=_row("heads share vectors of width d/h"),
-        exceptions={"real": "a table has nothing between whole distances"},
+    card = _card(
+        "((q_t + r_{s-t}) (k_s + r_{s-t}) - r_{s-t} r_{s-t}) / sqrt(d_h)",
+        "(2 * t_max - 1) * (d // h) * l",
+        "heads share vectors of width d/h",
     )
     name = "huang4"
 

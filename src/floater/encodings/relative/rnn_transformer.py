@@ -45,7 +45,7 @@ class RNNTransformer(PositionModel):
             parameters="6*d^2 + 3*d",
             differs={
                 "injection": "it changes the input embeddings, if not by a sum",
-                "unbound": "it goes on, but a GRU forgets: its state stands still after 150 equal tokens",
+                "unbound": "it serves any length, but the state of a GRU converges within 150 equal tokens",
                 "parameters": "PyTorch's GRU has a bias for the input and one for the state; the survey "
                 "counts one",
             },

@@ -112,7 +112,7 @@ class ShawAbsolute(ShawTables):
     """One vector per pair of positions, for keys and for values: the survey's equations 9 and 10.
 
     Neither the paper nor its code has this; the survey reads the paper's general form so. Bounded. Where the
-    samples of a batch stand at different positions, their vectors (batch, T, S, head_dim) are gathered, once
+    samples of a batch have different positions, their vectors (batch, T, S, head_dim) are gathered, once
     for all heads.
 
     Args:

@@ -47,7 +47,7 @@ class StochasticPositions(PositionModel):
     P_d becomes (1 - g) P_d + g. Subclasses give the processes.
 
     The noise is drawn once in a forward pass, for all blocks and samples. In evaluation it is drawn from
-    `seed`, so that outputs do not change and a cache serves; the released program draws it anew. Relative
+    `seed`, so that outputs do not change and a cache serves; the released program samples it anew. Relative
     means here: in expectation. Attention is full, or linear with `FloaterConfig.attention` = "linear".
 
     Args:

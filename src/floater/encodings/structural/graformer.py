@@ -28,7 +28,7 @@ class Graformer(Structured, PositionBias):
     join the scaled logits as they are, and start uniform in (-1, 1).
 
     With `subwords` the tokens of one word have r = their distance in tokens, on scalars of its own up to that
-    distance; without it they stand at distance 0.
+    distance; without it they have distance 0.
 
     Args:
         reach: D_max, the greatest distance with a scalar of its own; None means max_length.

@@ -24,7 +24,7 @@ class GraphGRU(Structured):
     Values stay as they are. A reversed edge has a label of its own, as in the released code (the survey says
     that directions are left out); the empty path has one, and so, beyond the paper, has no path at all. Of
     several shortest paths the one over the lowest nodes is read. The GRU runs once per forward pass over each
-    distinct sequence, a step at a time for sequences that begin alike.
+    distinct sequence, a step at a time for sequences with the same beginning.
 
     W^r is the released code's, a projection (dim, 2 dim) of its own in every block. The survey's equation
     sends r through the projections of queries and keys instead. The depth of a concept, which the authors add
@@ -55,7 +55,7 @@ class GraphGRU(Structured):
             unbound=True,
             parameters="7 * d^2 + 3 * d",
             differs={
-                "unbound": "it goes on, but a GRU forgets: its state stands still after 150 equal edges",
+                "unbound": "it serves any length, but the state of a GRU converges within 150 equal edges",
                 "parameters": "two directions of width d / 2, with both bias sets of nn.GRU; a projection; "
                 "W^r in every block; the labels' vectors",
             },
@@ -98,7 +98,7 @@ class GraphGRU(Structured):
     def _last(self, rows: Tensor, lengths: Tensor, suffix: str) -> Tensor:
         """Return the GRU's last states (R, dim / 2), with a step for each distinct beginning of a sequence.
 
-        Paths of a deep graph begin alike: on a chain of N nodes there are 2 N beginnings in N^2 steps.
+        Paths of a deep graph share beginnings: on a chain of N nodes there are 2 N beginnings in N^2 steps.
 
         Args:
             rows: (R, D) symbols.

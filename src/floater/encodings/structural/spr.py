@@ -25,9 +25,9 @@ from floater.structures import Structure
 class SPRAbsolute(Structured):
     """The sinusoid of a token's depth in the tree is added to its embedding.
 
-    Subwords stand where their word stands. The survey says that the paper does best with sequential positions
-    beside: `sequence="add"` adds the sinusoid p_index of the token's index too, "fuse" adds
-    tanh(U p_index + V p_depth) instead, U and V learned, as the paper is said to do.
+    Subwords have the position of their word. According to the survey the paper does best with sequential
+    positions beside: `sequence="add"` adds the sinusoid p_index of the token's index too, "fuse" adds
+    tanh(U p_index + V p_depth) instead, with learned U and V, which the survey ascribes to the paper.
 
     Args:
         sequence: "none", "add" or "fuse".

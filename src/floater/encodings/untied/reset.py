@@ -223,7 +223,7 @@ class UntiedCls(PositionBias):
     def added(self, state: Any, layer: int) -> PairBias | Tensor:
         assert isinstance(self.inner, PositionBias)
         inner, reset = state
-        # one with a matrix of its own says no more
+        # a model with a matrix of its own has no more to compute
         bias = (
             self.inner.added(inner, layer) if self.inner.has_terms else self.inner.correlation(inner, layer)
         )
