@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 _USES = 1000
 """Solves by one plan: the error estimate notices intervals that have become too long and iterations that have
-become too few, but not intervals that could be longer. A plan takes about two solves, forward and
+become too few, but not intervals that could be longer. A plan takes three to four solves, forward and
 backward."""
 
 
@@ -55,7 +55,7 @@ class SolverState:
     """The state that a sequence of similar solves hands on, as those of one field while it is trained.
 
     Hand the same object to each solve, which reads and updates it. Without one, a solve depends on its
-    arguments alone, and selects a mesh first, which takes as long as two solves, forward and backward.
+    arguments alone, and selects a mesh first: together as long as three to four solves.
 
     Args:
         problem: What the plan depends on other than the weights, as a text that is the same in each process.

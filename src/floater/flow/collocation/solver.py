@@ -210,8 +210,8 @@ def check_finite(start: Tensor) -> None:
 def pipeline_depth(device: torch.device) -> int:
     """Return how many intervals are iterated together.
 
-    An interval that starts from a guess of its left edge takes a fourth more iterations. A device with many
-    cores does the larger product in the same time; a CPU does not, at widths from 128 (docs/performance.md).
+    An interval that starts from a guess of its left edge takes more iterations. A device with many cores does
+    the larger product in the same time; a CPU does not, at widths from 128 (docs/design/collocation.md).
     The depth on other devices was estimated from operation counts, not measured.
 
     Example:
