@@ -146,8 +146,9 @@ def test_terms_say_what_the_hooks_say(monkeypatch, name, causal, padded):
         loss = out.sin().sum()
         gradients = torch.autograd.grad(loss, parameters, materialize_grads=True, allow_unused=True)
         results.append((out, *gradients))
+    atol = 2e-5 if name == "seqpe" else 2e-6  # gradients pass through a Transformer of its own
     for eager, fused in zip(*results, strict=True):
-        torch.testing.assert_close(fused, eager, atol=2e-6, rtol=1e-4)
+        torch.testing.assert_close(fused, eager, atol=atol, rtol=1e-4)
 
 
 def test_a_subclass_that_changes_a_hook_is_asked_for_it():

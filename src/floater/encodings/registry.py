@@ -99,12 +99,13 @@ _KINDS: dict[Any, str] = {
     str: "a text",
     NoneType: "None",
     Sequence: "a list",
-    Mapping: "a mapping",
 }
 
 
 def check_types(name: str, given: Mapping[str, Any]) -> None:
     """Refuse values of the wrong type, where the annotation of an option is of plain types.
+
+    Texts of several kinds and mappings are left to the model, which names what it takes.
 
     Raises:
         PositionError: it names the first.
@@ -131,7 +132,6 @@ def check_types(name: str, given: Mapping[str, Any]) -> None:
             str: isinstance(value, str),
             NoneType: value is None,
             Sequence: isinstance(value, Sequence) and not isinstance(value, str),
-            Mapping: isinstance(value, Mapping),
         }
         own_words = str in kinds and len(kinds) > 1  # the model names the texts that it takes
         if not own_words and all(each in fits for each in kinds) and not any(fits[each] for each in kinds):

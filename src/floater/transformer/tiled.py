@@ -219,7 +219,7 @@ class _KeyTable:
         rows, count = logits.shape[1:]
         blocks, windows = self._met(tile, count)
         pairs, whole = self._pairs(windows @ blocks.mT, rows), count // _BLOCK
-        logits[..., : whole * _BLOCK].view(-1, rows, whole, _BLOCK).add_(pairs[:, :, :whole])
+        logits[..., : whole * _BLOCK].view(len(logits), rows, whole, _BLOCK).add_(pairs[:, :, :whole])
         if rest := count % _BLOCK:
             logits[..., -rest:] += pairs[:, :, -1, :rest]
 
