@@ -21,3 +21,9 @@ def test_settings_name_their_task(name: str) -> None:
 def test_a_task_that_is_not_there_is_named_with_the_nearest_one() -> None:
     with pytest.raises(SettingsError, match="here: unknown task 'tagger'; did you mean 'tagging'"):
         task("tagger", "here")
+
+
+@pytest.mark.parametrize("name", [{}, [], 3, None])
+def test_a_task_that_is_no_name_is_refused(name: object) -> None:
+    with pytest.raises(SettingsError, match=r"here: unknown task .*; there are: translation"):
+        task(name, "here")

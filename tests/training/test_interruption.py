@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from floater import cli
 from floater.interruption import Interrupted, StopRequest, deferred, raising
 from helpers import At, equal_runs, train_with
 
@@ -119,3 +121,16 @@ def test_a_signal_outside_a_training_ends_the_work(number: int) -> None:
         raising(),
     ):
         signal.raise_signal(number)
+
+
+def test_a_signal_that_arrives_while_handlers_are_put_back_ends_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def late() -> Iterator[None]:
+        yield
+        raise Interrupted(signal.SIGINT)
+
+    monkeypatch.setattr(cli, "raising", late)
+    assert cli.main(["configs"]) == 130
+    assert capsys.readouterr().err.startswith("floater: stopped by SIGINT")

@@ -27,31 +27,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         >>> main(["translate", "no-such-run"])
         2
     """
-    with warnings.catch_warnings(), raising():
-        warnings.showwarning = _one_line
-        code = 0
-        try:
-            parsed = parse(arguments)
-            code = parsed.command(parsed) or 0
-            sys.stdout.flush()
-        except BrokenPipeError:  # the reader has gone: Python is not to write at its exit either
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        except ModuleNotFoundError as error:
-            if (error.name or "floater").startswith("floater"):
-                raise
-            return _fail(_missing(error.name or ""))
-        except OSError as error:
-            named = error.filename is not None
-            return _fail(f"{error.filename}: {error.strerror}" if named else str(error))
-        except KeyboardInterrupt as error:
-            stop = error if isinstance(error, Interrupted) else Interrupted(SIGINT)
-            if message := str(stop):
-                _fail(message)
-            return stop.exit_code
-        except (ValueError, RuntimeError) as error:
-            if (refused := _code(error)) is None:
-                raise
-            return _fail(str(error), refused)
+    try:  # around the handlers of signals: one may arrive while they are put back
+        with warnings.catch_warnings(), raising():
+            warnings.showwarning = _one_line
+            return _run(arguments)
+    except KeyboardInterrupt as error:
+        stop = error if isinstance(error, Interrupted) else Interrupted(SIGINT)
+        if message := str(stop):
+            _fail(message)
+        return stop.exit_code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Run the command line and answer errors in a line."""
+    code = 0
+    try:
+        parsed = parse(arguments)
+        code = parsed.command(parsed) or 0
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has gone: Python is not to write at its exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ModuleNotFoundError as error:
+        if (error.name or "floater").startswith("floater"):
+            raise
+        return _fail(_missing(error.name or ""))
+    except OSError as error:
+        named = error.filename is not None
+        return _fail(f"{error.filename}: {error.strerror}" if named else str(error))
+    except (ValueError, RuntimeError) as error:
+        if (refused := _code(error)) is None:
+            raise
+        return _fail(str(error), refused)
     return code
 
 

@@ -79,12 +79,13 @@ def task(name: Any, origin: str = "task") -> Task:
         Traceback (most recent call last):
         floater.settings.SettingsError: mine.yaml: unknown task 'translate'; did you mean 'translation'?
     """
-    if name not in _TASKS:
-        for found in entry_points(group=GROUP, name=str(name)):
+    known = isinstance(name, str)
+    if known and name not in _TASKS:
+        for found in entry_points(group=GROUP, name=name):
             found.load()
         if name in BUILTIN:
             importlib.import_module(f"floater.tasks.{name}")
-    if name not in _TASKS:
+    if not known or name not in _TASKS:
         raise SettingsError(f"{origin}: unknown task {name!r}; {nearest(name, names())}")
     return _TASKS[name]
 
