@@ -214,3 +214,17 @@ class Runs:
             tally.silent += 1
             tally.notes.append(f"{what}: other weights")
         shutil.rmtree(self.folder / name, ignore_errors=True)
+
+
+def small_study(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a study of two trials, without its folder."""
+    return {
+        "task": "generated",
+        "settings": settings,
+        "models": {"none": {}, "sinusoidal": {}},
+        "seeds": [1],
+        "samples": 100,
+        "figures": [],
+        "tests": {"same": {}},
+        "budget": {"cores": 1, "trial_memory": 2.0},
+    }

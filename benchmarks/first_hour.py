@@ -1,4 +1,4 @@
-"""What a new user types in the first hour, right and wrong, and the files for it: see reliability.py."""
+"""Commands of a new user's first hour, right and wrong, and the files that they need: see reliability.py."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from commands import small_study
 from floater.tasks.corpora import cldr
 
 RIGHT = [
@@ -493,17 +494,7 @@ def _configurations() -> dict[str, dict[str, object]]:
             "evaluation": {"rows": 2, "trials": 1},
         },
     }
-    study = {
-        "folder": "studies/small",
-        "task": "generated",
-        "settings": settings,
-        "models": {"none": {}, "sinusoidal": {}},
-        "seeds": [1],
-        "samples": 100,
-        "figures": [],
-        "tests": {"same": {}},
-        "budget": {"cores": 1, "trial_memory": 2.0},
-    }
+    study = small_study(settings) | {"folder": "studies/small"}
     return {name: {"run": f"runs/{name}", **tree} for name, tree in runs.items()} | {"grid-small": study}
 
 

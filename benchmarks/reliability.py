@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from commands import Command, Runs, Tally
+from commands import Command, Runs, Tally, small_study
 from first_hour import HOUR, MISSING, RIGHT, WRONG, prepare
 from floater.flow.adversarial import campaign
 from floater.tasks import task
@@ -74,16 +74,7 @@ def study_kills(count: int, folder: Path, chance: random.Random) -> Tally:
         "model": base["model"] | {"position": "none"}
     }
     common["model"].pop("position")
-    tree = {
-        "task": "generated",
-        "settings": common,
-        "models": {"none": {}, "sinusoidal": {}},
-        "seeds": [1],
-        "samples": 100,
-        "figures": [],
-        "tests": {"same": {}},
-        "budget": {"cores": 1, "trial_memory": 2.0},
-    }
+    tree = small_study(common)
     config = folder / "study.yaml"
 
     def start(name: str) -> Command:

@@ -23,26 +23,19 @@ BLACK, GREY, BLUE, SKY, GREEN, ORANGE, VERMILION, PURPLE = (
 LOOKS = {
     "floater_relative-cross": (VERMILION, "-", "o"),
     "floater_relative-sinusoidal": (VERMILION, "--", "^"),
-    "floater_relative-lr1e3": (VERMILION, "-", "o"),
-    "floater_relative-stretched-lr2e3": (ORANGE, "-", "s"),
     "floater_relative": (ORANGE, "-", "s"),
     "floater_relative-tail": (ORANGE, "--", "v"),
     "floater": (GREY, "-", "D"),
     "alibi-cross": (BLUE, "-", "X"),
     "alibi-sinusoidal": (BLUE, ":", "X"),
     "alibi": (BLUE, "--", "D"),
-    "alibi-lr1e3": (BLUE, "--", "D"),
-    "sinusoidal-random": (BLACK, "-", "P"),
     "sinusoidal": (BLACK, "--", "x"),
     "none": (GREY, ":", "o"),
     "rotary": (GREEN, "-.", "*"),
     "t5": (GREEN, "--", "v"),
     "fire": (PURPLE, "-.", "<"),
     "chang": (PURPLE, "--", "p"),
-    "chang-lr1e3": (PURPLE, "--", "p"),
     "shaw": (SKY, "-.", ">"),
-    "shaw-lr1e3": (SKY, "-.", ">"),
-    "t5-lr1e3-twice": (GREEN, "--", "v"),
 }
 BEGIN, END = "<!-- {}: written by `make docs` -->", "<!-- end of {} -->"
 
@@ -118,23 +111,6 @@ STUDIES = (
         drawn=("alibi", "floater_relative", "floater_relative-tail"),
         digits=3,
         lower=True,
-    ),
-    *(
-        Study(
-            name=f"generated_{problem}_tuned",
-            command=f"floater study configs/study/generated_{problem}_tuned.yaml",
-            title=f"{problem.capitalize()}, trained to 16 symbols, 3,000 steps",
-            test="lengths",
-            metric="exact",
-            label="exact match, %",
-            trained=16,
-            longest=128,
-            drawn=drawn,
-        )
-        for problem, drawn in (
-            ("copy", ("alibi-lr1e3", "shaw-lr1e3", "chang-lr1e3", "floater_relative-lr1e3")),
-            ("reverse", ("chang-lr1e3", "floater_relative-lr1e3", "floater_relative-stretched-lr2e3")),
-        )
     ),
     *(
         Study(
@@ -250,11 +226,10 @@ def draw(studies: tuple[Study, ...], path: Path, columns: int) -> None:
 
 def main() -> None:
     """Write the figure and the tables."""
-    studies = tuple(study for study in STUDIES if (SCORES / f"{study.name}.csv").is_file())
-    draw(studies, SCORES / "lengths.svg", 2)
-    draw(studies, SCORES / "lengths-narrow.svg", 1)  # for phones
+    draw(STUDIES, SCORES / "lengths.svg", 2)
+    draw(STUDIES, SCORES / "lengths-narrow.svg", 1)  # for phones
     text = PAGE.read_text(encoding="utf-8")
-    for name, part in {"summary": summary(studies), **{s.name: table(s) for s in studies}}.items():
+    for name, part in {"summary": summary(STUDIES), **{s.name: table(s) for s in STUDIES}}.items():
         begin, end = BEGIN.format(name), END.format(name)
         pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
         text = re.sub(pattern, lambda _: f"{begin}\n\n{part}\n\n{end}", text, flags=re.DOTALL)  # noqa: B023

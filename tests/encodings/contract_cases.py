@@ -81,7 +81,7 @@ def config(name, given):
 
 
 def stir(position):
-    """What starts at zero, and would hide a mistake, becomes random."""
+    """Randomise parameters that start at zero, which would hide a mistake."""
     torch.manual_seed(1)
     for parameter in position.parameters():
         if not bool(parameter.any()):

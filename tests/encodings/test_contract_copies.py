@@ -1,4 +1,4 @@
-"""What every position model keeps in copies, saved models and compiled code."""
+"""The contract of position models for copies, saved models and compiled code."""
 
 import copy
 import pickle

@@ -76,7 +76,7 @@ class Operators(TorchDispatchMode):
 
 
 def operators(model: Any, **inputs: Tensor) -> list[tuple[str, Any, Any]]:
-    """What a forward pass computes, in its order."""
+    """Return the operators of a forward pass in their order."""
     with Operators() as recorded:
         zoo.output(model, **inputs)
     return recorded.found

@@ -60,7 +60,7 @@ def learned_field(
 
 
 class FloaterState(NamedTuple):
-    """What the blocks share in a forward pass.
+    """State of a forward pass, shared by the blocks.
 
     Args:
         sinusoid: (batch or 1, T, dim) that is added to the input; None where there is none.

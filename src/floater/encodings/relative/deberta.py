@@ -40,7 +40,7 @@ def log_distance(distance: Tensor, span: int, max_distance: int) -> Tensor:
 
 @dataclass(frozen=True)
 class DebertaState:
-    """What the blocks share in a forward pass.
+    """State of a forward pass, shared by the blocks.
 
     Args:
         distances: between queries and keys.
