@@ -208,7 +208,7 @@ OF_CLASS: dict[str, Callable[..., Any]] = {
 
 
 class Three:
-    """What the three projections of one use get."""
+    """Vectors of the three projections in one use of an attention module."""
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         self.q, self.k, self.v = q, k, v

@@ -1,4 +1,4 @@
-"""What cannot be done is refused, and says what would work."""
+"""Error messages of `plug`: each says what would work."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from . import equations, zoo
 
 
 def places(name: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Where the tokens of each site stand, by counting."""
+    """Return the positions of each site's tokens, by counting."""
     if name in zoo.IMAGES:
         return {"tokens": torch.arange(zoo.IMAGES[name])[None]}
     if name == "whisper":

@@ -1,4 +1,4 @@
-"""Where tokens stand."""
+"""Positions of the tokens of plugged models."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from floater.flow import FlowVectors
 from floater.pretrained import places
 from floater.pretrained.families import Family, PlugError
-from floater.pretrained.flows import Row
+from floater.pretrained.flows import Trajectory
 from floater.pretrained.places import Places
 
 _TEXT = {"input_ids", "inputs_embeds"}
@@ -23,7 +23,7 @@ _TEXT = {"input_ids", "inputs_embeds"}
 
 @dataclass
 class Pass:
-    """What one forward pass of a body needs.
+    """State of one forward pass of a body.
 
     Args:
         vectors: of each site and field.
@@ -127,10 +127,10 @@ class Body:
         finally:
             self.current = outer
 
-    def rows(self, path: str) -> list[Row]:
-        """Return the rows that the projections of one of the body's modules use."""
+    def trajectories(self, path: str) -> list[Trajectory]:
+        """Return the trajectories that the projections of one of the body's modules use."""
         inside = [i for i in self.injections if i.path.startswith(f"{path}." if path else "")]
-        used = (row for injection in inside for use in injection.uses for row in use if row is not None)
+        used = (key for injection in inside for use in injection.uses for key in use if key is not None)
         return list(dict.fromkeys(used))
 
     def places(self, module: nn.Module, given: Mapping[str, Any]) -> Places | None:
@@ -152,7 +152,7 @@ class Body:
     @property
     def reads(self) -> bool:
         """Return whether keys or values of another body get vectors."""
-        return any(row.site == self.cross for row in self.rows(""))
+        return any(key.site == self.cross for key in self.trajectories(""))
 
 
 class Injection:
@@ -161,8 +161,8 @@ class Injection:
     Args:
         body: whose forward pass it is part of.
         path: name of the projection in the body.
-        uses: of each call in a forward pass, the rows of the parts of the output, None for those that get
-            nothing. A call after them gets nothing.
+        uses: of each call in a forward pass, the trajectory that is added to each part of the output, None
+            for none. A call after them gets nothing.
         widths: of the parts.
         head: width of a head where heads hold all parts in turn, else None.
     """
@@ -171,22 +171,22 @@ class Injection:
         self,
         body: Body,
         path: str,
-        uses: Sequence[Sequence[Row | None]],
+        uses: Sequence[Sequence[Trajectory | None]],
         widths: Sequence[int],
         head: int | None,
     ) -> None:
         self.body, self.path, self.uses, self.widths, self.head = body, path, uses, widths, head
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        rows = self.rows(output.shape)
-        if rows is None:
+        use = self.next_use(output.shape)
+        if use is None:
             return output
-        self.index(rows, output.shape)
-        bias = self.joined([None if row is None else self._of(row).at(*row[2:]) for row in rows])
+        self.index(use, output.shape)
+        bias = self.joined([None if key is None else self._of(key).at(*key[2:]) for key in use])
         return output + bias.to(output)
 
-    def rows(self, shape: torch.Size) -> Sequence[Row | None] | None:
-        """Return what the next call gets, by the parts of its output; None if nothing.
+    def next_use(self, shape: torch.Size) -> Sequence[Trajectory | None] | None:
+        """Return the trajectories of the next call, by the parts of its output; None if it gets nothing.
 
         Args:
             shape: (batch, T, ...) of the call's input or output.
@@ -211,19 +211,19 @@ class Injection:
             raise PlugError(f"{self.path} projects {tuple(shape)}; it must be (batch, length, width)")
         return self.uses[call] if any(self.uses[call]) else None
 
-    def index(self, rows: Sequence[Row | None], shape: torch.Size) -> Tensor | slice:
+    def index(self, use: Sequence[Trajectory | None], shape: torch.Size) -> Tensor | slice:
         """Return the indices of the vectors of a call's tokens: (batch or 1, T), or a slice.
 
         Raises:
             PlugError: if the tokens are not those of the body.
         """
-        row = next(row for row in rows if row is not None)
-        vectors = self._of(row)
+        key = next(key for key in use if key is not None)
+        vectors = self._of(key)
         index = vectors.index
         if isinstance(index, torch.Size):  # of real positions each has its own vector
             index = torch.arange(index.numel()).view(index)
         if isinstance(index, slice):
-            texts, tokens = 1, len(range(*index.indices(len(vectors.of(*row[2:])))))
+            texts, tokens = 1, len(range(*index.indices(len(vectors.of(*key[2:])))))
         else:
             texts, tokens = index.shape
         if tokens != shape[1] or texts not in (1, shape[0]):
@@ -233,9 +233,9 @@ class Injection:
             )
         return index
 
-    def tables(self, rows: Sequence[Row | None]) -> list[Tensor | None]:
-        """Return the vectors of rows at the distinct positions: (U, width) each."""
-        return [None if row is None else self._of(row).of(*row[2:]) for row in rows]
+    def tables(self, use: Sequence[Trajectory | None]) -> list[Tensor | None]:
+        """Return the vectors of trajectories at the distinct positions: (U, width) each."""
+        return [None if key is None else self._of(key).of(*key[2:]) for key in use]
 
     def joined(self, parts: Sequence[Tensor | None]) -> Tensor:
         """Return the parts of an output (batch or 1, T, width) as the projection orders them."""
@@ -250,9 +250,9 @@ class Injection:
             return torch.cat(filled, -1)
         return torch.stack([part.view(*part.shape[:2], -1, self.head) for part in filled], -2).flatten(-3)
 
-    def _of(self, row: Row) -> FlowVectors:
+    def _of(self, key: Trajectory) -> FlowVectors:
         assert self.body.current is not None
-        vectors = self.body.current.vectors.get(row[:2])
+        vectors = self.body.current.vectors.get(key[:2])
         if vectors is None:
             raise PlugError(f"{self.path} projects tokens whose positions {self.body.path} was not given")
         return vectors
@@ -278,15 +278,15 @@ class Checkpoint:
         if current is None or torch.compiler.is_compiling():  # without a pass, projections raise
             return self.function(run, *args, **kwargs)
         known = dict(current.vectors)
-        rows = [row for row in body.rows(self.path) if row[:2] in known]
-        flat = [known[row[:2]].of(*row[2:]) for row in rows]
+        keys = [key for key in body.trajectories(self.path) if key[:2] in known]
+        flat = [known[key[:2]].of(*key[2:]) for key in keys]
 
         def again(*inputs: Any) -> Any:
             given = inputs[len(args) :]
-            keys: dict[tuple[str, str], dict[tuple[int, str], int]] = {}
-            for i, row in enumerate(rows):
-                keys.setdefault(row[:2], {})[row[2:]] = i
-            vectors = {key: replace(known[key], rows=given, keys=of_key) for key, of_key in keys.items()}
+            indices: dict[tuple[str, str], dict[tuple[int, str], int]] = {}
+            for i, key in enumerate(keys):
+                indices.setdefault(key[:2], {})[key[2:]] = i
+            vectors = {of: replace(known[of], rows=given, keys=index) for of, index in indices.items()}
             with body.running(Pass(vectors)):
                 return run(*inputs[: len(args)])
 

@@ -1,4 +1,4 @@
-"""Where each family of Hugging Face models projects queries, keys and values, and how it numbers tokens."""
+"""Projections of queries, keys and values, and numbering of tokens, by family of Hugging Face models."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Projections = tuple[Fused, ...]
 
 @dataclass(frozen=True)
 class Family:
-    """How one family of models is plugged.
+    """Description of one family of models for `plug`.
 
     Args:
         attention: the projections of self-attention, and of cross-attention unless `cross` is given.
@@ -183,4 +183,4 @@ RECURRENT = frozenset({"falcon_mamba", "mamba", "mamba2", "rwkv", "xlstm"})
 """Models without attention."""
 
 CROSS = frozenset({"crossattention", "encoder_attn", "EncDecAttention", "cross_attn", "cross_attention"})
-"""What models call the attention whose keys and values come from another model."""
+"""Names of cross-attention modules, whose keys and values come from another model."""

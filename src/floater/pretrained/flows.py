@@ -23,8 +23,8 @@ from floater.flow.vectors import as_slice
 from floater.pretrained.places import refuse
 
 
-class Row(NamedTuple):
-    """One starting vector.
+class Trajectory(NamedTuple):
+    """Key of one trajectory of a flow: a starting vector and the field that drives it.
 
     Args:
         site: the tokens whose projections it serves.
@@ -111,20 +111,25 @@ class Flows(nn.Module):
     (Liu et al. 2020, equations 10, 12 and 13). After `bake` there are vectors instead.
 
     Args:
-        rows: all starting vectors.
+        trajectories: all of them, by site, field, block and name.
         widths: the width of each field.
         max_length: tokens over which vectors start of order one.
         options: of `floater.plug`.
 
     Example:
-        >>> rows = [Row("self", "4", 0, "query"), Row("self", "4", 0, "key")]
-        >>> flows = Flows(rows, {"4": 4}, max_length=16, options=known_options({"start": "small"}))
+        >>> trajectories = [Trajectory("self", "4", 0, name) for name in ("query", "key")]
+        >>> flows = Flows(trajectories, {"4": 4}, max_length=16, options=known_options({"start": "small"}))
         >>> flows("self", torch.arange(3)[None])["4"].at(0, "key").shape
         torch.Size([1, 3, 4])
     """
 
     def __init__(
-        self, rows: Sequence[Row], widths: Mapping[str, int], *, max_length: int, options: Mapping[str, Any]
+        self,
+        trajectories: Sequence[Trajectory],
+        widths: Mapping[str, int],
+        *,
+        max_length: int,
+        options: Mapping[str, Any],
     ) -> None:
         super().__init__()
         learned = isinstance(options["time_scale"], str)
@@ -138,12 +143,12 @@ class Flows(nn.Module):
             self.fields[name] = field if options["start"] == "small" else init_zero_(field)
         self.encoders = nn.ModuleDict()
         self.layout: dict[str, dict[str, tuple[list[int], list[str]]]] = {}
-        for row in rows:
-            blocks, names = self.layout.setdefault(row.site, {}).setdefault(row.field, ([], []))
-            if row.block not in blocks:
-                blocks.append(row.block)
-            if row.name not in names:
-                names.append(row.name)
+        for key in trajectories:
+            blocks, names = self.layout.setdefault(key.site, {}).setdefault(key.field, ([], []))
+            if key.block not in blocks:
+                blocks.append(key.block)
+            if key.name not in names:
+                names.append(key.name)
         for site, fields in self.layout.items():
             sites = self.encoders[site] = nn.ModuleDict()
             for name, (blocks, names) in fields.items():

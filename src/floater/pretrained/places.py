@@ -1,4 +1,4 @@
-"""Where the tokens of a forward pass stand, from the arguments of the model's body."""
+"""Positions of the tokens of a forward pass, from the arguments of the model's body."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from floater.pretrained.families import PlugError
 
 
 class Places(NamedTuple):
-    """Where tokens stand.
+    """Positions of the tokens of a forward pass, and a bound on them.
 
     Args:
         positions: (batch or 1, T) integers.

@@ -17,12 +17,12 @@ from floater.encodings.checks import chosen_blocks
 from floater.pretrained.body import Body, Injection
 from floater.pretrained.families import NAMES, PlugError
 from floater.pretrained.find import Found, find
-from floater.pretrained.flows import Flows, Row, is_count, known_options
+from floater.pretrained.flows import Flows, Trajectory, is_count, known_options
 from floater.pretrained.product import put_into, take_out
 from floater.transformer.base import FloaterPreTrainedModel
 
 GUARD = "floater: this model has a FLOATER flow; import floater before the model is loaded"
-"""What a plugged model's configuration needs in `fusion_config`; see `floater.pretrained.loading`."""
+"""Entry of a plugged model's `fusion_config`; see `floater.pretrained.loading`."""
 
 UNSAVED = "a plugged or extended model that is in no folder yet: save_pretrained it, then name that folder"
 """The `name_or_path` of a changed model, which PEFT writes into adapters as their base: the folder that the
@@ -31,7 +31,7 @@ model was loaded from holds another one."""
 
 @dataclass
 class Plug:
-    """What `plug` did to a model, kept to undo it.
+    """Record of the changes that `plug` made to a model, for `unplug`.
 
     Args:
         options: the arguments of `plug` by name, plain values.
@@ -50,7 +50,7 @@ class Plug:
 
 @dataclass(frozen=True)
 class Report:
-    """What was plugged.
+    """Summary of a plugged model: fields, projections and parameters.
 
     Args:
         fields: of each field, its width and the names of the projections that share it.
@@ -146,14 +146,14 @@ def plug(
     sites = _sites(found)
     bodies = []
     made: list[tuple[nn.Module, Injection]] = []
-    rows: dict[Row, int] = {}
+    trajectories: dict[Trajectory, int] = {}
     for of_body, site in zip(found, sites, strict=True):
         cross = "cross" if len(found) < 3 else f"{site}_cross"
         body = Body(model, of_body.path, of_body.family, site, cross)
         for projection in of_body.projections:
             uses = []
             for block in projection.blocks:
-                use: list[Row | None] = []
+                use: list[Trajectory | None] = []
                 for part, width in zip(projection.parts, projection.widths, strict=True):
                     if part not in names or block not in chosen:
                         use.append(None)
@@ -161,9 +161,9 @@ def plug(
                     where = cross if projection.cross and part != "query" else site
                     name = "cross_query" if projection.cross and part == "query" else part
                     shared = str(width) if known["share"] == "blocks" else f"{width}_{site}_{block}"
-                    row = Row(where, shared, block, name)
-                    rows[row] = width
-                    use.append(row)
+                    trajectory = Trajectory(where, shared, block, name)
+                    trajectories[trajectory] = width
+                    use.append(trajectory)
                 uses.append(tuple(use))
             if any(any(use) for use in uses):
                 injection = Injection(body, projection.path, uses, projection.widths, projection.head)
@@ -173,7 +173,7 @@ def plug(
     if not made:
         raise PlugError(f"nothing to plug in blocks {list(chosen)} with projections {list(names)}")
 
-    widths = {row.field: width for row, width in rows.items()}
+    widths = {key.field: width for key, width in trajectories.items()}
     state = Plug(
         {
             "blocks": blocks,
@@ -182,7 +182,7 @@ def plug(
             **known,
         },
     )
-    flows = Flows(list(rows), widths, max_length=max_length, options=known)
+    flows = Flows(list(trajectories), widths, max_length=max_length, options=known)
     flows.train(model.training).to(_device(model))
     if freeze_model:
         state.frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -201,7 +201,8 @@ def plug(
     state.origin = rename(model, UNSAVED)
     allow_to_run(model)
     fields = {
-        name: (width, tuple(row.name for row in rows if row.field == name)) for name, width in widths.items()
+        name: (width, tuple(key.name for key in trajectories if key.field == name))
+        for name, width in widths.items()
     }
     return Report(fields, sum(parameter.numel() for parameter in flows.parameters()))
 

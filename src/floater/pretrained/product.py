@@ -12,12 +12,12 @@ from transformers.pytorch_utils import Conv1D
 
 from floater.flow.cache import parameter_version
 from floater.pretrained.body import Injection
-from floater.pretrained.flows import Row
+from floater.pretrained.flows import Trajectory
 from floater.transformer.attention import added_product
 
 
 class Baked:
-    """What a projection adds to its product: b + b(t), summed once for all forward passes.
+    """Bias of a projection, b + b(t), summed once for all forward passes.
 
     Args:
         injection: the baked vectors that the projection gets.
@@ -41,29 +41,29 @@ class Baked:
         Returns:
             (batch, T, width); None where this call of the projection gets nothing.
         """
-        rows = self.injection.rows(x.shape)
-        if rows is None:
+        use = self.injection.next_use(x.shape)
+        if use is None:
             return None
-        table, index = self._sum(rows, weight, bias), self.injection.index(rows, x.shape)
+        table, index = self._sum(use, weight, bias), self.injection.index(use, x.shape)
         own = table[index].unsqueeze(0) if isinstance(index, slice) else F.embedding(index, table)
         return added_product(own, x, weight)
 
-    def _sum(self, rows: Sequence[Row | None], weight: Tensor, bias: Tensor | None) -> Tensor:
+    def _sum(self, use: Sequence[Trajectory | None], weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return b + b(t) at all baked positions, (U, width); kept while neither changes."""
-        parts = [part for part in (*self.injection.tables(rows), bias) if part is not None]
+        parts = [part for part in (*self.injection.tables(use), bias) if part is not None]
         changing = bias is not None and bias.requires_grad and torch.is_grad_enabled()
         # tensors of inference mode do not tell when they change
         if changing or torch.compiler.is_compiling() or any(part.is_inference() for part in parts):
-            return self._summed(rows, weight, bias)
+            return self._summed(use, weight, bias)
         state = (weight.dtype, weight.device, *map(parameter_version, parts))
-        use = tuple(rows)
-        if use not in self._sums or self._sums[use][0] != state:
+        key = tuple(use)
+        if key not in self._sums or self._sums[key][0] != state:
             with torch.inference_mode(False), torch.no_grad():
-                self._sums[use] = state, self._summed(rows, weight, bias)
-        return self._sums[use][1]
+                self._sums[key] = state, self._summed(use, weight, bias)
+        return self._sums[key][1]
 
-    def _summed(self, rows: Sequence[Row | None], weight: Tensor, bias: Tensor | None) -> Tensor:
-        table = self.injection.joined([None if v is None else v[None] for v in self.injection.tables(rows)])
+    def _summed(self, use: Sequence[Trajectory | None], weight: Tensor, bias: Tensor | None) -> Tensor:
+        table = self.injection.joined([None if v is None else v[None] for v in self.injection.tables(use)])
         table = table[0].to(weight)
         return table if bias is None else table + bias
 

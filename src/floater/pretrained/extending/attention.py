@@ -25,7 +25,7 @@ _ROWS = 64
 
 @dataclass(eq=False)
 class Rule:
-    """How an attention module reads long texts.
+    """Changes to an attention module for long texts: grouped distances and a logit temperature.
 
     Args:
         watch: of the module's body; knows where queries and keys stand.

@@ -14,7 +14,7 @@ ENERGY, RANK, DELAYS = 0.99, 64, 8
 """The share of a table's variance that the flow follows, its most dimensions, and the rows in one state."""
 
 RIDGES = (1e-6, 1e-2, 1e-1)
-"""How much amplitudes may be held back, as a share of the number of rows."""
+"""Ridge penalties of the amplitudes, as a share of the number of rows."""
 
 ALPHA = 0.4
 """The weight of the coarse position in `hierarchical` (Su 2020)."""

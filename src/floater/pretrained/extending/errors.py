@@ -1,4 +1,4 @@
-"""What `extend` refuses."""
+"""Error of `extend`."""
 
 
 class ExtendError(ValueError):

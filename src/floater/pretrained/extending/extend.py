@@ -50,7 +50,7 @@ _DEFAULTS = {"table": "flow", "image": "interpolation", "rotary": "yarn", "bias"
 
 @dataclass(frozen=True)
 class Extension:
-    """What `extend` did.
+    """Summary of an extension: the method, the kind of positions, and the lengths before and after.
 
     Args:
         method: how.

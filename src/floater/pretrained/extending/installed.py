@@ -23,7 +23,7 @@ KEY = "floater_extension"
 """Of a model's configuration, what `install` is given; of the model, the weights that it adds."""
 
 GUARD = "floater: the positions of this model are extended; import floater before the model is loaded"
-"""What the configuration needs in `fusion_config`, so that Transformers alone refuses it (see `loading`)."""
+"""Entry of `fusion_config` with which Transformers alone refuses the configuration (see `loading`)."""
 
 PLAIN = frozenset({"dynamic", "longrope"})
 """Methods that Transformers computes alone; what is put into the model only refuses cached keys."""
