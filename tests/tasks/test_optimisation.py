@@ -1,4 +1,4 @@
-"""What the settings of an optimisation ask for."""
+"""Checks of the learning rate schedule."""
 
 from types import SimpleNamespace
 

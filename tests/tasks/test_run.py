@@ -1,4 +1,4 @@
-"""What all tasks do around a model that is measured."""
+"""Process and model state around measuring and training, common to all tasks."""
 
 from pathlib import Path
 

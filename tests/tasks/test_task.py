@@ -1,4 +1,4 @@
-"""What holds for every task."""
+"""Properties of every task and of its settings."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the log of a run says of its process."""
+"""Memory of the process in the log of a run."""
 
 import resource
 import sys

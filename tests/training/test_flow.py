@@ -71,7 +71,7 @@ def test_the_flow_moves_on_every_kth_step_and_the_last(
 
 
 def test_the_update_is_with_the_mean_gradient(tmp_path: Path) -> None:
-    """Where nothing else moves, the flow's update is SGD with the mean of k gradients at one place."""
+    """If nothing else moves, the flow's update is SGD with the mean of k gradients at one point."""
 
     def flow_only(model: nn.Module, args: TrainingArguments) -> torch.optim.Optimizer:
         for name, parameter in model.named_parameters():

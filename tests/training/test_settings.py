@@ -48,7 +48,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 def observe(run: Path) -> Any:
-    """What a Trainer makes of settings: arguments, batches, rates, groups, callbacks."""
+    """Return a function of settings that returns arguments, batches, rates, groups and callbacks."""
 
     def of(settings: TrainingSettings) -> Any:
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""What tasks with a causal model share: its loss, and the check that it is causal."""
+"""Loss of causal models, and the check that a model is causal."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How the loss is measured, in validation and in `floater evaluate`.
+    """Settings of the evaluation, in validation and in `floater evaluate`.
 
     Attributes:
         max_tokens: tokens in a batch.

@@ -44,7 +44,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a model scores on a set of examples: for a log, for a reader, and example by example.
+    """Scores of a model on a set of examples: for a log, for a reader, and for each example.
 
     Args:
         lengths: of each example, (n,), in the unit that the task counts in.

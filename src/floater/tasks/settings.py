@@ -23,7 +23,7 @@ from floater.transformer.stacks import position_model
 
 @dataclass(frozen=True)
 class Changes:
-    """What differs from the preset; null keeps the preset's value.
+    """Changes to the preset; null keeps the preset's value.
 
     Attributes:
         hidden_size: width d.

@@ -40,7 +40,7 @@ class Splits(NamedTuple):
 
 @dataclass
 class Prepared:
-    """What a training starts from.
+    """Inputs of a training run: settings, processor, model and encoded examples.
 
     Args:
         settings: of the run.

@@ -1,4 +1,4 @@
-"""What the settings of an optimisation ask of the Hugging Face Trainer: batches, rates, arguments."""
+"""Trainer arguments from training settings: batches, learning rates, `TrainingArguments`."""
 
 from __future__ import annotations
 

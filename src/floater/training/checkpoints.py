@@ -9,7 +9,7 @@ from pathlib import Path
 from floater.training.files import UNFINISHED, damage, seal, sync
 
 DAMAGED = "damaged-"
-"""How the name of a checkpoint begins that was found not to be whole, and is not used."""
+"""Prefix of the names of incomplete checkpoints, which are not used."""
 _NAME = re.compile(r"checkpoint-(\d+)")
 _INTERRUPTED = re.compile(r"interrupted-(\d+)")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 UNFINISHED = ".unfinished"
-"""How the names of files and directories end until they are whole."""
+"""Suffix of files and directories that are still being written."""
 MANIFEST = "manifest.json"
 """In a sealed directory: the size and the SHA-256 of each of its other files; it is written last."""
 

@@ -38,7 +38,7 @@ def check_numbers(section: Any, *, positive: tuple[str, ...] = (), **least: floa
 
 @dataclass(frozen=True)
 class Flow:
-    """How the flow's parameters are trained (Liu et al. 2020, section 4.4).
+    """Schedule of the flow's parameters (Liu et al. 2020, section 4.4).
 
     Attributes:
         lr_multiplier: learning rate of the flow as a multiple of the rest's.

@@ -1,4 +1,4 @@
-"""What models of events may see, and on what their answers may depend."""
+"""Models of events: likelihoods, invariances, and what a prediction may depend on."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What a study compares solvers by, held against `evaluate`."""
+"""Study scores of solvers of generated tasks, against `evaluate`."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a study compares language models by, held against `evaluate`."""
+"""Study scores of language models, against `evaluate`."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def test_it_has_the_loss_of_evaluate(tmp_path: Path, objective: str) -> None:
 
 
 def test_rows_without_a_predicted_token_are_no_examples(tmp_path: Path) -> None:
-    """Where segments of several documents are read side by side, a short document ends before a long one."""
+    """If segments of several documents share a batch, a short document ends before a long one."""
     write_texts(tmp_path)
     memory = {"block": 8, "memory": 16}
     run = train(settings(tmp_path, model={"position": "transformer_xl"}, data=memory))

@@ -1,4 +1,4 @@
-"""What a study compares taggers by, held against `evaluate`."""
+"""Study scores of taggers, against `evaluate`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a study compares translation runs by, held against `evaluate` and the validation's loss."""
+"""Study scores of translation runs, against `evaluate` and the validation loss."""
 
 import re
 from pathlib import Path

@@ -21,7 +21,7 @@ from .small import TASK, equal, settings, train, write_config
 
 
 def command(config: Path, killed_in_step: int | None) -> int:
-    """What `floater train CONFIG` does, in a process that may be killed in a step."""
+    """Run `floater train CONFIG` in a process that may be killed in a step."""
     whole = RunTrainer.training_step
 
     def training_step(self: RunTrainer, *args: Any, **kwargs: Any) -> Any:

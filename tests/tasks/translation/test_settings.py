@@ -1,4 +1,4 @@
-"""What a configuration may say, and the configurations that come with the library."""
+"""Validation of translation configurations, and the shipped configurations."""
 
 import shlex
 from pathlib import Path

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How the model is measured.
+    """Settings of the evaluation.
 
     Attributes:
         max_tokens: tokens in a batch.

@@ -1,4 +1,4 @@
-"""How well a causal model reads long texts: the loss by position, and a number that is hidden in a text."""
+"""Scores of causal models on long texts: loss by position, and recall of a number hidden in a text."""
 
 from __future__ import annotations
 

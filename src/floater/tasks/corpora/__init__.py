@@ -1,1 +1,1 @@
-"""What data sets hold: readers of their files, and sentences and problems that are made by seed."""
+"""Readers of data sets' files, and seeded generators of sentences and problems."""

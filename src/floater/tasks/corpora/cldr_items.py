@@ -26,7 +26,7 @@ ITEMS = (  # kinds of item a sentence may list
 
 @dataclass(frozen=True)
 class Inventory:
-    """What the items are about, as CLDR codes; `CORE` is the default and `complete()` the full CLDR.
+    """CLDR codes that items are generated from; `CORE` is the default and `complete()` the full CLDR.
 
     Args:
         territories: ISO 3166 codes.

@@ -16,7 +16,7 @@ __all__ = ["Data", "GeneratedSettings", "Model"]
 
 @dataclass(frozen=True)
 class Data:
-    """Which examples are generated, and of what length, in the unit of the problem.
+    """Settings of the generated examples; lengths are in the unit of the problem.
 
     Attributes:
         problem: "copy", "reverse", "sort", "addition", "sum", "parity", "poly", "dyck", "lego", "recall",

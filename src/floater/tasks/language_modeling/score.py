@@ -37,7 +37,7 @@ from floater.transformer.outputs import IGNORED
 
 RowKey = int | tuple[int, int]
 Record = Callable[[Sequence[RowKey], Tensor, Tensor], None]
-"""Which rows, the losses of their tokens (rows, T), and which of them were predicted."""
+"""Takes the keys of rows, the losses of their tokens (rows, T), and the mask of those that were predicted."""
 
 
 @dataclass(frozen=True)

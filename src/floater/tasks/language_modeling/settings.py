@@ -13,7 +13,7 @@ from floater.transformer.memory import check_memory
 
 @dataclass(frozen=True)
 class TextData:
-    """Where the text comes from, and how it is cut.
+    """Source of the text, and its division into documents and rows.
 
     Attributes:
         train: training text, UTF-8, plain or .gz; a file or a list of files.
@@ -34,7 +34,7 @@ class TextData:
 
 @dataclass(frozen=True)
 class Data(TextData):
-    """Where the text comes from, and how it is cut.
+    """Source of the text, and its division into documents and rows.
 
     Attributes:
         documents: what ends a document, besides the end of a file: a "blank line", each "line", or nothing
@@ -72,7 +72,7 @@ class Data(TextData):
 
 @dataclass(frozen=True)
 class Masking:
-    """Which tokens a masked language model predicts, and what it reads instead (Devlin et al. 2019, 3.1).
+    """Settings of BERT's masking: shares of predicted, masked and random tokens (Devlin et al. 2019, 3.1).
 
     Attributes:
         rate: share of the tokens of a row that are predicted, at least one.
@@ -94,7 +94,7 @@ class Masking:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How perplexity is measured, in validation and in `floater evaluate`.
+    """Settings of the evaluation of perplexity, in validation and in `floater evaluate`.
 
     Attributes:
         window: tokens that a causal model sees at once, and of a row of a masked one; null is data.block.

@@ -50,7 +50,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Answers:
-    """How answers are read out of the model's logits.
+    """Settings of the extraction of answers from the model's logits.
 
     Attributes:
         max_tokens: of an answer.

@@ -289,7 +289,7 @@ class Translation(Task):
 
 
 class Texts(NamedTuple):
-    """What stands between plain text and the text that a model reads and writes.
+    """Conversions between plain text and the text that a model reads and writes.
 
     Args:
         source: from plain source sentences to those that the model reads.

@@ -14,7 +14,7 @@ from floater.training.settings import SmoothedTrainingSettings, check_numbers
 
 @dataclass(frozen=True)
 class Data:
-    """Where the sentences come from: text files, a Hugging Face data set, or the built-in corpus.
+    """Source of the sentences: text files, a Hugging Face data set, or the built-in corpus.
 
     Attributes:
         source: source language code, as in "en".
@@ -93,7 +93,7 @@ class Training(SmoothedTrainingSettings):
 
 @dataclass(frozen=True)
 class Decoding:
-    """How translations are searched for.
+    """Settings of the decoding.
 
     Attributes:
         beam: hypotheses kept; 1 for a model that is not autoregressive.

@@ -25,7 +25,7 @@ _COMPUTES = (
     "halting",
     "share_layers",
 )
-"""What decides what weights compute, beside their shapes and their position model."""
+"""Config fields that change what the weights compute, besides their shapes and the position model."""
 
 
 def is_position(name: str) -> bool:

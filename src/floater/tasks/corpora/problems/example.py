@@ -1,4 +1,4 @@
-"""What a problem generates: a question and its answer."""
+"""Example of a generated problem: a question and its answer."""
 
 from __future__ import annotations
 
