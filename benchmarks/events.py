@@ -1,4 +1,4 @@
-"""What irregular times cost: the shipped events model at as many different real times as a batch has events.
+"""Cost of irregular times: the shipped events model at as many different real times as a batch has events.
 
 The first table compares forward and backward passes of one model, step by step in turn, on sequences whose
 events all stand at different times and on the same sequences at positions 0, 1, 2, ... over the same span;

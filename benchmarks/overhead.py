@@ -1,4 +1,4 @@
-"""What FLOATER costs inside a Transformer, in paired steps against the same model with sinusoids.
+"""Cost of FLOATER in a Transformer, in paired steps against the same model with sinusoids.
 
 FLOATER is at all blocks with injection "qkv". Training steps are forward, backward and Adam on random
 pairs of texts; inference is a forward pass with baked vectors. Both models take every step in turn, the one

@@ -1,4 +1,4 @@
-"""What FLOATER costs inside a model that somebody else trained, in paired steps against that model.
+"""Cost of FLOATER in a plugged model, in paired steps against the model without it.
 
 BERT with random weights and texts. Inference is a forward pass with baked vectors; training steps are
 forward, backward and Adam with the flow frozen, or trained. Both models take every step in turn, the one

@@ -106,8 +106,8 @@ def section(name: str) -> str:
         said = {True: "yes", False: "no"}[said] if isinstance(said, bool) else f"`{said}`"
         lines.append(f"- differs from the survey in {cell} ({said} there): {why}.")
     lines += [f"- does not keep {key}: {why}." for key, why in card.exceptions.items()]
-    if card.memory:
-        lines.append(f"- keeps a matrix of all pairs in memory: {card.memory}.")
+    if card.pair_matrix:
+        lines.append(f"- keeps a matrix of all pairs in memory: {card.pair_matrix}.")
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

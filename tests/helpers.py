@@ -1,4 +1,4 @@
-"""What tests of several folders share."""
+"""Helpers of tests in several folders."""
 
 from __future__ import annotations
 

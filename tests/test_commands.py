@@ -1,4 +1,4 @@
-"""What the command line answers without a run: help, names, configurations, completion."""
+"""Commands that need no run: help, names, configurations, completion."""
 
 import json
 import re
@@ -22,7 +22,7 @@ COMMANDS = list(parser()[1])
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a command that ends the process with success prints."""
+    """Return the output of a command that ends the process with success."""
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 0
@@ -32,7 +32,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line that a mistake in the arguments is answered with."""
+    """Return the one line with which wrong arguments are refused."""
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 2

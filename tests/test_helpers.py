@@ -1,4 +1,4 @@
-"""What tests share: processes of their own, and runs that are compared."""
+"""Shared helpers of tests: processes of their own, and comparison of runs."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What `import floater` imports, and what it makes Transformers load."""
+"""Modules that `import floater` imports, and models that Transformers loads after it."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Where tokens stand: the builders against plain loops."""
+"""Builders of positions against plain loops."""
 
 from dataclasses import replace
 

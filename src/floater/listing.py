@@ -156,7 +156,7 @@ def entry(name: str, spec: StackSpec, width: int = 110) -> str:
         ("Options", given),
         ("Differs from the survey", differs),
         ("Does not keep", kept),
-        ("Keeps in memory", {"matrix of all pairs": card.memory} if card.memory else {}),
+        ("Keeps in memory", {"matrix of all pairs": card.pair_matrix} if card.pair_matrix else {}),
     ]
     lines = [f"{name}: {row['paper']}, {row['link']}", *textwrap.wrap(row["summary"], width)]
     for title, pairs in parts:

@@ -70,7 +70,7 @@ def test_a_command_of_a_page_is_valid(page: str, command: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_commits_that_a_page_names_exist(page: Path) -> None:
-    """What was measured can be measured again. The commits of compared.md are those of other repositories."""
+    """Measurements can be repeated. The commits in compared.md are those of other repositories."""
     if page.name == "compared.md":
         return
     git = ["git", "-C", str(ROOT)]

@@ -12,7 +12,7 @@ SIZES = {"dim": DIM, "heads": 2, "layers": 3, "max_length": 16}
 
 
 def added(model, positions, layer):
-    """What a model adds at a block: (batch or 1, T, dim)."""
+    """Return the vectors that a model adds at a block: (batch or 1, T, dim)."""
     state = model.prepare(positions)
     x = torch.zeros(*positions.query.shape, model.spec.dim)
     return model.embed(x, state) + model.block(x, state, 0) if layer == 0 else model.block(x, state, layer)

@@ -40,7 +40,7 @@ def test_every_model_can_be_built_from_its_own_defaults_and_names_its_source(nam
 def test_the_card_says_why_a_bias_of_positions_alone_needs_its_matrix(name):
     model = build(name, **SIZES)
     if not model.overrides("bias") or model.overrides("logits", "weights", "value_bias"):
-        assert not model.card.memory
+        assert not model.card.pair_matrix
         return
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)  # some start at zero
@@ -50,7 +50,7 @@ def test_the_card_says_why_a_bias_of_positions_alone_needs_its_matrix(name):
     has_matrix = not model.has_terms or model.attention_terms(*pairs[0], state, 0) is None
     needs = has_matrix and one is not None and torch.equal(one, other)
     # one with an option, the other past its threshold
-    assert bool(model.card.memory) == (needs or name in ("bipe", "fire"))
+    assert bool(model.card.pair_matrix) == (needs or name in ("bipe", "fire"))
 
 
 @pytest.mark.parametrize("name", catalogue())

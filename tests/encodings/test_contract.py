@@ -1,4 +1,4 @@
-"""What every position model keeps, unless its card says which part not, and why."""
+"""Contract of every position model; its card names the parts that it does not keep, and why."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""What the tests of the flow share: a field with a start, gradients, an encoder and its exact vectors."""
+"""Cases of the tests of the flow: a field with a start, gradients, an encoder and its exact vectors."""
 
 import torch
 

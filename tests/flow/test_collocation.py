@@ -122,13 +122,13 @@ def test_gradcheck_at_loose_tolerance_differentiates_the_same_windows(form):
         return solve(in_form(form, own), start, times, method="collocation", **TIGHT)
 
     inputs = [start.requires_grad_(), times.requires_grad_(), *parameters]
-    # A plan counts sweeps for the cotangents that it meets first.
+    # A plan counts iterations for the cotangents that it meets first.
     assert torch.autograd.gradcheck(run, inputs, eps=1e-5, atol=1e-7, rtol=1e-6, nondet_tol=1e-9)
 
 
 @pytest.mark.parametrize("past", [1e-3, 1e-4, 1e-5])
 def test_a_time_just_past_the_beginning_of_a_window_has_its_gradient(past):
-    """What its nodes get nearly cancels; what rounding makes of it is no change that more sweeps lessen."""
+    """The cotangents of its nodes nearly cancel; more iterations do not lessen the rounding error."""
     torch.manual_seed(0)
     field, start = MLPField(16), torch.randn(3, 16)
     for edge in solve_dense(field, start, 8.0, rtol=1e-6, atol=1e-6).edges[1:-1]:

@@ -192,7 +192,7 @@ def test_gradcheck(method):
     inputs = [start, times, *field.parameters()]
     inputs = [x.detach().requires_grad_() for x in inputs]
     # Finite differences move the step sizes of an adaptive method by a part of its tolerance.
-    # Collocation counts its sweeps for the cotangents that it meets first.
+    # Collocation counts its iterations for the cotangents that it meets first.
     assert torch.autograd.gradcheck(run, inputs, eps=1e-4, atol=1e-5, rtol=1e-4, nondet_tol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""What a test says of the server of small files."""
+"""Settings of the server of small files, and its record of requests."""
 
 from __future__ import annotations
 

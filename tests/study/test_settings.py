@@ -1,4 +1,4 @@
-"""What a study's configuration may say, and what it may not."""
+"""Validation of a study's configuration."""
 
 from pathlib import Path
 from typing import Any

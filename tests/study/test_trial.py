@@ -1,4 +1,4 @@
-"""What a trial says of its training."""
+"""Costs of its training that a trial records."""
 
 from pathlib import Path
 

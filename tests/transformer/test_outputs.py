@@ -1,4 +1,4 @@
-"""What the models return beside logits, and positions by Hugging Face's ids."""
+"""Outputs of the models besides logits, and positions by Hugging Face's ids."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Where position enters: symmetries, equations 12 and 13 written out, a zero flow."""
+"""Places where positions enter: symmetries, equations 12 and 13 written out, a zero flow."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""How models start, by recipe: as large as Hugging Face's do, and what is refused."""
+"""Initialisation by recipe: the scale of Hugging Face's weights, and recipes that are refused."""
 
 from dataclasses import replace
 

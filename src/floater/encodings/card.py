@@ -58,8 +58,8 @@ class Card:
         models: released models that use it, if there are any.
         survey: the row of the survey's Table 1, if it has one.
         exceptions: what of `CONTRACT` it does not keep, and why.
-        memory: why attention keeps the matrix of all pairs of a bias of positions alone, and when
-            if not always; empty where it keeps none.
+        pair_matrix: why attention stores a bias that depends on positions alone as a matrix of all pairs, and
+            when if not always; empty if it stores none.
     """
 
     paper: str
@@ -71,7 +71,7 @@ class Card:
     models: str = ""
     survey: SurveyRow | None = None
     exceptions: Mapping[Contract, str] = field(default_factory=dict)
-    memory: str = ""
+    pair_matrix: str = ""
 
     @property
     def published(self) -> str:

@@ -1,4 +1,4 @@
-"""What position models do, measured from their hooks: the cells of the survey's table."""
+"""Measured properties of position models, from their hooks: the columns of the survey's table."""
 
 from __future__ import annotations
 

@@ -47,9 +47,9 @@ def solve(
     "Neural Ordinary Differential Equations", 2018). "collocation" is `floater.flow.solve_dense`, the other
     methods are torchdiffeq's. The running state is kept in float64 and the field is evaluated in the widest
     of float32, the start's and the parameters' dtypes, with autocast off and without TF32, so half-precision
-    models solve in float32; TF32 is off in the backward sweeps of collocation, too, and as the caller chose
-    in other backward passes. A backward pass under autocast, which PyTorch advises against, has the precision
-    that autocast gives to whatever leads to the solve and from it.
+    models solve in float32. TF32 is also off in the adjoint iterations of collocation; in other backward
+    passes it is as the caller chose. In a backward pass under autocast, which PyTorch advises against,
+    autocast chooses the precision of all operations outside the solve.
 
     Args:
         field: Any module with `forward(t, p)`: scalar t, p (rows, dim), returns (rows, dim).

@@ -1,4 +1,4 @@
-"""Where the tokens of a batch stand: `Positions`, a value, and its constructors by kind."""
+"""Positions of the tokens of a batch: the value `Positions` and its constructors by kind."""
 
 from floater.positions.pytree import register
 from floater.positions.value import Positions

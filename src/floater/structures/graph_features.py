@@ -1,4 +1,4 @@
-"""What position models read off graphs."""
+"""Features of graphs that position models use."""
 
 from __future__ import annotations
 

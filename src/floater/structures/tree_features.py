@@ -1,4 +1,4 @@
-"""What position models read off trees."""
+"""Features of trees that position models use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What files held when a run read them, so that other contents under the same names are noticed."""
+"""Digests of the files that a run reads, by which a later change of their contents is noticed."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ def _finish(figure: Figure, axes: Axes, xlabel: str, ylabel: str, ends: Sequence
 
 
 class _End(NamedTuple):
-    """Where a line ends, and what it is called."""
+    """End of a line, with the line's name and colour."""
 
     name: str
     point: tuple[float, float]

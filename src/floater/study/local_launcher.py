@@ -31,10 +31,10 @@ class Started(Protocol):
 
 
 class Launcher(Protocol):
-    """Where trials are started.
+    """Interface of a launcher of trials.
 
     Attributes:
-        slots: how many may run at a time.
+        slots: number of trials that may run at a time.
     """
 
     slots: int

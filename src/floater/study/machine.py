@@ -1,4 +1,4 @@
-"""What this process may use of its machine, within the limits of its control groups."""
+"""Cores and memory available to this process, within the limits of its control groups."""
 
 from __future__ import annotations
 

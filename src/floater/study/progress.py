@@ -1,4 +1,4 @@
-"""How far a run is, from the log that it keeps."""
+"""Progress of a run, from its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trials of a study brought: scores of each variant on each test set, and how they compare."""
+"""Results of a study: scores of each variant on each test set, and their comparisons."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BELOW = 3
 
 @dataclass(frozen=True)
 class Column:
-    """What a score is of.
+    """Key of a score: test set, metric and range of lengths.
 
     Args:
         test: a test set, or `VALIDATION` for what the run itself found at its end.
@@ -85,7 +85,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trial brought."""
+    """Result of a trial: its status, its cost and its measurements."""
 
     trial: Trial
     status: Literal["finished", "failed", "open"]

@@ -102,7 +102,7 @@ class ShortToLong:
 
 @dataclass(frozen=True)
 class Budget:
-    """What the trials may use together.
+    """Resources that the trials may use together.
 
     Attributes:
         cores: processor cores; null for all of the machine.

@@ -66,7 +66,7 @@ class SlurmLauncher:
 
 
 class _Work:
-    """What a job does: run a trial, and end it with a checkpoint when SLURM asks for its place."""
+    """Body of a job: runs a trial, and ends it with a checkpoint when SLURM times it out or preempts it."""
 
     def __init__(self, trial: Trial, budget: Budget, directory: str) -> None:
         self.trial, self.budget, self.directory = trial, budget, directory
@@ -77,7 +77,7 @@ class _Work:
         return self.process.wait()
 
     def checkpoint(self) -> Any:
-        """Return what submitit queues again."""
+        """Return the submission that submitit queues again."""
         if self.process is not None:
             self.process.end()
         return _submitit().helpers.DelayedSubmission(_Work(self.trial, self.budget, self.directory))

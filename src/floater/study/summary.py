@@ -1,4 +1,4 @@
-"""What a study found, in plain sentences, names of variants between backticks."""
+"""Summary of a study in sentences, with the names of variants between backticks."""
 
 from __future__ import annotations
 

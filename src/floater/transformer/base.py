@@ -1,4 +1,4 @@
-"""What the Hugging Face models of the reference Transformer share."""
+"""Base class of the Hugging Face models of the reference Transformer, and their shared functions."""
 
 # mypy: disable-error-code="no-untyped-call"
 # (the base class of transformers is untyped)

@@ -70,7 +70,7 @@ _THEIRS = frozenset(
         "torch_dtype",
     }
 )
-"""What Hugging Face takes beside the fields."""
+"""Arguments that Hugging Face accepts besides the fields."""
 
 
 @strict

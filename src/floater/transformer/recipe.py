@@ -1,4 +1,4 @@
-"""How a Transformer is initialised, scaled and normalised around a position encoding."""
+"""Initialisation, scales and normalisation of a Transformer around a position encoding."""
 
 # annotations stay types here, not text: their literals are the valid values
 

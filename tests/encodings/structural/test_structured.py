@@ -1,4 +1,4 @@
-"""What holds for every position model over trees and graphs."""
+"""Properties of every position model over trees and graphs."""
 
 import itertools
 

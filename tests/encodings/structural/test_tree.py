@@ -14,7 +14,7 @@ SIZES = SIZES | {"dim": 26}
 
 
 def branches(parents, node):
-    """Which child a node is, which its parent is, and so on up to the root."""
+    """Return the index of a node among its siblings, then of its parent, and so on up to the root."""
     out = []
     while parents[node] >= 0:
         out.append([other for other, p in enumerate(parents) if p == parents[node]].index(node))

@@ -1,4 +1,4 @@
-"""What is analysed: checkpoints that lack weights, what of a model is run, the mode that it is left in."""
+"""Subjects of analyses: checkpoints that lack weights, the parts of a model that run, its mode afterwards."""
 
 from pathlib import Path
 from typing import Any

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from floater.encodings.absolute.tokens import counted, sweep
+from floater.encodings.absolute.tokens import counted, skip_padding
 from floater.encodings.card import Card
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
@@ -89,7 +89,7 @@ class Abacus(PositionModel):
             goes_on[:, 1:] = digit[:, 1:] & digit[:, :-1] & (both[:, 1:, 1] == both[:, :-1, 1])
             return ((since(~goes_on) + 1) * digit)[..., None].expand_as(both)
 
-        found = sweep(torch.stack([token, document], -1), positions.key_valid, places)[..., 0]
+        found = skip_padding(torch.stack([token, document], -1), positions.key_valid, places)[..., 0]
         if self.training:
             found = torch.where(found > 0, found + torch.randint(self.max_offset + 1, (1,)).item(), found)
         longest, size = int(found.max()) if found.numel() else 0, len(self.table)

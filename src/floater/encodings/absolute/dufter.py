@@ -40,7 +40,7 @@ class DufterAbsolute(PositionBias):
         equation="A_{ts} = q_t . k_s / sqrt(d_h) + b_{ts}",
         parameters="l * h * t_max * t_max",
         exceptions={"real": "a table has nothing between whole positions"},
-        memory="every entry is a parameter, whose gradient is as large",
+        pair_matrix="every entry is a parameter, whose gradient is as large",
     )
     bounded = True
 

@@ -21,7 +21,7 @@ from floater.flow import sinusoid
 from floater.positions import Positions
 
 _PROJECTIONS: Mapping[str, Projection] = {"decoder": "cross_query", "cross": "key"}
-"""What injection="cross" joins at a site."""
+"""The projection to which injection="cross" adds vectors, by site."""
 
 
 @register("sinusoidal")

@@ -1,4 +1,4 @@
-"""What models share that look at tokens one by one: checks of positions, and sweeps that skip padding."""
+"""Functions for models that process tokens one by one: checks of positions, and maps that skip padding."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def whole_sequence(positions: Positions, name: str) -> Tensor | None:
     return positions.key_valid
 
 
-def sweep(x: Tensor, valid: Tensor | None, along: Callable[[Tensor], Tensor]) -> Tensor:
+def skip_padding(x: Tensor, valid: Tensor | None, along: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply a map along the tokens of each row as if there were no padding between or around them.
 
     Args:
@@ -91,11 +91,11 @@ def sweep(x: Tensor, valid: Tensor | None, along: Callable[[Tensor], Tensor]) ->
 
     Example:
         >>> x = torch.tensor([[[7.0], [1.0], [2.0]]])
-        >>> sweep(x, torch.tensor([[False, True, True]]), lambda y: y.cumsum(1)).flatten().tolist()
+        >>> skip_padding(x, torch.tensor([[False, True, True]]), lambda y: y.cumsum(1)).flatten().tolist()
         [3.0, 1.0, 3.0]
     """
     if valid is None or not x.numel():
         return along(x) if x.numel() else x
     order = (~valid).long().argsort(dim=1, stable=True)[..., None].expand_as(x)
-    swept = along(x.masked_fill(~valid[..., None], 0.0).gather(1, order))
-    return torch.empty_like(swept).scatter(1, order, swept)
+    found = along(x.masked_fill(~valid[..., None], 0.0).gather(1, order))
+    return torch.empty_like(found).scatter(1, order, found)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from floater.encodings.absolute.tokens import counted, sweep, whole_sequence
+from floater.encodings.absolute.tokens import counted, skip_padding, whole_sequence
 from floater.encodings.card import Card
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
@@ -73,4 +73,4 @@ class Convolution(PositionModel):
             out: Tensor = self.convolution(padded).transpose(1, 2)
             return y + out.to(y.dtype)
 
-        return sweep(x, state, along)
+        return skip_padding(x, state, along)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from floater.encodings.absolute.tokens import even, sweep, whole_sequence
+from floater.encodings.absolute.tokens import even, skip_padding, whole_sequence
 from floater.encodings.card import Card
 from floater.encodings.decoder.pointer import PointerNetwork
 from floater.encodings.model import PositionModel
@@ -90,7 +90,7 @@ class PositionLearning(PositionModel):
             order = self.pointer(tokens, lengths).argsort(1)
             return torch.cat([tokens, places.gather(1, order[..., None].expand_as(places))], dim=-1)
 
-        return x + sweep(torch.cat([x, vectors], dim=-1), valid, along).chunk(2, dim=-1)[1]
+        return x + skip_padding(torch.cat([x, vectors], dim=-1), valid, along).chunk(2, dim=-1)[1]
 
 
 @torch.no_grad()

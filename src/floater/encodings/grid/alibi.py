@@ -39,7 +39,7 @@ class GridALiBi(PositionBias):
         point="relative",
         models="CROMA",
         equation="q_t k_s / sqrt(d_h) - m |c_s - c_t|, m = 2^{-8 i / h}, c the coordinates",
-        memory="the distance of two patches is no function of a difference of positions in the row",
+        pair_matrix="the distance of two patches is no function of a difference of positions in the row",
     )
     derives_places = True
 

@@ -1,4 +1,4 @@
-"""Where the queries and keys of a batch stand on the axes of a grid."""
+"""Coordinates of the queries and keys of a batch on the axes of a grid."""
 
 from __future__ import annotations
 

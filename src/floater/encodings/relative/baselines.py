@@ -143,7 +143,7 @@ class Synthesizer(PositionBias):
         equation="R_{t,s} in place of q_t k_s",
         parameters="t_max**2 * h * l",
         exceptions={"real": "a table has nothing between whole positions"},
-        memory="every entry is a parameter, whose gradient is as large",
+        pair_matrix="every entry is a parameter, whose gradient is as large",
     )
     bounded = True
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.absolute.abacus import since, tokens_and_documents
-from floater.encodings.absolute.tokens import counted, sweep
+from floater.encodings.absolute.tokens import counted, skip_padding
 from floater.encodings.card import Card
 from floater.encodings.checks import one_of
 from floater.encodings.errors import PositionError
@@ -68,7 +68,7 @@ class BiPE(PositionModel):
             "cache": "it counts the tokens of a segment, whose ids the cache does not hold",
             "shift": "positions are counted within a segment, and segments within a text",
         },
-        memory="with between='alibi', since segments differ from text to text",
+        pair_matrix="with between='alibi', since segments differ from text to text",
     )
     derives_places = True
 
@@ -112,7 +112,7 @@ class BiPE(PositionModel):
             begins[:, 1:] = ends[:, :-1] | (given[:, 1:, 1] != given[:, :-1, 1])
             return torch.stack([since(begins), begins.cumsum(1)], -1)
 
-        found = sweep(torch.stack([token, document], -1), positions.key_valid, both)
+        found = skip_padding(torch.stack([token, document], -1), positions.key_valid, both)
         return found[..., 0], found[..., 1]
 
     def prepare(self, positions: Positions) -> Levels:

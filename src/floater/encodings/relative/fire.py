@@ -51,8 +51,9 @@ def piecewise(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class FireState:
-    """Where queries and keys stand; their distances, if these are whole; by block, whether all positions are
-    below its threshold, so that its bias is one of distances alone; and the bias that all blocks share."""
+    """Positions of queries and keys; their distances, if these are integers; for each block, whether all
+    positions are below its threshold, so that its bias depends on distances alone; and the bias that all
+    blocks share."""
 
     positions: Positions
     distances: Distances | None
@@ -98,7 +99,7 @@ class Fire(PositionBias):
         equation="q_t k_s / sqrt(d_h) + f(psi(t - s) / psi(max(L, t))), psi(x) = log(c x + 1); "
         "later keys: f(-psi(s - t) / psi(max(L, s)))",
         parameters="(2 * width + width * h + 2) * l",
-        memory="for positions beyond the threshold, where the bias depends on the query, too",
+        pair_matrix="for positions beyond the threshold, where the bias depends on the query, too",
     )
 
     def __init__(

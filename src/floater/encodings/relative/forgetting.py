@@ -17,7 +17,7 @@ from floater.positions import Positions
 
 @dataclass(frozen=True)
 class ForgettingState:
-    """Which keys are tokens, (batch or 1, S) or None, and what the block at work reads."""
+    """Mask of the keys that are tokens, (batch or 1, S) or None, and the input of the current block."""
 
     valid: Tensor | None
     read: dict[int, Tensor] = field(default_factory=dict)

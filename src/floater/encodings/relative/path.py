@@ -19,8 +19,8 @@ from floater.positions import Positions
 
 @dataclass(frozen=True)
 class PathState:
-    """Which keys are tokens, (batch or 1, S) or None; by tap of the convolution the slot that it reads,
-    (batch or 1, S), -1 for none; and what the block at work reads."""
+    """Mask of the keys that are tokens, (batch or 1, S) or None; for each tap of the convolution the slot
+    that it reads, (batch or 1, S), -1 for none; and the input of the current block."""
 
     valid: Tensor | None
     taps: list[Tensor]

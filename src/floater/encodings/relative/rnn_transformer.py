@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from floater.encodings.absolute.tokens import counted, sweep, whole_sequence
+from floater.encodings.absolute.tokens import counted, skip_padding, whole_sequence
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
@@ -70,4 +70,4 @@ class RNNTransformer(PositionModel):
         return whole_sequence(positions, "a GRU")
 
     def embed(self, x: Tensor, state: Tensor | None) -> Tensor:
-        return sweep(x, state, lambda y: self.gru(y)[0].to(y.dtype))
+        return skip_padding(x, state, lambda y: self.gru(y)[0].to(y.dtype))

@@ -25,7 +25,7 @@ _CHUNK = 64  # tokens whose noise is drawn at once in evaluation
 
 
 class Codes(NamedTuple):
-    """What all blocks share: random processes along the tokens.
+    """Random processes along the tokens, shared by all blocks.
 
     Args:
         query: (batch or 1, T, heads, head_dim, realizations), and

@@ -69,7 +69,7 @@ class FloaterTree(FloaterRelative, Structured):
         "u = log(1 + min(edges from t to s, clip))",
         parameters=FloaterRelative.card.parameters,
         exceptions=WHOLE,
-        memory="distances in a tree are a table of pairs",
+        pair_matrix="distances in a tree are a table of pairs",
     )
     sites = ("self",)
     needs = "tree"

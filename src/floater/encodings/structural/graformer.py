@@ -56,7 +56,7 @@ class Graformer(Structured, PositionBias):
         parameters="2 * (t_max + 1) * h",
         survey=SurveyRow("MAM", recurring=True, parameters="2 * (D_max + 1) * h"),
         exceptions=WHOLE,
-        memory="paths between nodes are a table of pairs",
+        pair_matrix="paths between nodes are a table of pairs",
     )
     needs = "graph"
 

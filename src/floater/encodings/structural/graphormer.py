@@ -60,7 +60,7 @@ class Graphormer(Structured, PositionBias):
         equation="x_t + z_deg(t); q_t k_s / sqrt(d_h) + b_{d(t,s)} + mean_n W_n w_{label(e_n)} over the path",
         parameters="2 * (degrees + 1) * d + (t_max + 2 + labels) * h + hops * h * h",
         exceptions=WHOLE,
-        memory="paths between nodes are a table of pairs",
+        pair_matrix="paths between nodes are a table of pairs",
     )
     needs = "graph"
 

@@ -1,4 +1,4 @@
-"""What position models over trees and graphs share."""
+"""Base class of position models over trees and graphs, and their shared operations."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ CLS = ("first", "special", "none")
 
 @dataclass(frozen=True)
 class Reset:
-    """Where the [CLS] tokens of a batch are: (batch or 1, T) and (batch or 1, S), True at one.
+    """Masks of the [CLS] tokens among queries (batch or 1, T) and keys (batch or 1, S), True at a [CLS].
 
     Example:
         >>> reset = Reset.at(Positions.arange(3), "first")

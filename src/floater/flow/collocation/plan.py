@@ -1,4 +1,4 @@
-"""What one solve leaves for the next: a mesh, iterations, and the relation of estimated to true error."""
+"""State passed from one solve to the next: mesh, numbers of iterations, ratio of true to estimated error."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a trained model knows of positions, in numbers and in figures.
+"""Analyses of what a trained model has learned about positions, as numbers and as figures.
 
-Each file has one analysis: a function that gives its numbers, and one that draws them on given axes, so that
-several models may stand side by side. `draw` does both for one model by the name of the analysis.
+Each file has one analysis: a function that returns its numbers, and one that draws them on given axes, so
+that one figure can show several models. `draw` does both for one model, by the name of the analysis.
 """
 
 from floater.study.analyses.attention import head_map, head_maps, positional_logits

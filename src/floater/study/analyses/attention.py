@@ -1,4 +1,4 @@
-"""Where each head looks because of position alone (Ke et al. 2021, Figure 5)."""
+"""Attention logits of each head that depend on position alone (Ke et al. 2021, Figure 5)."""
 
 from __future__ import annotations
 

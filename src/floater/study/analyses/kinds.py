@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What an analysis looks at.
+    """Options of an analysis.
 
     Args:
         where: the place in the model; by default the first.

@@ -1,4 +1,4 @@
-"""How well a linear probe reads the position back from what a model computes."""
+"""Linear probes that predict the position of a token from hidden states."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PENALTIES = (1e-2, 1.0, 1e2, 1e4)
 
 
 class Fit(NamedTuple):
-    """How a linear probe does on what it was not fitted to.
+    """Scores of a linear probe on held-out data.
 
     Args:
         r2: share of the variance of the position that it explains; below 0 it does worse than the mean.

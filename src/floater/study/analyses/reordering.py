@@ -60,7 +60,7 @@ def move(words: int, random: np.random.Generator) -> Moved:
 
 @dataclass(frozen=True)
 class Detection:
-    """How often the moved word is found in sentences held out.
+    """Accuracy of detecting a moved word in held-out sentences.
 
     Args:
         inserted: share of sentences in which its place is found,

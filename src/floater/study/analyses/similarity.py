@@ -1,4 +1,4 @@
-"""How alike the vectors of positions are (Wang and Chen 2020; Dufter et al. 2022, Figure 10)."""
+"""Similarity of position vectors (Wang and Chen 2020; Dufter et al. 2022, Figure 10)."""
 
 from __future__ import annotations
 

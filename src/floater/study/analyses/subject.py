@@ -1,4 +1,4 @@
-"""What is analysed: a run, a saved model, a Hugging Face checkpoint, or a model at hand."""
+"""Subjects of analyses: a run, a saved model, a Hugging Face checkpoint, or a model in memory."""
 
 from __future__ import annotations
 
