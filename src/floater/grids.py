@@ -18,7 +18,7 @@ def grid_coordinates(
         like: sizes of another grid that covers the same image: the centres of the patches then stand where
             they are in that grid, but for those beyond the centres of its outermost patches, which stand
             there, as in bilinear interpolation of a table. None leaves whole coordinates from 0.
-        device: where the result lives.
+        device: device of the result.
 
     Returns:
         (1, patches, axes), integers, with `like` real numbers.

@@ -23,7 +23,7 @@ class Interrupted(KeyboardInterrupt):
     """A signal ended the work.
 
     Args:
-        number: of the signal.
+        number: number of the signal.
         message: one line; by default one that is true of every command, "" for none.
 
     Attributes:
@@ -46,7 +46,7 @@ class StopRequest:
     """The first signal that asked for a stop.
 
     Attributes:
-        number: of the signal; 0 for none.
+        number: number of the signal; 0 for none.
     """
 
     def __init__(self) -> None:

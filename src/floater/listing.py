@@ -22,7 +22,7 @@ def cells(name: str, spec: StackSpec) -> dict[str, Any]:
     """Return a row of the table by the names of its columns; injection to unbound are measured.
 
     Args:
-        name: of a position model.
+        name: name of a position model.
         spec: the sizes at which to count parameters.
 
     Raises:
@@ -65,7 +65,7 @@ def table(names: Sequence[str], spec: StackSpec, form: str = "text") -> str:
     """Return the table of some position models.
 
     Args:
-        names: of position models.
+        names: names of position models.
         spec: the sizes at which to count parameters.
         form: "text", "markdown", "csv" or "json".
 
@@ -117,7 +117,7 @@ def entry(name: str, spec: StackSpec, width: int = 110) -> str:
     """Return all that the catalogue has on one position model.
 
     Args:
-        name: of the model.
+        name: name of the model.
         spec: the sizes at which to count parameters.
         width: columns of the text.
 

@@ -18,7 +18,7 @@ def unpack(archive: Path, folder: Path) -> Path:
 
     Args:
         archive: the file.
-        folder: where its members go, and nowhere else.
+        folder: folder that its members are extracted to, and nothing outside it.
 
     Returns:
         The folder.

@@ -17,8 +17,8 @@ class File:
     """A file on the network.
 
     Args:
-        urls: where it is; all of them hold the same bytes, and the first one that answers is taken.
-        bytes: its size; None where nobody states it.
+        urls: its URLs; all serve the same bytes, and the first that answers is used.
+        bytes: its size; None if unknown.
         hash: its checksum, as in "sha256:..."; None where nobody states one.
         says: who states the checksum.
     """
@@ -39,8 +39,8 @@ class Dataset:
     """A data set that `floater data` prepares.
 
     Args:
-        name: of the data set and its directory.
-        title: a description of one line.
+        name: name of the data set and of its directory.
+        title: one-line description.
         license: under which terms its publishers give it away.
         home: the page that describes it.
         files: those to download.

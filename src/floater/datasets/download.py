@@ -34,9 +34,9 @@ def fetch(file: File, folder: Path, recorded: dict[str, str]) -> Path:
     same file. Of a file whose checksum nobody states, that of the first download is recorded.
 
     Args:
-        file: where it is, and its checksum.
-        folder: where it goes.
-        recorded: checksums of earlier downloads by URL; gets that of this one.
+        file: its URLs and its checksum.
+        folder: destination folder.
+        recorded: checksums of earlier downloads by URL, to which this one's is added.
 
     Returns:
         The path of the file.

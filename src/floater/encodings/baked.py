@@ -16,7 +16,7 @@ class BakedFlow(nn.Module):
     Liu et al. 2020, section 4.4. The vectors are a buffer, saved with the model; they learn no more.
 
     Args:
-        flow: what it takes the place of; on the meta device, where weights are still to be loaded, nothing is
+        flow: the flow that it replaces; on the meta device, where weights are still to be loaded, nothing is
             solved.
         length: number of positions.
 
@@ -80,7 +80,7 @@ def check_baked(positions: Tensor, length: int, what: str = "positions") -> None
     Args:
         positions: any shape, not empty.
         length: number of positions that it is baked for.
-        what: what they are, for the message.
+        what: their description, for error messages.
 
     Raises:
         PositionError: if one is no whole number from 0 to length - 1.

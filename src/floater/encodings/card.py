@@ -57,7 +57,7 @@ class Card:
             initialisation, scales, norms and head.
         models: released models that use it, if there are any.
         survey: the row of the survey's Table 1, if it has one.
-        exceptions: what of `CONTRACT` it does not keep, and why.
+        exceptions: items of `CONTRACT` that it does not keep, with the reasons.
         pair_matrix: why attention stores a bias that depends on positions alone as a matrix of all pairs, and
             when if not always; empty if it stores none.
     """

@@ -28,7 +28,7 @@ class Measured:
     """Properties of a position model with its default options, measured from its code.
 
     Args:
-        injection: which hooks it overrides: "APE" those of embeddings, "MAM" those of attention.
+        injection: kind of the hooks that it overrides: "APE" those of embeddings, "MAM" those of attention.
         learnable: whether it has parameters that learn.
         recurring: whether it acts in every block.
         unbound: whether it serves four times max_length and tells positions (relative models: distances) past
@@ -62,7 +62,7 @@ def places(model: type[PositionModel] | PositionModel, length: int, start: int =
     A tree or a graph is a chain: its nodes are the positions.
 
     Args:
-        model: what they are for.
+        model: the position model.
         length: number of tokens.
         start: the first position.
 
@@ -96,7 +96,7 @@ def attend(model: PositionModel, state: Any, layer: int, x: Tensor) -> Attended:
 
     Args:
         model: the position model.
-        state: what it prepared.
+        state: its state.
         layer: index of the block.
         x: (batch, T, dim), the block's input.
     """

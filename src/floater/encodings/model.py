@@ -145,7 +145,7 @@ class PositionModel(nn.Module):
             name: "query", "key" or "value" of self-attention; "cross_query" for the queries of
                 cross-attention (site "decoder"). At the site "cross" "key" and "value" are those of
                 cross-attention.
-            state: what `prepare` returned.
+            state: the result of `prepare`.
             layer: index of the block, from 0.
         """
         return None

@@ -20,7 +20,7 @@ def arange(
     Args:
         length: number of queries T.
         offset: number of keys before them (cached decoding); there are offset + T keys.
-        device: where the tensors live.
+        device: device of the tensors.
 
     Returns:
         Positions shared by the batch: query (1, T), key (1, offset + T).
@@ -89,7 +89,7 @@ def packed(
 
     Args:
         lengths: the lengths of the documents of each row; rows are padded on the right.
-        device: where the tensors live.
+        device: device of the tensors.
 
     Returns:
         Positions as of `from_documents`.

@@ -30,7 +30,7 @@ def tree(
         labels: the label of the edge from each node's parent to the node, from 0, for each tree.
         words: the node that each token belongs to, for trees over words whose tokens are subwords; -1 is
             padding, on any side. None: token i is node i.
-        device: where the tensors live.
+        device: device of the tensors.
 
     Returns:
         Positions as of `from_mask`, with a `structure`.
@@ -66,7 +66,7 @@ def graph(
         labels: the label of each edge, from 0, for each graph.
         directed: False adds every edge's reverse.
         words: the node that each token belongs to; see `tree`.
-        device: where the tensors live.
+        device: device of the tensors.
 
     Returns:
         Positions as of `from_mask`, with a `structure`.
@@ -101,7 +101,7 @@ def grid(
     Args:
         sizes: number of patches along each axis.
         like: sizes of the grid to whose coordinates these are scaled; see `floater.grids.grid_coordinates`.
-        device: where the tensors live.
+        device: device of the tensors.
 
     Returns:
         Positions of all patches, 0, 1, ..., with their `coordinates`.

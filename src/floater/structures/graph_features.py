@@ -20,7 +20,7 @@ def distances(edges: Tensor, starts: int | None = None) -> Tensor:
 
     Args:
         edges: (batch, N, N) bool.
-        starts: how many of the nodes to start from, the first ones; None for all.
+        starts: number of nodes to start from, the first ones; None for all.
 
     Returns:
         (batch, starts, N).
@@ -152,7 +152,7 @@ def walk_returns(neighbours: Tensor, steps: int) -> Tensor:
 
     Args:
         neighbours: (batch, N, N) bool.
-        steps: of the longest walk.
+        steps: length of the longest walk.
 
     Returns:
         (batch, N, steps) in float64; 0 at nodes without edges.
@@ -212,7 +212,7 @@ def intimacy(neighbours: Tensor, restart: float, starts: int | None = None) -> T
     Args:
         neighbours: (batch, N, N) bool.
         restart: a, between 0 and 1.
-        starts: how many of the rows, the first ones; None for all.
+        starts: number of rows, the first ones; None for all.
 
     Returns:
         (batch, starts, N) in float64.

@@ -109,10 +109,10 @@ def trees(
     """Return a batch of trees from the parents of their nodes, padded on the right.
 
     Args:
-        parents: of each tree, the index of each node's parent, -1 for the root.
-        labels: of each tree, the label of the edge from a node's parent to the node, from 0; None means 0.
-        words: of each tree, the node that each token belongs to, -1 for padding; None: token i is node i.
-        device: where the tensors live.
+        parents: for each tree, the index of each node's parent, -1 for the root.
+        labels: for each tree, the label of the edge from a node's parent to the node, from 0; None means 0.
+        words: for each tree, the node that each token belongs to, -1 for padding; None: token i is node i.
+        device: device of the tensors.
 
     Raises:
         ValueError: if a tree has no root, two roots or a cycle, or an index is out of range.
@@ -156,10 +156,10 @@ def graphs(
             batch of one.
         sizes: number of nodes of each graph; None counts to the highest node that has an edge. A networkx
             graph knows its own.
-        labels: of each graph, the label of each edge, from 0; None means those given with the edges, else 0.
+        labels: for each graph, the label of each edge, from 0; None means those given with the edges, else 0.
         directed: False adds every edge's reverse, with the same label; undirected networkx graphs have both.
-        words: of each graph, the node that each token belongs to, -1 for padding; None: token i is node i.
-        device: where the tensors live.
+        words: for each graph, the node that each token belongs to, -1 for padding; None: token i is node i.
+        device: device of the tensors.
 
     Raises:
         ValueError: if a node or label is out of range, or an edge is given twice with different labels.

@@ -29,7 +29,7 @@ def settings(folder: Path, *, train: int = 20_000, test: int = 80, steps: int = 
         folder: gets the corpus, the runs, the tables and the report.
         train: training pairs.
         test: pairs of each bin of length, and of the validation.
-        steps: of training.
+        steps: training steps.
 
     Example:
         >>> list(settings(Path("runs/demo")).models)

@@ -75,8 +75,8 @@ def svg(figure: Figure, name: str, description: str) -> str:
 
     Args:
         figure: drawn while `themed`.
-        name: of the figure, unlike all others of the page.
-        description: what it shows, for those who do not see it.
+        name: name of the figure, unique on the page.
+        description: alternative text.
     """
     import matplotlib
 

@@ -39,12 +39,12 @@ class Variant:
     """A position model at some blocks: what the trials that differ in the seed alone share.
 
     Args:
-        name: of the model and, where the study has an axis of blocks or others, of the labels on these.
+        name: name of the model, followed by the labels on the study's axes, such as `blocks`, if it has any.
         model: its name in the configuration.
         position: name in the catalogue; "" where the task trains a checkpoint, with positions of its own.
-        options: of the position model.
-        seeds: of its trainings.
-        start: the variant whose trials these start from.
+        options: options of the position model.
+        seeds: seeds of its trainings.
+        start: the variant from whose trials these start.
         labels: on the other axes, axis by axis.
     """
 
@@ -62,10 +62,10 @@ class Trial:
     """One training.
 
     Args:
-        variant: of the table.
-        seed: of the training.
-        settings: of the run, as the task has them.
-        folder: of the study.
+        variant: the variant.
+        seed: seed of the training.
+        settings: settings of the run, of the task's class.
+        folder: the study's folder.
     """
 
     variant: Variant
@@ -114,8 +114,8 @@ class Grid:
     """The trials of a study and the test sets that all of them are scored on.
 
     Args:
-        folder: of the study.
-        variants: in the order of the configuration.
+        folder: the study's folder.
+        variants: the variants, in the order of the configuration.
         trials: in the order of running, seed by seed: a study that is stopped has compared all variants.
         tests: by name, each with what the task's `measure` takes.
     """
@@ -137,9 +137,9 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
     """Return the trials of a study, each found possible; write only data that `short_to_long` cuts.
 
     Args:
-        settings: of the study.
-        origin: where they come from, for messages.
-        train: whether trials are to run; else those with a model are taken as they are, without their data.
+        settings: the study's settings.
+        origin: their source, for messages.
+        train: whether to run trials; otherwise those that have a model are used, without reading their data.
 
     Raises:
         SettingsError: if a trial is impossible, which it names, or the task cannot score a test set.

@@ -26,9 +26,9 @@ def run_trials(grid: Grid, launcher: Launcher, done: Callable[[], None] = lambda
     """Run the trials that are not finished; one that fails does not stop the others.
 
     Args:
-        grid: of the study; its plan is written.
-        launcher: where they run.
-        done: called after each.
+        grid: the study's grid, whose plan is written.
+        launcher: their launcher.
+        done: function that is called after each.
     """
     finished = {trial.name for trial in grid.trials if is_finished(trial.run, grid.tests)}
     waiting = [trial for trial in grid.trials if trial.name not in finished]
@@ -111,9 +111,9 @@ def launcher(kind: str, budget: Budget, folder: Path, slurm: Mapping[str, Any]) 
 
     Args:
         kind: the name.
-        budget: of the study.
-        folder: of the study.
-        slurm: parameters of its jobs on SLURM.
+        budget: the study's budget.
+        folder: the study's folder.
+        slurm: parameters of the jobs on SLURM.
 
     Raises:
         SettingsError: if the budget has no room for a trial, or Ray, submitit or SLURM is not installed.

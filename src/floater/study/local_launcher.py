@@ -46,7 +46,7 @@ class LocalLauncher:
     """Processes on this machine, as many as the budget has cores, memory and GPUs for.
 
     Args:
-        budget: of the study.
+        budget: the study's budget.
 
     Raises:
         SettingsError: if the machine has not what one trial needs.

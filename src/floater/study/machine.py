@@ -28,8 +28,8 @@ def available_memory(
     A limit holds for all groups below it, so the least of the groups that this process is in counts.
 
     Args:
-        groups: where control groups are mounted, of version 1 or 2.
-        membership: file that says in which group this process is.
+        groups: mount point of the control groups, version 1 or 2.
+        membership: file that names the group of this process.
 
     Example:
         >>> 0 < available_memory() <= psutil.virtual_memory().total / GIB

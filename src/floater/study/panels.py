@@ -38,7 +38,7 @@ class Section:
     """One analysis of several models side by side.
 
     Args:
-        title: what the analysis shows.
+        title: title of the analysis.
         panels: one for each model.
         missing: why other models have none.
     """
@@ -134,8 +134,8 @@ def section(kind: str, found: Mapping[str, analyses.Plot], missing: list[str]) -
     """Return the plots of an analysis side by side, all colour maps on one scale.
 
     Args:
-        kind: of the analysis, a key of `floater.study.analyses.KINDS`.
-        found: the plots by model.
+        kind: kind of the analysis, a key of `floater.study.analyses.KINDS`.
+        found: plots by model.
         missing: why other models have none.
     """
     images = [image for plot in found.values() for axes in plot.figure.axes for image in axes.images]

@@ -29,8 +29,8 @@ class RayLauncher:
     a new one of this machine within the budget's cores and memory.
 
     Args:
-        budget: of the study.
-        folder: of the study, reachable under this path on every machine.
+        budget: the study's budget.
+        folder: the study's folder, reachable under this path on every machine.
 
     Raises:
         SettingsError: if Ray is not installed, or no machine of the cluster has what a trial needs.

@@ -28,8 +28,8 @@ def write_report(results: Results, origin: str) -> Path:
     """Write the report of a study into its folder.
 
     Args:
-        results: of the study.
-        origin: what `floater study` was given, for the command that repeats it.
+        results: the study's results.
+        origin: arguments of `floater study`, for the command that repeats it.
 
     Returns:
         The report; beside it stand `table.md`, `table.csv`, `trials.csv`, `scores.csv` and `comparisons.csv`.
@@ -59,11 +59,11 @@ def page(
     """Return the report as HTML.
 
     Args:
-        results: of the study.
-        origin: what `floater study` was given.
+        results: the study's results.
+        origin: arguments of `floater study`.
         positions: the figures of positions.
-        versions: of the machine and the packages that the trials ran with, by name.
-        configuration: of the study, as text.
+        versions: versions of the packages that the trials ran with, and the machine, by name.
+        configuration: the study's configuration, as text.
     """
     from jinja2 import Environment, StrictUndefined
 

@@ -126,8 +126,8 @@ class Value:
     """Scores of a variant's seeds in a column.
 
     Args:
-        scores: of the seeds that have one.
-        seeds: how many were scored; some may have none, as where a model refuses a length.
+        scores: scores of the seeds that have one.
+        seeds: number of seeds that were scored; some may have no score, as where a model refuses a length.
     """
 
     scores: list[float]
@@ -150,9 +150,9 @@ class Comparison:
     Args:
         variant: name.
         reference: name of the other.
-        column: of the table.
-        difference: of the scores, with its p values.
-        p: corrected for all comparisons of the table; None where there was nothing to test with.
+        column: column of the table.
+        difference: difference of the scores, with its p values.
+        p: p value corrected for all comparisons of the table; None if no test applies.
     """
 
     variant: str
@@ -167,7 +167,7 @@ class Results:
     """All of a study, as it stands.
 
     Args:
-        settings: of the study.
+        settings: the study's settings.
         grid: its trials.
         outcomes: trial by trial.
     """

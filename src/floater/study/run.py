@@ -28,9 +28,9 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
     others resume from their last checkpoint. Nothing is run before every trial is found possible.
 
     Args:
-        settings: of the study.
-        origin: where they come from, for messages and for the command that the report names.
-        train: whether to run trials; else the report is of what is there, even as they run.
+        settings: the study's settings.
+        origin: their source, for messages and for the command that the report names.
+        train: whether to run trials; otherwise the report has the results so far, even while trials run.
 
     Returns:
         What came out. A study of GLUE also writes the table of its tasks, glue.md: see `glue_table`.

@@ -27,7 +27,7 @@ class ShortToLong:
         target: their translations.
         test_source: files whose long sentences test and whose short ones are left out.
         test_target: their translations.
-        skip: how many first lines of a file to leave out, by its name, as of a canary.
+        skip: number of first lines of a file to skip, by its name, such as a canary line.
         dataset: name of a Hugging Face data set with a "translation" column, instead of files.
         dataset_config: its configuration, as in "de-en".
         builtin: training pairs of the built-in corpus, instead of files.
@@ -35,7 +35,7 @@ class ShortToLong:
         builtin_mean: mean source length of its short pairs.
         cut: sentences of fewer words and punctuation marks train.
         valid: share of the short pairs that is held out for validation, and tested as the first bin.
-        seed: of the choice of those, or of the built-in corpus.
+        seed: seed of that choice, or of the built-in corpus.
         token: regular expression of what a length counts, words and punctuation marks; that of the built-in
             corpus is the default.
         unique: leave out a pair whose source was there before.
@@ -135,24 +135,24 @@ class StudySettings:
     Attributes:
         folder: directory of the study: its trials, each an ordinary run, its tables and its report.
         title: heading of the report.
-        question: what the study asks, in a sentence or two.
+        question: the question of the study, in a sentence or two.
         scaled_from: the experiment that this study scales down, as a table of a paper; null for a full size.
             The report and the tables then say that it is no reproduction.
-        note: what readers of the report must know first, as that some results no longer hold; names between
+        note: first note to readers of the report, such as that some results were withdrawn; names between
             backticks are set as code.
         task: a task of `floater train`.
-        settings: what the configuration of every trial has in common, as for `floater train`.
+        settings: settings that all trials share, as for `floater train`.
         models: the position models by a short name: `position` (by default the name itself) and what else
             `model` has there, as position_options or max_length; `settings`, changes of the common ones;
             `seeds`, instead of those of the study; `start`, the name of a variant above, whose finished
             trial of the same seed is the warm start.
         excluded: position models that are not run, each with the reason, for the report.
-        blocks: where position encodings with an option `blocks` act, each in a variant of its own: "input",
+        blocks: values of the option `blocks` of position encodings that have it, one variant each: "input",
             "all". Empty leaves their default. A model that sets the option itself has one variant.
         axes: further axes by a name of yours, each with labels and the settings that a label changes, as in
             {rate: {"2e-5": {training: {learning_rate: 2.0e-5}}}}. Every model is run on all combinations of
             labels, each in a variant of its own.
-        seeds: of the training, each in a trial of its own. The trials run seed by seed.
+        seeds: seeds of the training, one trial each. The trials run seed by seed.
         baseline: name of the variant that others are compared with; null for the first.
         comparisons: pairs of variants that are compared besides, as in [[rotary, learned]], the first with
             the second. The report answers with these; without any, with those with the baseline.
@@ -166,13 +166,13 @@ class StudySettings:
             directories.
         figures: kinds of figures of each model's positions; see `floater plot`.
         samples: resamplings of the paired bootstrap; more where many comparisons ask for it.
-        level: of significance, after Holm's correction.
+        level: level of significance, after Holm's correction.
         launcher: "local", side by side on this machine, "ray", on a Ray cluster, or "slurm", each a job; the
             machines of both share the folder.
         slurm: parameters of the jobs with launcher "slurm", under the names of submitit's executor, as
             slurm_partition, timeout_min (by default a day) and gpus_per_node.
         imports: Python modules to import first, with tasks or position encodings of your own.
-        budget: what the trials may use together.
+        budget: resources that the trials may use together.
     """
 
     folder: str

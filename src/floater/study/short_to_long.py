@@ -30,7 +30,7 @@ def cut(settings: ShortToLong, source: str, target: str) -> Parts:
     `settings.unique` none of their sentences trains.
 
     Args:
-        settings: where the pairs come from, and the cut.
+        settings: source of the pairs, and the split by length.
         source: source language, for the data sets that need it.
         target: target language.
 
@@ -96,8 +96,8 @@ def write(
     """Cut the data and write the parts, unless they are there.
 
     Args:
-        settings: where the pairs come from, and the cut.
-        folder: gets two aligned files for each part.
+        settings: source of the pairs, and the split by length.
+        folder: folder to which two aligned files are written for each part.
         source: language code, the suffix of the source files.
         target: the suffix of the target files.
         used: whether something was trained on data that are there; else they are replaced if they differ.
@@ -142,8 +142,8 @@ def share_below(settings: ShortToLong, folder: Path) -> str | None:
     """Say which share of the pairs is below the cut, beside the paper's; None of the built-in corpus.
 
     Args:
-        settings: of the cut.
-        folder: that `write` wrote to.
+        settings: settings of the split.
+        folder: the folder that `write` wrote to.
 
     Returns:
         A sentence for the report: 98.6 % in section 4.3, of the training sentences of WMT14.

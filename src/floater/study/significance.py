@@ -20,9 +20,9 @@ class Difference:
 
     Args:
         mean: difference of the means over seeds, ours less theirs.
-        p_examples: of the paired bootstrap over examples; None where there are no examples.
-        p_seeds: of a t-test over seeds, Welch's or, where one variant started from the other, the paired
-            one; None with fewer than two seeds on a side.
+        p_examples: p value of the paired bootstrap over examples; None where there are no examples.
+        p_seeds: p value of a t-test over seeds: Welch's, or the paired one if one variant started from the
+            other; None with fewer than two seeds on a side.
     """
 
     mean: float
@@ -48,10 +48,10 @@ def resampled(
     The examples are drawn as sacrebleu draws them, so that variants are paired, with each other and with it.
 
     Args:
-        score: of a metric, from summed statistics.
-        statistics: of each seed of the variant, (n, k), over the same examples.
+        score: function from summed statistics to a metric.
+        statistics: statistics of each seed of the variant, (n, k), over the same examples.
         samples: the number of resamplings.
-        seed: of the draw.
+        seed: seed of the resampling.
 
     Returns:
         (samples,).
@@ -85,8 +85,8 @@ def paired_p(ours: Array, theirs: Array, difference: float, examples: int) -> fl
     Args:
         ours: resampled scores of a variant, from `resampled`.
         theirs: those of the other.
-        difference: of the scores on the test set itself.
-        examples: of that, n.
+        difference: difference of the scores on the test set itself.
+        examples: number of its examples, n.
 
     Example:
         >>> scores = np.array([2.0, 3.0, 4.0]), np.array([1.0, 1.0, 1.0])

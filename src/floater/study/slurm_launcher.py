@@ -32,10 +32,10 @@ class SlurmLauncher:
     a study that is killed; one that is started again waits for those that still train.
 
     Args:
-        budget: of the study; cores, if it names them, limit the number of jobs at a time.
-        folder: of the study, reachable under this path on every machine.
+        budget: the study's budget; cores, if it names them, limit the number of jobs at a time.
+        folder: the study's folder, reachable under this path on every machine.
         options: parameters of submitit's executor, as slurm_partition, timeout_min and gpus_per_node.
-        cluster: what submitit submits to; "local" runs the jobs on this machine.
+        cluster: target of submitit; "local" runs the jobs on this machine.
 
     Raises:
         SettingsError: if submitit or SLURM is not installed, or it does not know an option.

@@ -27,7 +27,7 @@ class Cell:
 
     Args:
         text: as a reader sees it.
-        kind: of what it says: "better", "worse", "best", "failed", or nothing.
+        kind: kind of its content: "better", "worse", "best", "failed", or nothing.
     """
 
     text: str

@@ -25,10 +25,10 @@ class TrialProcess:
 
     Args:
         trial: to run.
-        budget: of the study, for the trial's cores and memory.
-        environment: what the trial's differs in from this one.
-        directory: where relative paths of the study begin; None for this process's.
-        ended: called once it has ended.
+        budget: the study's budget, for the trial's cores and memory.
+        environment: changes to this process's environment variables.
+        directory: directory of the study's relative paths; None for this process's.
+        ended: function that is called when it has ended.
     """
 
     def __init__(

@@ -161,12 +161,12 @@ class Attention(nn.Module):
         Args:
             x: (batch, T, dim).
             position: the position model, and
-            state: what it prepared for this forward pass.
+            state: its state of this forward pass.
             key_valid: (batch, S) bool, False where a key is padding, or (batch, T, S), by query.
             cache: keys and values of earlier steps.
             layer: index of the block where one serves as several; None means its own.
-            earlier: what the block read of earlier segments: keys and values of these tokens, too.
-            sharpen: whether logits get the temperature "log" (see `FloaterConfig`), for reading alone.
+            earlier: input of the block in earlier segments; these tokens are keys and values, too.
+            sharpen: whether logits get the temperature "log" (see `FloaterConfig`) in evaluation.
 
         Returns:
             (batch, T, dim), and the weights (batch, heads, T, S) on the plain path.
@@ -207,7 +207,7 @@ class Attention(nn.Module):
             k: (batch, heads, S, head_dim), cached ones first.
             v: (batch, heads, S, head_dim).
             position: the position model, and
-            state: what it prepared for this forward pass.
+            state: its state of this forward pass.
             key_valid: (batch, S) bool, False where a key is padding, or (batch, T, S), by query.
             layer: index of the block.
             sharpen: see `forward`.
@@ -274,8 +274,8 @@ class Attention(nn.Module):
         """Return the factor of the logits, by the number of keys that each query sees.
 
         Args:
-            mask: which keys a query may attend to, broadcastable to (batch, heads, T, S); None for all, in a
-                causal block for all but later ones.
+            mask: mask of the keys that a query may attend to, broadcastable to (batch, heads, T, S); None for
+                all keys, in a causal block for all but later ones.
             length: number of queries T.
             slots: number of keys S.
             q: (batch, heads, T, head_dim), of its dtype and device.

@@ -34,7 +34,7 @@ def first_tokens(hidden: Tensor, mask: Tensor | None, positions: Positions | Non
     Args:
         hidden: (batch, T, dim).
         mask: (batch, T), 0 at padding, or None.
-        positions: of the tokens; they say what is padding, if they know.
+        positions: positions of the tokens, whose `key_valid` marks padding if it is given.
 
     Example:
         >>> first_tokens(torch.arange(3.0).view(1, 3, 1), torch.tensor([[0, 1, 1]]))
@@ -183,8 +183,8 @@ class FloaterPreTrainedModel(PreTrainedModel):
         """Load a model, as `PreTrainedModel.from_pretrained` does, into aligned memory.
 
         Args:
-            args: of `PreTrainedModel.from_pretrained`.
-            kwargs: of `PreTrainedModel.from_pretrained`.
+            args: as for `PreTrainedModel.from_pretrained`.
+            kwargs: as for `PreTrainedModel.from_pretrained`.
 
         Returns:
             The model, which computes what the saved one did, bit for bit; see `floater.alignment.align`. With

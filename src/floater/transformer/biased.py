@@ -38,8 +38,8 @@ def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float
         q: (batch, heads, T, head_dim).
         k: (batch, heads, S, head_dim).
         v: (batch, heads, S, head_dim).
-        bias: of a shape that broadcasts to (batch, heads, T, S), -inf where a query may not attend.
-        scale: of the product.
+        bias: the bias, broadcastable to (batch, heads, T, S), -inf where a query may not attend.
+        scale: factor of the product.
 
     Returns:
         (batch, heads, T, head_dim), zero where a query may attend to nothing. Its gradient cannot be

@@ -90,17 +90,17 @@ class FloaterConfig(PreTrainedConfig):
         training_length: training length in tokens; see `StackSpec.max_length`.
         times: random times of training, as in {"mode": "stretch", "max_scale": 4.0}; see
             `floater.transformer.times.Times`. None trains at the positions.
-        reading: how a trained model reads unless it is asked otherwise, as in {"group": [32, 4]}; see
+        reading: default rule for long texts in evaluation mode, as in {"group": [32, 4]}; see
             `floater.transformer.reading.Reading`.
         attention_temperature: in training and reading: "log" multiplies logits by max(1, log n / log L), n
             the keys that a query sees and L the training length; "learned" by s log n, s learned for each
             head of a block, at first 1 / log L (Nakanishi 2025, Scalable-Softmax). None leaves logits alone.
         dropout: after the embeddings and after each sub-layer.
-        attention_dropout: of the attention weights.
-        activation_dropout: inside the feed-forward layers.
-        activation_function: of the feed-forward layers, by its Hugging Face name.
+        attention_dropout: dropout of the attention weights.
+        activation_dropout: dropout inside the feed-forward layers.
+        activation_function: activation of the feed-forward layers, by its Hugging Face name.
         norm_first: pre-norm blocks with a last norm, instead of post-norm.
-        recipe: how the Transformer around the encoding is initialised, scaled and normalised: a name of
+        recipe: initialisation, scales and norms of the Transformer around the encoding: a name of
             `floater.transformer.RECIPES`, or a mapping of `preset`, such a name, and of what differs from it
             (see `Recipe`). None takes the recipe on the encoding's card: "bert" for BERT's and TUPE's,
             else "transformer".
@@ -115,7 +115,7 @@ class FloaterConfig(PreTrainedConfig):
         pad_token_id: padding.
         bos_token_id: start of a text.
         eos_token_id: end of a text.
-        decoder_start_token_id: what the decoder of an encoder-decoder starts with.
+        decoder_start_token_id: first token of the decoder of an encoder-decoder.
         is_decoder: a causal stack (language model).
         baked: positions whose vectors are stored in place of a flow; see `FloaterPreTrainedModel.bake`.
 

@@ -28,7 +28,7 @@ class DocumentsConfig(FloaterConfig):
     """Configuration of a hierarchical Transformer: that of the sentence level, and what differs below.
 
     Args:
-        position_source: how positions of sentences advance: by the "length" of the sentence before, or
+        position_source: step between the positions of sentences: by the "length" of the sentence before, or
             by one ("index").
         sentence_length: words by which "length" advances by one position.
         word_layers: blocks of the word level.

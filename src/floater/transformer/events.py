@@ -31,18 +31,18 @@ class EventsConfig(FloaterConfig):
 
     Args:
         goal: "next" (which event comes next, and when), "interpolate" or "forecast" (values).
-        position_source: what positions are: "time", or "index" in the sequence.
+        position_source: source of the positions: "time", or "index" in the sequence.
         gap_feature: whether the time since the last event is part of an event's embedding.
-        head: of the time to the next event: "lognormal" or "hazard".
-        components: of the mixture, or intervals of the hazard.
+        head: distribution of the time to the next event: "lognormal" or "hazard".
+        components: number of components of the mixture, or of intervals of the hazard.
         types: names of the types of events.
         features: names of the values.
-        unit: how much of the data's time one unit of time is.
+        unit: length of a unit of time in the data's time.
         time_per_position: units of time from one position to the next.
         resolution: in units; a shorter time between events counts as this long.
         log_gap: mean and standard deviation of the logarithm of the times between training events.
-        edges: of the hazard's intervals, in units.
-        means: of the values.
+        edges: edges of the hazard's intervals, in units.
+        means: means of the values.
         scales: standard deviations of the values.
 
     Raises:
@@ -91,7 +91,7 @@ class EventsOutput(ModelOutput):
             for values (batch, T, features), zero where a value is shown or was not observed.
         nll_gap: the part of it that the time has (batch, T).
         type_logits: (batch, T, types) of the event after each.
-        raw: what the distribution of the time to it is made of (batch, T, ...).
+        raw: raw parameters of the distribution of the time to it (batch, T, ...).
         mean: expected values (batch, T, features), in their units.
         std: their standard deviations.
         auxiliary_loss: with halting, its mean cost times `config.ponder_cost`, which a training adds.

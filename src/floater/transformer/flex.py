@@ -66,9 +66,9 @@ def flex_attention(
         q: (batch, heads, T, head_dim).
         k: (batch, heads, S, head_dim).
         v: (batch, heads, S, head_dim).
-        scale: of the products of q and k.
+        scale: factor of the products of q and k.
         bias: (heads or 1, T + S); query t and key s meet entry s - t + T - 1.
-        mask: which keys a query may attend to, bool, broadcastable to (batch, heads, T, S).
+        mask: bool mask of the keys that a query may attend to, broadcastable to (batch, heads, T, S).
         causal: whether query t, counted from 0, may attend to the first S - T + 1 + t keys only.
 
     Returns:

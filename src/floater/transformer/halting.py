@@ -75,7 +75,8 @@ class Halting(nn.Module):
             x: (batch, T, dim).
             steps: the most revisions.
             revise: the block: states and number of the step, from 0, to states.
-            signal: what the block adds to its input before anything else, as positions.
+            signal: function that adds the positions of a step to its input: states and number of the step to
+                states.
             every: take all steps, as a cache needs that later tokens read.
         """
         total = x.new_zeros(x.shape[:2])

@@ -32,7 +32,7 @@ def head_at(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
 
     Args:
         model: with a head (`has_head`) whose body returns `last_hidden_state` (batch, T, dim).
-        places: which tokens (batch, T), M in all, bool.
+        places: bool mask of the chosen tokens (batch, T), M in all.
 
     Raises:
         ValueError: if the hidden states are not of the tokens, one by one.
@@ -66,8 +66,8 @@ def logits_at(model: PreTrainedModel, places: Tensor, **given: Any) -> Tensor:
     """Return logits of a model at some tokens, its head not run at the others if it is apart.
 
     Args:
-        model: whose `logits` are (batch, T, vocabulary).
-        places: which tokens (batch, T), M in all, bool.
+        model: the model, whose `logits` are (batch, T, vocabulary).
+        places: bool mask of the chosen tokens (batch, T), M in all.
         given: to the model; no labels.
 
     Returns:

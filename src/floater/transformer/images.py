@@ -23,8 +23,8 @@ class ImageConfig(FloaterConfig):
     Args:
         image_size: pixels along each side of a training image.
         patch_size: pixels along each side of a patch, a divisor of image_size.
-        num_channels: of the images.
-        image_mean: of each channel, of values from 0 to 1; None for 0.
+        num_channels: number of channels of the images.
+        image_mean: mean of each channel, for values from 0 to 1; None for 0.
         image_std: standard deviation of each channel; None for 1.
 
     Raises:

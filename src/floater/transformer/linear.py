@@ -31,7 +31,7 @@ def linear_attention(
         q: (batch, heads, T, width).
         k: (batch, heads, S, width), S >= T; the queries are the last T of the S tokens.
         v: (batch, heads, S, head_dim).
-        scale: of the dot products, shared out between queries and keys.
+        scale: factor of the dot products, split between queries and keys.
         valid: (batch, S) bool, False where a key is padding, or (batch, T, S).
         causal: a query attends to its own and earlier tokens only.
 

@@ -16,7 +16,7 @@ class Earlier(NamedTuple):
 
     Args:
         hidden: (batch, m, dim), the block's inputs there.
-        state: what the position model prepared for all m + T tokens as queries and as keys.
+        state: the position model's state for all m + T tokens as queries and as keys.
     """
 
     hidden: Tensor
@@ -67,7 +67,7 @@ class Memory:
         """Hold what another memory of this size held.
 
         Args:
-            state: what its `state` returned.
+            state: a result of `state`.
 
         Raises:
             ValueError: if it is anything else.
@@ -136,7 +136,7 @@ def check_memory(position: PositionModel, causal: bool) -> None:
     """Refuse a memory of blocks that cannot read one.
 
     Args:
-        position: of the stack.
+        position: the stack's position model.
         causal: whether its tokens attend to earlier ones only.
 
     Raises:

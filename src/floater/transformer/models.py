@@ -95,12 +95,13 @@ class FloaterModel(FloaterPreTrainedModel):
             past_key_values: keys and values of earlier tokens, to be extended.
             document_ids: (batch, cached + T) ids of documents packed into a row: a token attends within its
                 own only, and positions start at 0 in each.
-            positions: where the T tokens stand, and the cached ones before them, instead of what the mask
-                says: trees, graphs, times, languages, a target length.
-            memory: of earlier segments, to be extended; mask and document ids are then of the T tokens alone.
-            reading: how to read long texts, in evaluation mode; None means `config.reading`.
-            position_ids: (batch or 1, T) whole numbers from 0, where the tokens stand, instead of what the
-                mask says; short for `positions`. Beside cached tokens they must be what the mask says.
+            positions: positions of the T tokens and of the cached ones before them, instead of those computed
+                from the mask: trees, graphs, times, languages, a target length.
+            memory: memory of earlier segments, which is extended; mask and document ids are then those of the
+                T tokens alone.
+            reading: rule for long texts in evaluation mode; None means `config.reading`.
+            position_ids: (batch or 1, T) positions of the tokens, integers from 0, instead of those computed
+                from the mask; short for `positions`. With cached tokens both must be equal.
             output_hidden_states: return what entered the first block and left each.
             output_attentions: return the attention weights, with `attn_implementation="eager"`.
             kwargs: nothing but what Hugging Face passes along.
@@ -163,8 +164,8 @@ class FloaterHead(FloaterPreTrainedModel):
     """A `FloaterModel` under a head: what the models below share.
 
     Args:
-        config: of the model.
-        loss_type: Hugging Face's name of the loss, which it would read off the name of a subclass.
+        config: the model's configuration.
+        loss_type: Hugging Face's name of the loss, which it would otherwise infer from the class name.
     """
 
     def __init__(self, config: FloaterConfig, loss_type: str) -> None:

@@ -103,12 +103,12 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         Args:
             input_ids: (batch, S) source.
             attention_mask: (batch, S), zero where the source is padding.
-            encoder_outputs: of `encode`, instead of a source; its attention_mask is still wanted.
+            encoder_outputs: the result of `encode`, instead of a source; its attention_mask is still needed.
             inputs_embeds: (batch, S, dim), instead of input_ids.
             labels: (batch, T), -100 on the right of each text.
-            num_items_in_batch: what the loss is divided by; left out, the number of labels.
-            positions: where the source tokens stand, instead of what the mask says.
-            target_ids: as labels, to find the reference order by; left out, the labels.
+            num_items_in_batch: divisor of the loss; by default the number of labels.
+            positions: positions of the source tokens, instead of those computed from the mask.
+            target_ids: labels that give the reference order; by default `labels`.
             target_length: (batch,) tokens to write, the end included; left out, that of the targets, the
                 positions, or a prediction.
             kwargs: nothing but what Hugging Face passes along.

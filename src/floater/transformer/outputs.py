@@ -36,9 +36,10 @@ def with_auxiliary(
 
     Args:
         loss: mean over `items` labels.
-        auxiliary: of the batch, with its weight: the cost of halting (Graves 2016, equation 14), nats per
-            text of a length, nats per token of an order; None if there is nothing of the kind.
-        labels: of the batch, -100 ignored.
+        auxiliary: auxiliary loss of the batch, with its weight: the cost of halting (Graves 2016, equation
+            14), or nats per text of a predicted length, or nats per token of a predicted order; None for
+            none.
+        labels: labels of the batch, -100 ignored.
         items: labels of all batches of an update; None means those of this batch.
 
     Example:

@@ -24,7 +24,7 @@ def build_positions(
         mask: (batch, earlier + length), non-zero where there is a token; None when all are tokens.
         length: number of new tokens.
         earlier: number of cached tokens.
-        device: of the result when there is no mask.
+        device: device of the result if there is no mask.
         documents: (batch, earlier + length) ids of packed documents; None when each row is one.
 
     Returns:
@@ -63,7 +63,7 @@ def at_ids(ids: Tensor, placed: Positions, batch: int) -> Positions:
 
     Args:
         ids: (batch or 1, T) whole numbers from 0.
-        placed: what `build_positions` makes of the mask and the cache.
+        placed: the result of `build_positions` for the mask and the cache.
         batch: number of samples.
 
     Returns:
@@ -104,7 +104,7 @@ def merge_positions(given: Positions, placed: Positions, mask: Tensor | None, ba
 
     Args:
         given: the positions.
-        placed: what `build_positions` makes of the mask and the cache.
+        placed: the result of `build_positions` for the mask and the cache.
         mask: the attention mask, or None.
         batch: number of samples.
 

@@ -134,7 +134,7 @@ def check_reading(reading: Reading, position: PositionModel, config: Any) -> Non
     Args:
         reading: the rule.
         position: the encoding.
-        config: of the model.
+        config: the model's configuration.
 
     Raises:
         PositionError: it says which part of the rule that is, and for which models it is made.

@@ -20,7 +20,7 @@ class Recorded:
     """The outputs of the blocks of a stack, each step of a shared block for itself.
 
     Args:
-        states: what entered the first block, and what left each, (batch, T, dim).
+        states: input of the first block and output of each block, (batch, T, dim).
         attentions: weights of self-attention, (batch, heads, T, S).
         cross: weights of cross-attention, (batch, heads, T, S).
     """

@@ -200,7 +200,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
 
         Args:
             source: (batch, S, dim), the encoder's output.
-            placed: where the source tokens stand.
+            placed: positions of the source tokens.
             given: (batch,) lengths, or None for those of `placed`, the labels, or the predictor.
             labels: (batch, T), -100 ignored, or None.
 
@@ -265,19 +265,19 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             attention_mask: (batch, S), zero where the source is padding.
             decoder_input_ids: (batch, T) target; left out, the labels shifted right.
             decoder_attention_mask: (batch, cached + T), zero where the target is padding.
-            encoder_outputs: of `encode`, instead of a source; its attention_mask is still wanted.
+            encoder_outputs: the result of `encode`, instead of a source; its attention_mask is still needed.
             past_key_values: an `EncoderDecoderCache` of earlier target tokens, to be extended.
             inputs_embeds: (batch, S, dim), instead of input_ids.
             decoder_inputs_embeds: (batch, T, dim), instead of decoder_input_ids.
             labels: (batch, T), -100 ignored.
             use_cache: keep keys and values; left out, `config.use_cache`, but False with labels or in
                 training mode.
-            num_items_in_batch: what the loss is divided by; left out, the number of labels.
-            positions: where the source tokens stand, instead of what the mask says: trees, graphs, times,
-                languages. Their target length goes to the decoder.
+            num_items_in_batch: divisor of the loss; by default the number of labels.
+            positions: positions of the source tokens, instead of those computed from the mask: trees, graphs,
+                times, languages. Their target length goes to the decoder.
             target_length: (batch,) length of the target in tokens, the end included, for position models
                 that read it; if None, that of the positions, the number of labels, or a prediction.
-            reading: how to read long texts, in evaluation mode, the same for all passes of a cache; None
+            reading: rule for long texts in evaluation mode, the same for all passes of a cache; None
                 means `config.reading`.
             output_hidden_states: return what entered the first blocks of encoder and decoder and left each.
             output_attentions: return all attention weights, with `attn_implementation="eager"`.

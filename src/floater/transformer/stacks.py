@@ -150,12 +150,12 @@ class Stack(nn.Module):
 
         Args:
             x: (batch, T, dim), what enters the first block.
-            state: what the position model prepared.
-            positions: where the tokens stand.
-            step: what a block does at a step.
+            state: the position model's state.
+            positions: positions of the tokens.
+            step: function that applies the block of a step: states and number of the step to states.
             every: with halting, take steps that no position needs, as later tokens read them from a cache.
-            costs: with halting gets the mean number of steps and remainders of the tokens.
-            counted: (batch, T) bool, which tokens that mean is over; None means those that are keys.
+            costs: list to which, with halting, the mean of steps and remainders over the tokens is appended.
+            counted: (batch, T) bool mask of the tokens of that mean; None means those that are keys.
 
         Returns:
             (batch, T, dim).
@@ -210,12 +210,12 @@ class Encoder(Stack):
 
         Args:
             x: (batch, T, dim).
-            positions: where they stand, and the cached or remembered ones before them.
+            positions: positions of the tokens, and of the cached or remembered ones before them.
             cache: keys and values of earlier steps (a causal stack).
-            memory: of earlier segments (a causal stack), to be extended.
-            costs: gets the mean number of steps and remainders of the tokens, with halting.
-            counted: (batch, T) bool, which tokens that mean is over; None means those that are keys.
-            reading: how to read in evaluation mode; None means `config.reading`.
+            memory: memory of earlier segments (a causal stack), which is extended.
+            costs: list to which, with halting, the mean of steps and remainders over the tokens is appended.
+            counted: (batch, T) bool mask of the tokens of that mean; None means those that are keys.
+            reading: rule for long texts in evaluation mode; None means `config.reading`.
 
         Returns:
             (batch, T, dim).
@@ -317,9 +317,9 @@ class Decoder(Stack):
 
         Args:
             x: (batch, T, dim), embeddings of the target.
-            positions: where they stand.
+            positions: their positions.
             source: (batch, S, dim), the encoder's output.
-            source_positions: where the source tokens stand.
+            source_positions: positions of the source tokens.
             cache: an `EncoderDecoderCache` of earlier steps.
             costs: see `Encoder.forward`.
             counted: see `Encoder.forward`.

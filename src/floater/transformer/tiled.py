@@ -45,9 +45,9 @@ def tiled_attention(
         q: (batch, heads, T, head_dim).
         k: (batch, heads, S, head_dim).
         v: (batch, heads, S, head_dim).
-        terms: what joins the products of q and k, and v.
-        scale: of the products, unless the terms have one.
-        mask: which keys a query may attend to, bool, broadcastable to (batch, heads, T, S).
+        terms: terms that are added to the products of q and k, and to v.
+        scale: factor of the products, unless the terms have one.
+        mask: bool mask of the keys that a query may attend to, broadcastable to (batch, heads, T, S).
         causal: whether query t, counted from 0, may attend to the first S - T + 1 + t keys only.
 
     Returns:
@@ -182,7 +182,7 @@ class _KeyTable:
     Args:
         table: all entries.
         k: keys (batch, heads, S, D).
-        scale: of the products.
+        scale: factor of the products.
         zeros: makes zeros of a shape, the same tensor for the same shape.
     """
 

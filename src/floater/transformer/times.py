@@ -183,7 +183,7 @@ def check_times(times: Times, position: PositionModel, name: str) -> None:
     Args:
         times: the times.
         position: the encoding.
-        name: of the encoding.
+        name: name of the encoding.
 
     Raises:
         PositionError: if it reads no times, or counts tokens and times are not whole.

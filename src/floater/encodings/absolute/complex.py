@@ -33,7 +33,7 @@ class Complex(Precise):
     `complex_attention` reads them as complex ones.
 
     Args:
-        periods: whose frequencies they are: "component" (shared by words), "word" (shared by components), or
+        periods: sharing of the frequencies: "component" (shared by words), "word" (shared by components), or
             "both" (of each word and component). Those of words read `Positions.token`, which models set from
             their input_ids.
 

@@ -95,7 +95,7 @@ class Floater(PositionModel):
         solver: a method of `floater.flow.solve`.
         step: longest step of a fixed-step solver, such as "rk4", in time; null is delta / 5 (appendix B.1).
         gradient: "discrete" or "adjoint" (equations 16 and 17).
-        activation: of the field; see `MLPField`.
+        activation: activation of the field; see `MLPField`.
         hidden: width of the field; None means dim.
         field: "mlp" (section 4.4), or "bounded", whose vectors stay in a ball (`BoundedField`).
         uncovered: sinusoids at the input and clocks of the bounded field whose period exceeds max_length

@@ -49,9 +49,9 @@ class SeqPE(PositionBias):
     that distils vectors of trained positions into those of untrained ones. Neither is here.
 
     Args:
-        digits: of a position; the first 10 ** digits positions are served.
+        digits: digits of a position; the first 10 ** digits positions are served.
         depth: blocks of the small Transformer.
-        dropout: of its residual branches.
+        dropout: dropout of its residual branches.
 
     Raises:
         PositionError: if an option is not valid; in `prepare`, if positions are real or have more digits.

@@ -32,8 +32,8 @@ def counted(places: Tensor, name: str, bound: int | None = None, *, below: int |
 
     Args:
         places: (batch or 1, length) positions.
-        name: what the model calls them in an error.
-        bound: how many there are; None if any index will do.
+        name: name of the indices in error messages.
+        bound: number of valid indices; None for no limit.
         below: see `Positions`; where it is known and does, the positions are not looked at.
 
     Raises:

@@ -28,7 +28,7 @@ class GridSinusoidal(AddedVectors):
 
     Args:
         spec: the stack of blocks it serves; dim must be a multiple of 2 axes.
-        axes: of the grid, 2 for images, 3 for videos.
+        axes: number of axes of the grid, 2 for images, 3 for videos.
         blocks: "input", "all", or a list of block indices.
 
     Raises:
@@ -74,7 +74,7 @@ class GridLearned(AddedVectors):
     Args:
         spec: the stack of blocks it serves; dim must be a multiple of axes, and every table has max_length
             vectors.
-        axes: of the grid, 2 for images, 3 for videos.
+        axes: number of axes of the grid, 2 for images, 3 for videos.
         blocks: "input", "all", or a list of block indices, which share the tables.
 
     Raises:
@@ -143,7 +143,7 @@ class GridFloater(AddedVectors):
     Args:
         spec: the stack of blocks it serves; max_length x delta is the span over which the vectors start of
             order one.
-        axes: of the grid, 2 for images, 3 for videos.
+        axes: number of axes of the grid, 2 for images, 3 for videos.
         blocks: "all", "input", or a list of block indices; each has starts of its own.
         delta: time between neighbouring patches.
         hidden: width of the fields; None means dim.

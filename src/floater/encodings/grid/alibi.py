@@ -22,7 +22,7 @@ class GridALiBi(PositionBias):
     times that of the text.
 
     Args:
-        axes: of the grid, 2 for images, 3 for videos.
+        axes: number of axes of the grid, 2 for images, 3 for videos.
 
     Raises:
         PositionError: if axes is below 1; in `prepare`, if the coordinates have other axes.

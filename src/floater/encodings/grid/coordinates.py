@@ -30,8 +30,8 @@ def coordinates(positions: Positions, axes: int, name: str) -> tuple[Tensor, Ten
 
     Args:
         positions: with or without `coordinates`.
-        axes: how many the model reads.
-        name: of the model, for messages.
+        axes: number of axes that the model reads.
+        name: name of the model, for error messages.
 
     Returns:
         (batch or 1, T, axes) and (batch or 1, S, axes).

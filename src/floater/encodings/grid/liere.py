@@ -29,7 +29,7 @@ class LieRE(Precise):
 
     Args:
         spec: the stack of blocks it serves; max_length is the length of an axis of the training grid.
-        axes: of the grid, 2 for images, 3 for videos.
+        axes: number of axes of the grid, 2 for images, 3 for videos.
         generator: components that a block of a generator rotates, a divisor of head_dim above 1; by default
             all of a head.
 

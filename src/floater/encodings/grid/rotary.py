@@ -27,7 +27,7 @@ class GridRotary(PositionModel):
     Args:
         spec: the stack of blocks it serves; head_dim must be even.
         pairs: see `floater.encodings.relative.rotary.Rotary`.
-        base: of the frequencies, above 1.
+        base: base of the frequencies, above 1.
     """
 
     def __init__(self, spec: StackSpec, pairs: str, base: float) -> None:
@@ -54,9 +54,9 @@ class AxialRotary(GridRotary):
 
     Args:
         spec: the stack of blocks it serves; head_dim must be a multiple of 2 axes.
-        axes: of the grid, 2 for images, 3 for videos.
+        axes: number of axes of the grid, 2 for images, 3 for videos.
         pairs: see `Rotary`.
-        base: of the frequencies, above 1; 100 in the paper, as grids are shorter than texts.
+        base: base of the frequencies, above 1; 100 in the paper, as grids are shorter than texts.
 
     Raises:
         PositionError: if an option is not valid; in `prepare`, if the coordinates have other axes.
@@ -106,7 +106,7 @@ class MixedRotary(Precise, GridRotary):
     Args:
         spec: the stack of blocks it serves; head_dim must be a multiple of 4.
         pairs: see `Rotary`.
-        base: of the initial frequencies, above 1.
+        base: base of the initial frequencies, above 1.
 
     Raises:
         PositionError: if an option is not valid; in `prepare`, if the coordinates have other axes than 2.
@@ -164,7 +164,7 @@ class MRope(GridRotary):
         interleaved: whether pairs take turns: i, i + 1, i + 2 read time, height, width as far as the sections
             of height and width reach, and time after that.
         pairs: see `Rotary`.
-        base: of the frequencies, above 1.
+        base: base of the frequencies, above 1.
 
     Raises:
         PositionError: if an option is not valid; in `prepare`, if the coordinates have other axes than 3.

@@ -123,8 +123,8 @@ def bias_of_distance(
     """Return a bias of the distance, once for each where positions count up evenly, else for each pair.
 
     Args:
-        positions: of queries and keys, whole or real.
-        name: of the position model, for messages.
+        positions: positions of queries and keys, whole or real.
+        name: name of the position model, for error messages.
         added: the bias (..., heads, 1, N) or (..., heads, T, S) at distances (N,) or (..., 1, T, S).
 
     Example:

@@ -43,7 +43,7 @@ class BiPE(PositionModel):
         delimiters: token ids that end a segment, of which they are a part; without any a text is one segment.
         between: "rotary" or "alibi".
         pairs: see `Rotary`.
-        base: of the frequencies of "rotary", above 1.
+        base: base of the frequencies of "rotary", above 1.
 
     Raises:
         PositionError: if an option is not valid; in `prepare`, if there are delimiters and no token ids, or

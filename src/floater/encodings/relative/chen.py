@@ -95,7 +95,7 @@ class ChenRelative(DistanceTable):
     Args:
         share_heads: one table for all heads.
         share_layers: one table for all blocks.
-        segments: how many segments an input may have; 0 leaves their term out.
+        segments: number of segments that an input may have; 0 for no term of segments.
 
     Raises:
         PositionError: in `prepare`, if positions are real or a distance is past the table.
@@ -154,7 +154,7 @@ class ChenAbsolute(PositionBias):
         rank: width of the position vectors; None means head_dim.
         share_heads: one pair of tables for all heads.
         share_layers: one pair of tables for all blocks.
-        segments: how many segments an input may have; 0 leaves their term out.
+        segments: number of segments that an input may have; 0 for no term of segments.
 
     Raises:
         PositionError: if rank is not positive; in `prepare`, if positions are real or past the table.

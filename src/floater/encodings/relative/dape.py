@@ -34,7 +34,8 @@ class Dape(PositionModel):
     Args:
         model: the bias, an encoding whose bias depends on positions alone: "kerple", the best one in the
             paper, "fire", "alibi", ...
-        options: of that encoding; for "kerple" every block has a kernel of its own unless they say otherwise.
+        options: options of that encoding; for "kerple" every block has a kernel of its own unless they say
+            otherwise.
         width: hidden units.
 
     Raises:

@@ -24,7 +24,7 @@ class Sides(PairBias):
     """The keys that each query attends to, whose matrix is computed on demand.
 
     Args:
-        positions: of queries and keys.
+        positions: positions of queries and keys.
         allowed: whether a query attends to a key at distances (..., 1, T, S): (..., heads or 1, T, S).
     """
 

@@ -17,8 +17,8 @@ def whole_numbers(positions: Positions, name: str, limit: int | None = None) -> 
     """Refuse positions that are not whole numbers, or that a table of `limit` rows does not hold.
 
     Args:
-        positions: of queries and keys.
-        name: of the position model, for the message.
+        positions: positions of queries and keys.
+        name: name of the position model, for error messages.
         limit: rows of its table; None if any whole number will do.
 
     Raises:
@@ -139,7 +139,7 @@ class Distances:
 
         Args:
             positions: whole numbers.
-            name: of the position model, for messages.
+            name: name of the position model, for error messages.
             limit: distances must be smaller, on both sides; None if any will do.
             reach: farther distances, on both sides, are as this one to the model; None if none are.
 

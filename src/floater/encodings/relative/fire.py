@@ -80,7 +80,7 @@ class Fire(PositionBias):
 
     Args:
         width: hidden units of f.
-        threshold: where L starts, positive; the paper trains with 2,048 tokens.
+        threshold: initial L, positive; the paper trains with 2,048 tokens.
         share_layers: one function for all blocks.
 
     Raises:

@@ -61,7 +61,7 @@ class FloaterRelative(PositionBias):
     Args:
         spec: the stack of blocks it serves; log(1 + min(max_length, clip)) is the span over which vectors
             start of order one.
-        width: of psi.
+        width: width of psi.
         hidden: width of the field; None means `width`.
         clip: the farthest distance, in tokens, that differs from those beyond; None for no limit; "auto"
             means max_length // 2, with `normalise` None.

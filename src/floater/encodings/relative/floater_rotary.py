@@ -50,9 +50,9 @@ class FloaterRotary(Precise):
 
     Args:
         pairs: see `Rotary`.
-        base: of the frequencies before training, above 1.
+        base: base of the frequencies before training, above 1.
         basis: "fixed" (Q is the identity) or "learned".
-        uncovered: of the frequencies before training; see `Rotary`.
+        uncovered: treatment of the initial frequencies; see `Rotary`.
         rate: radians over max_length tokens that a parameter of 1 adds; positive.
 
     Raises:

@@ -33,9 +33,9 @@ class FoPE(PositionModel):
     Args:
         spec: the stack of blocks it serves; head_dim must be a multiple of 4, and at least one period of
             rotary positions, 2 pi, must fit into max_length.
-        base: of the frequencies, above 1.
-        gain: of the coefficients beside the identity, at least 0; the authors take larger ones for larger
-            models, 0.3 to 0.6.
+        base: base of the frequencies, above 1.
+        gain: gain of Xavier's initialisation of the coefficients that are added to the identity, at least 0;
+            the authors take 0.3 to 0.6, more for larger models.
         learned: whether the coefficients learn.
 
     Raises:

@@ -41,7 +41,7 @@ class Path(PositionModel):
     transformed by the tokens between in their order, its own included: q_t H_{t+1} ... H_s k_s.
 
     Args:
-        rank: of the projection to w.
+        rank: rank of the projection to w.
         kernel: tokens that the convolution reads, at least 1.
 
     Raises:

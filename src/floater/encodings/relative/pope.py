@@ -31,7 +31,7 @@ class PoPE(PositionModel):
     wide, the scale stays. Positions may be real.
 
     Args:
-        base: of the frequencies, above 1.
+        base: base of the frequencies, above 1.
 
     Raises:
         PositionError: if base is not above 1.

@@ -43,7 +43,7 @@ def rescaled(
 
     Args:
         dim: components that rotate; even.
-        base: of the frequencies.
+        base: base of the frequencies.
         trained: training length in tokens, unless `scaling` has `original_max_position_embeddings`.
         scaling: None, or `rope_type` and its keys: `factor` (at least 1; 1 by default for "proportional");
             for "dynamic" `length` (tokens, factor times the training length by default); for "yarn"
@@ -52,7 +52,7 @@ def rescaled(
             ones), `length` as above and `attention_factor`; for "llama3" `low_freq_factor` and
             `high_freq_factor`, training lengths over the wavelengths between which it smooths; for
             "proportional" `partial_rotary_factor`, the share of the pairs that rotate.
-        device: where the result lives.
+        device: device of the result.
 
     Returns:
         Frequencies (dim / 2,) in float64 and the attention factor.

@@ -32,7 +32,7 @@ class Rotary(PositionModel):
         spec: the stack of blocks it serves; head_dim must be even.
         pairs: "interleaved", components 2i and 2i + 1 (the paper); "half", components i and i + head_dim / 2
             (GPT-NeoX and most models since).
-        base: of the frequencies, above 1.
+        base: base of the frequencies, above 1.
         partial: share of the components of a head that rotate, the first ones (GPT-NeoX: 0.25), above 0 and
             at most 1; rounded down to whole components, of which there must be an even number.
         scaling: None, or a rule that rescales the frequencies for longer texts: a mapping with `rope_type`

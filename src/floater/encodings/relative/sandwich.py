@@ -29,7 +29,7 @@ class Sandwich(PositionBias):
     appendix E. Positions may be real.
 
     Args:
-        width: of the sinusoids, whatever the width of the model; even, at least 2.
+        width: width of the sinusoids, independent of the width of the model; even, at least 2.
 
     Raises:
         PositionError: if width is not valid.

@@ -44,7 +44,7 @@ class SelfExtend(Rotary):
         group: G, above 1.
         window: w in tokens; half of max_length by default.
         pairs: see `Rotary`, as the next ones.
-        base: of the frequencies.
+        base: base of the frequencies.
         partial: share of the components that rotate.
         scaling: rule that rescales the frequencies.
 

@@ -53,7 +53,7 @@ class StochasticPositions(PositionModel):
     Args:
         realizations: R, the width of filtered queries and keys, at least 1.
         gated: learn how much of each component is content alone.
-        seed: of the noise in evaluation, not negative.
+        seed: seed of the noise in evaluation, not negative.
     """
 
     def __init__(self, spec: StackSpec, realizations: int, gated: bool, seed: int) -> None:
@@ -121,7 +121,7 @@ class SineSPE(Precise, StochasticPositions):
         sines: K, waves of each component, at least 1.
         realizations: R, the width of filtered queries and keys, at least 1.
         gated: learn how much of each component is content alone.
-        seed: of the noise in evaluation, not negative.
+        seed: seed of the noise in evaluation, not negative.
 
     Raises:
         PositionError: if an option is not valid.
@@ -196,7 +196,7 @@ class ConvSPE(StochasticPositions):
         kernel: length of the filters in tokens, at least 1.
         realizations: R, the width of filtered queries and keys, at least 1.
         gated: learn how much of each component is content alone.
-        seed: of the noise in evaluation, not negative.
+        seed: seed of the noise in evaluation, not negative.
 
     Raises:
         PositionError: if an option is not valid, or positions are real.

@@ -68,7 +68,7 @@ class T5(PositionBias):
         directions: "both", "past" (later keys share the bucket of distance 0), or "auto": "past" in a causal
             stack, where half of the buckets of "both" are never used, else "both".
         buckets: their number; even, at least 4.
-        max_distance: where the last bucket begins; above the number of exact buckets.
+        max_distance: distance at which the last bucket begins; above the number of exact buckets.
         scaled: whether dot products are divided by sqrt(head_dim).
 
     Raises:

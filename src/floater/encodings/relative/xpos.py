@@ -47,7 +47,7 @@ class XPos(PositionModel):
 
     Args:
         pairs: see `Rotary`.
-        base: of the frequencies, above 1.
+        base: base of the frequencies, above 1.
         scale_base: tokens over which pair i decays by zeta_i; positive.
 
     Raises:

@@ -43,7 +43,7 @@ class FloaterTree(FloaterRelative, Structured):
     Args:
         spec: the stack of blocks it serves; log(1 + min(max_length, clip)) is the span over which vectors
             start of order one.
-        width: of psi.
+        width: width of psi.
         hidden: width of the field; None means `width`.
         clip: the most edges that differ from more; None for no limit; "auto" means max_length // 2.
         start: "small" (psi(0) normal, w of order one) or "zero" (w = 0: no change until trained).

@@ -103,7 +103,7 @@ class GraphGRU(Structured):
         Args:
             rows: (R, D) symbols.
             lengths: (R,), at least 1.
-            suffix: of the direction's weights.
+            suffix: suffix of the direction's weights.
         """
         of_input, of_state, bias, state_bias = (
             getattr(self.gru, f"{name}_l0{suffix}")

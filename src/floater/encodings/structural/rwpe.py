@@ -21,7 +21,7 @@ class RandomWalk(Structured):
     Unlike eigenvectors the numbers have no arbitrary sign. Subwords have those of their word.
 
     Args:
-        steps: of the longest walk, at least 1.
+        steps: length of the longest walk, at least 1.
 
     Raises:
         PositionError: if steps is below 1, or the positions have no structure.

@@ -80,7 +80,7 @@ class Paths:
     Args:
         structure: the graphs.
         labels: number of edge labels.
-        name: of the model, for messages.
+        name: name of the model, for error messages.
 
     Attributes:
         rows: (R, D) symbols, the distinct sequences of the batch, the empty path first, none last, and

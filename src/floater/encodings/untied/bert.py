@@ -59,8 +59,8 @@ class BertR(PositionModel):
 
     Args:
         spec: the stack of blocks it serves; max_length positions.
-        buckets: of distances; see `T5`.
-        max_distance: where the last bucket begins.
+        buckets: number of buckets of distances; see `T5`.
+        max_distance: distance at which the last bucket begins.
 
     Raises:
         PositionError: if an option is not valid; in `prepare`, if positions are real or past the table.

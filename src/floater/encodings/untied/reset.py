@@ -49,7 +49,7 @@ class Reset:
         """Return the [CLS] tokens.
 
         Args:
-            positions: of queries and keys; the queries are the last of the keys.
+            positions: positions of queries and keys; the queries are the last of the keys.
             kind: "first", the token at position 0; "special", those of `Positions.special`; "none".
 
         Returns:
@@ -94,7 +94,7 @@ class UntiedBias(PairBias):
 
     Args:
         inner: the other bias.
-        reset: where the [CLS] are.
+        reset: masks of the [CLS] tokens.
         theta: (2, heads).
     """
 

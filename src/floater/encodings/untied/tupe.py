@@ -34,7 +34,7 @@ class TupeA(PositionBias):
 
     Args:
         spec: the stack of blocks it serves; max_length positions.
-        cls: which token is [CLS]: "first" (position 0), "special" (`Positions.special`), or "none" (TUPE
+        cls: the token that is [CLS]: "first" (position 0), "special" (`Positions.special`), or "none" (TUPE
             without untying it).
         matrix: "factored", or "free": a scalar per head and pair of positions and free thetas (section 5, a
             failed attempt).
@@ -133,9 +133,9 @@ class FactoredBias(nn.Embedding):
     scalars. Not scaled, as the bias that it replaces.
 
     Args:
-        buckets: of distances.
-        dim: of a vector.
-        heads: scalars of each bucket.
+        buckets: number of buckets of distances.
+        dim: width of a vector.
+        heads: number of scalars of each bucket.
 
     Example:
         >>> FactoredBias(32, 8, 2)(torch.tensor([[0, 3]])).shape
@@ -165,8 +165,8 @@ class TupeR(TupeA):
         spec: the stack of blocks it serves; max_length positions.
         cls: see `TupeA`.
         matrix: see `TupeA`.
-        buckets: of distances; see `T5`.
-        max_distance: where the last bucket begins.
+        buckets: number of buckets of distances; see `T5`.
+        max_distance: distance at which the last bucket begins.
         relative: "free", a scalar per head and bucket, or "factored", by `FactoredBias` (appendix D, a failed
             attempt).
 

@@ -38,7 +38,7 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
 
     Args:
         source: a model that reads text; see `floater.study.analyses.subject.subject`.
-        length: how many positions; by default the training length, at most 64.
+        length: number of positions; by default the training length, at most 64.
 
     Returns:
         (heads, T, S) by block, scaled as the model scales them; NaN where a query may not attend.
@@ -177,7 +177,7 @@ def head_map(
         axes: to draw on.
         logits: (T, S).
         limits: values of the first and the last colour; by default those of the logits, around zero.
-        title: of the axes.
+        title: title of the axes.
 
     Returns:
         The image.

@@ -41,8 +41,8 @@ def curves(source: Source, length: int | None = None, points: int = 600) -> dict
 
     Args:
         source: see `floater.study.analyses.subject.subject`.
-        length: where to end, in tokens; by default twice the training length, at most 512.
-        points: how many positions.
+        length: end of the curves in tokens; by default twice the training length, at most 512.
+        points: number of positions.
 
     Returns:
         A curve by place: the stack where there are several, the block and the name of the starting vector.
@@ -111,8 +111,8 @@ def flow_curves(
         values: (P, d).
         unit: time between two neighbouring tokens, for a second scale; None for none.
         trained: training length in tokens.
-        components: how many of the d.
-        title: of the axes.
+        components: number of the d components.
+        title: title of the axes.
 
     Example:
         >>> from matplotlib.figure import Figure

@@ -35,7 +35,7 @@ class Options:
 
     Args:
         where: the place in the model; by default the first.
-        length: how many positions.
+        length: number of positions.
         trained: training length in tokens, where it is another one than the model's configuration says.
         text: lines that the model reads.
     """
@@ -52,7 +52,7 @@ class Plot:
 
     Args:
         figure: the figure.
-        title: of the figure.
+        title: title of the figure.
         text: the most important numbers in words; the caption of a report.
         numbers: all numbers by name.
     """
@@ -194,11 +194,11 @@ class Kind:
     """An analysis.
 
     Args:
-        help: what it shows.
-        draw: of a subject and what to look at.
-        needs: raises DataError or PositionError if a model has no such thing.
-        takes: which of the `Options` it uses.
-        most: positions that it shows at most, if it takes a length.
+        help: description of its content.
+        draw: function of a subject and `Options`.
+        needs: raises DataError or PositionError if the analysis does not apply to a model.
+        takes: names of the `Options` that it uses.
+        most: largest number of positions that it shows, if it takes a length.
     """
 
     help: str
@@ -299,7 +299,7 @@ def draw(source: Source, kind: str, options: Options | None = None) -> Plot:
     Args:
         source: see `floater.study.analyses.subject.subject`.
         kind: a key of `KINDS`.
-        options: what to look at.
+        options: options of the analysis.
 
     Raises:
         DataError: if there is no such analysis, it does not use an option or show that many positions, or

@@ -23,7 +23,7 @@ def panels(count: int, *, width: float = 7.0, height: float = 4.2) -> tuple[Figu
     """Make a figure with a number of axes, about as many in a row as in a column, at most four.
 
     Args:
-        count: of the axes.
+        count: number of axes.
         width: in inches, of one axes if there is but one; of a row of them otherwise.
         height: in inches, of one axes if there is but one.
 
@@ -48,7 +48,7 @@ def label_outer(axes: Sequence[Axes]) -> None:
     """Leave out labels of y beside other axes, and of x where other axes stand below.
 
     Args:
-        axes: of a grid whose last row may be shorter than the others.
+        axes: axes of a grid whose last row may be shorter than the others.
 
     Example:
         >>> _, axes = panels(3)
@@ -88,8 +88,8 @@ def matrix(
         axes: to draw on.
         values: (rows, columns), the first row on top.
         limits: values of the first and the last colour.
-        title: of the axes.
-        bar: whether a bar of colours stands beside it.
+        title: title of the axes.
+        bar: whether to add a colour bar.
         extend: on which sides values may lie beyond the limits.
         square: whether cells are as wide as high.
 
@@ -128,8 +128,8 @@ def save(figure: Figure, path: Path, *, title: str, description: str) -> None:
     Args:
         figure: to write.
         path: its ending says the format: .png, .svg, .pdf.
-        title: of the figure.
-        description: what it shows, in words.
+        title: title of the figure.
+        description: description of its content.
 
     Raises:
         ValueError: if there is no such format.

@@ -39,10 +39,10 @@ class Probe:
 
     Args:
         fits: by place.
-        positions: of each row.
-        rows: to fit, and
+        positions: positions of each row.
+        rows: number of rows to fit, and
         held_out: to test.
-        text: what the rows hold.
+        text: description of the rows' content.
     """
 
     fits: dict[str, Fit]
@@ -100,8 +100,8 @@ def probe(
         source: see `floater.study.analyses.subject.subject`.
         length: tokens of a row; by default the training length, at most 128.
         text: lines, which follow one another in the rows.
-        rows: how many, to fit and to test together.
-        seed: of random tokens.
+        rows: number of rows, to fit and to test together.
+        seed: seed of random tokens.
 
     Raises:
         DataError: if the model reads no tokens, has no tokenizer for the text, or that is too short.
@@ -146,8 +146,8 @@ def probe_bars(axes: Axes, found: Probe, *, title: str = "") -> None:
 
     Args:
         axes: to draw on.
-        found: of `probe`.
-        title: of the axes.
+        found: result of `probe`.
+        title: title of the axes.
 
     Example:
         >>> from matplotlib.figure import Figure

@@ -31,8 +31,8 @@ class Moved(NamedTuple):
 
     Args:
         order: the words' places in the sentence before, in the order in which they stand now.
-        inserted: where the moved word stands now.
-        original: where the word stands now that followed it before.
+        inserted: index of the moved word.
+        original: index of the word that followed it before.
     """
 
     order: list[int]
@@ -44,8 +44,8 @@ def move(words: int, random: np.random.Generator) -> Moved:
     """Move one word of a sentence to another place, both drawn evenly; never the last word, nor behind it.
 
     Args:
-        words: how many there are, at least 3.
-        random: where the draws come from.
+        words: number of words, at least 3.
+        random: random number generator.
 
     Example:
         >>> moved = move(6, np.random.default_rng(0))
@@ -88,7 +88,7 @@ class Pointers(nn.Module):
     first points at.
 
     Args:
-        dim: of the states.
+        dim: width of the states.
     """
 
     def __init__(self, dim: int) -> None:
@@ -130,9 +130,9 @@ def detect(
         source: see `floater.study.analyses.subject.subject`; it needs a tokenizer.
         text: lines, a sentence each; those that are too short, too long or repeated are left out, and so are
             those with more tokens than the model has positions.
-        sentences: how many are used at most.
-        epochs: of training the pointers.
-        seed: of the moves, the order and the pointers.
+        sentences: largest number of sentences.
+        epochs: epochs of training the pointers.
+        seed: seed of the moves, the order and the pointers.
 
     Raises:
         DataError: if the model has no tokenizer, or too few sentences are left.
@@ -245,8 +245,8 @@ def detection_bars(axes: Axes, found: Detection, *, title: str = "") -> None:
 
     Args:
         axes: to draw on.
-        found: of `detect`.
-        title: of the axes.
+        found: result of `detect`.
+        title: title of the axes.
 
     Example:
         >>> from matplotlib.figure import Figure

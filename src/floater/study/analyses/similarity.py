@@ -38,7 +38,7 @@ def similarity_map(axes: Axes, similarity: Tensor, *, title: str = "") -> None:
     Args:
         axes: to draw on.
         similarity: (positions, positions).
-        title: of the axes.
+        title: title of the axes.
 
     Example:
         >>> import torch

@@ -53,9 +53,9 @@ def smoothness_lines(axes: Axes, found: Smoothness, *, trained: int | None = Non
 
     Args:
         axes: to draw on.
-        found: of `smoothness`.
+        found: result of `smoothness`.
         trained: training length in tokens.
-        title: of the axes.
+        title: title of the axes.
 
     Example:
         >>> import torch

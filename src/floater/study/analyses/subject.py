@@ -42,9 +42,9 @@ class Subject:
     """A model, and what is known of it.
 
     Args:
-        name: what a person calls it.
-        model: of Hugging Face: the reference Transformer or any other.
-        folder: where its tokenizer may be: a directory or the name of a checkpoint; None if it has none.
+        name: name that a user gave it.
+        model: a Hugging Face model, the reference Transformer or any other.
+        folder: source of its tokenizer, a directory or the name of a checkpoint; None if it has none.
         longest: tokens of the longest example that it was trained on, where its run says so of a text.
     """
 
@@ -253,10 +253,10 @@ def enter(name: str, found: dict[str, Any], place: str, value: object) -> None:
     """Note what was found at a place.
 
     Args:
-        name: of the model, for the message.
-        found: by place; gets the value.
+        name: name of the model, for error messages.
+        found: values by place, to which the value is added.
         place: that nothing was found at before.
-        value: what is there.
+        value: value at the place.
 
     Raises:
         DataError: if something was found there.
@@ -270,9 +270,9 @@ def check_known(name: str, tokenizer: Any, ids: Tensor) -> None:
     """Check that a tokenizer knows a text.
 
     Args:
-        name: of the model, for the message.
-        tokenizer: what gave the ids.
-        ids: of tokens (n,).
+        name: name of the model, for error messages.
+        tokenizer: tokenizer of the ids.
+        ids: token ids (n,).
 
     Raises:
         DataError: if half of the tokens are unknown, or more than half the same one.
@@ -343,7 +343,7 @@ def foreign(failed: str) -> Iterator[None]:
     """Run a model of another library, whose errors are many.
 
     Args:
-        failed: what an error means, for the message.
+        failed: meaning of an error, for the message.
 
     Raises:
         DataError: instead of what such models raise.
@@ -363,8 +363,8 @@ def run_tokens(model: PreTrainedModel, ids: Tensor, mask: Tensor | None = None) 
     Of an encoder-decoder it is the encoder.
 
     Args:
-        model: of Hugging Face.
-        ids: (batch, T).
+        model: a Hugging Face model.
+        ids: token ids (batch, T).
         mask: (batch, T), zero at padding.
 
     Returns:

@@ -47,7 +47,7 @@ def vectors(source: Source, where: str | None = None, length: int | None = None)
     Args:
         source: see `floater.study.analyses.subject.subject`.
         where: one of the keys of `all_vectors`; by default its first.
-        length: how many positions; by default the training length, at most 512.
+        length: number of positions; by default the training length, at most 512.
 
     Returns:
         (positions, d), in float32. Fewer than asked for where a table of another library ends before.
@@ -88,7 +88,7 @@ def all_vectors(source: Source, length: int | None = None) -> dict[str, Tensor]:
 
     Args:
         source: see `floater.study.analyses.subject.subject`.
-        length: how many positions; by default the training length, at most 512.
+        length: number of positions; by default the training length, at most 512.
 
     Returns:
         (positions, d) by place. Fewer than asked for where a table of another library, or a flow that was
@@ -231,10 +231,10 @@ def _read(
     """Let a model of another library read one token again and again.
 
     Args:
-        model: of Hugging Face.
-        modules: some of its own by name.
-        tokens: how many.
-        doubled: which of the modules gives twice what it gives.
+        model: a Hugging Face model.
+        modules: some of its modules by name.
+        tokens: number of tokens.
+        doubled: the module whose output is doubled.
 
     Returns:
         What each of the modules gives, (tokens, d), and what enters the first block of each stack.
@@ -279,7 +279,7 @@ def heat_map(axes: Axes, vectors: Tensor, *, title: str = "") -> None:
     Args:
         axes: to draw on.
         vectors: (positions, d).
-        title: of the axes.
+        title: title of the axes.
 
     Example:
         >>> from matplotlib.figure import Figure
