@@ -28,7 +28,7 @@ def align(module: _Module) -> _Module:
             distributed ones stay where they are.
 
     Returns:
-        The module, whose parameters are the same objects: tied ones stay tied, and optimizers know them.
+        The module, whose parameters are the same objects: tied ones stay tied, and optimizers keep them.
 
     Example:
         >>> layer = nn.Linear(3, 1)

@@ -21,9 +21,9 @@ def install() -> None:
     """Wrap Transformers' methods that load and save models, now or when its modules are imported.
 
     - `PreTrainedModel`: `from_pretrained`, in which every Auto class, pipeline and library above them ends,
-      `_from_config`, `_load_from_state_dict`, `load_adapter` and `save_pretrained` bring a flow along, and a
-      model made by its class waits for it; see `floater.pretrained.loading`.
-    - `AutoConfig.from_pretrained` knows the model types of this library, and with them the Auto classes do.
+      `_from_config`, `_load_from_state_dict`, `load_adapter` and `save_pretrained` include a flow, and a
+      model made by its class refuses to run without it; see `floater.pretrained.loading`.
+    - `AutoConfig.from_pretrained` finds the model types of this library, and so do the Auto classes.
 
     Example:
         >>> import transformers

@@ -15,9 +15,9 @@ def grid_coordinates(
 
     Args:
         sizes: patches along each axis: (h, w), or (t, h, w).
-        like: sizes of another grid that covers the same image: the centres of the patches then stand where
-            they are in that grid, but for those beyond the centres of its outermost patches, which stand
-            there, as in bilinear interpolation of a table. None leaves whole coordinates from 0.
+        like: sizes of another grid that covers the same image: the centres of the patches then get their
+            coordinates in that grid, clamped to the centres of its outermost patches, as in bilinear
+            interpolation of a table. None means integer coordinates from 0.
         device: device of the result.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Signals that ask a training to stop: it finishes the step and writes a checkpoint.
+"""Signals that stop a training: it finishes the step and writes a checkpoint.
 
 SIGINT is what Ctrl-C sends, SIGTERM what most schedulers send before they kill, SIGUSR1 what SLURM sends
 ahead of a time limit (``--signal=USR1@120``).
@@ -43,7 +43,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class StopRequest:
-    """The first signal that asked for a stop.
+    """The first signal that requested a stop.
 
     Attributes:
         number: number of the signal; 0 for none.

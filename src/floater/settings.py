@@ -50,7 +50,7 @@ def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
 
     Args:
         cls: A dataclass, possibly with dataclasses as fields.
-        path: A UTF-8 YAML file with a mapping at the top. An empty file stands for all defaults.
+        path: A UTF-8 YAML file with a mapping at the top. An empty file means all defaults.
         overrides: ``key=value`` texts, each value written in YAML.
 
     Raises:
@@ -303,7 +303,7 @@ def _unknown(keys: dict[str, _Key], name: str) -> str:
 
 
 def _flat(keys: dict[str, _Key], values: Tree, tree: Tree, prefix: str = "") -> Tree:
-    """Convert values by dotted key; a name within a free-form dict stands for that dict, so changed."""
+    """Convert values by dotted key; a name within a free-form dict changes that dict."""
     flat: Tree = {}
     for part, value in tree.items():
         if (name := f"{prefix}{part}") not in keys:

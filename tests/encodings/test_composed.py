@@ -98,7 +98,7 @@ def test_a_list_of_a_configuration_is_a_composition(tmp_path):
     again = FloaterForCausalLM.from_pretrained(tmp_path)
     ids = torch.tensor([[3, 4, 5]])
     torch.testing.assert_close(again(ids).logits, model(ids).logits)
-    with pytest.raises(ValueError, match="position is a list; options stand in its entries"):
+    with pytest.raises(ValueError, match="position is a list; give options in its entries"):
         FloaterConfig(position=["alibi"], position_options={"a": 1})
 
 

@@ -125,7 +125,7 @@ def test_bounded_models_end_with_an_error_and_others_go_on(name, given, lifted):
     else:
         assert bound == LENGTH
         encoder(embeddings(1, bound), where(name, long[:, :bound]))
-        with pytest.raises(PositionError, match=rf"\b{bound}\b.* was asked for|max_length {bound}\b"):
+        with pytest.raises(PositionError, match=rf"\b{bound}\b.* was requested|max_length {bound}\b"):
             encoder(embeddings(1, bound + 1), where(name, long[:, : bound + 1]))
 
 

@@ -22,7 +22,7 @@ from .small import settings
         ({"level": 1.5}, "level is 1.5"),
         ({"task": "tagging"}, "short_to_long cuts translation data"),
         ({"tests": {"lengths": {}}}, "'lengths' is the test set of short_to_long"),
-        ({"tests": {"validation": {}}}, "'validation' is what runs say themselves"),
+        ({"tests": {"validation": {}}}, "'validation' names the runs' own validation"),
         ({"short_to_long": {"builtin": 9, "cut": 15}}, "short_to_long: the built-in corpus is cut at 80"),
         ({"short_to_long": {"builtin": 9, "valid": 0.5}}, "leave out valid"),
         ({"short_to_long": {"builtin": 9, "unique": False}}, "leave out unique"),

@@ -64,7 +64,7 @@ def test_a_baked_model_computes_what_it_did(case, tmp_path: Path):
 def test_positions_past_the_baked_ones_are_refused(case):
     model = made(case)
     floater.bake(model, LENGTH)
-    with pytest.raises(PositionError, match=rf"baked for \w+ 0 to {LENGTH - 1}; {LENGTH} was asked for"):
+    with pytest.raises(PositionError, match=rf"baked for \w+ 0 to {LENGTH - 1}; {LENGTH} was requested"):
         model(ids(LENGTH + 1))
 
 

@@ -20,7 +20,7 @@ class File:
         urls: its URLs; all serve the same bytes, and the first that answers is used.
         bytes: its size; None if unknown.
         hash: its checksum, as in "sha256:..."; None where nobody states one.
-        says: who states the checksum.
+        says: source of the checksum.
     """
 
     urls: tuple[str, ...]

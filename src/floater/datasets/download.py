@@ -139,7 +139,7 @@ class _Download:
             headers["Range"] = f"bytes={there}-"
             if (before := self._version(url)) is not None:
                 headers["If-Range"] = before
-            elif not self.checked:  # it may be a part of another file, and nothing would tell
+            elif not self.checked:  # it may be a part of another file, which no checksum would detect
                 del headers["Range"]
         with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
             if response.status_code == requests.codes.requested_range_not_satisfiable:

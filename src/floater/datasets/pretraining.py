@@ -5,7 +5,7 @@ Theirs are a dump of Wikipedia of their own and two crawls of books, which are n
 dump of November 2023, without markup, and BookCorpus as it once was published: a sentence a line, already
 lower-cased and tokenised, without borders between books. Sentences are split by the rules of Moses instead
 of spaCy, and before lower-casing, as the rules know "Mr." and not "mr.". Their filter by the frequencies of
-words is left out, and so are their placeholders for addresses.
+words is removed, and so are their placeholders for addresses.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class BakedFlow(nn.Module):
         torch.Size([1, 2, 2])
         >>> baked(torch.tensor([[4]]))
         Traceback (most recent call last):
-        floater.encodings.errors.PositionError: the flow is baked for positions 0 to 3; 4 was asked for: \
+        floater.encodings.errors.PositionError: the flow is baked for positions 0 to 3; 4 was requested: \
 bake more, from the model that was saved with its flow
     """
 
@@ -75,7 +75,7 @@ def baked(flows: nn.ModuleList, length: int) -> nn.ModuleList:
 
 
 def check_baked(positions: Tensor, length: int, what: str = "positions") -> None:
-    """Check that a baked flow has the vectors that are asked for.
+    """Check that a baked flow has the vectors of some positions.
 
     Args:
         positions: any shape, not empty.
@@ -88,13 +88,13 @@ def check_baked(positions: Tensor, length: int, what: str = "positions") -> None
     Example:
         >>> check_baked(torch.tensor([[0.5]]), 4)
         Traceback (most recent call last):
-        floater.encodings.errors.PositionError: the flow is baked for positions 0 to 3; 0.5 was asked for: \
+        floater.encodings.errors.PositionError: the flow is baked for positions 0 to 3; 0.5 was requested: \
 bake more, from the model that was saved with its flow
     """
     outside = (positions < 0) | (positions >= length) | (positions != positions.floor())
     if bool(outside.any()):
         asked = float(positions[outside][0])
         raise PositionError(
-            f"the flow is baked for {what} 0 to {length - 1}; {asked:g} was asked for: bake more, from the "
+            f"the flow is baked for {what} 0 to {length - 1}; {asked:g} was requested: bake more, from the "
             "model that was saved with its flow"
         )

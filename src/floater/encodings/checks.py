@@ -39,7 +39,7 @@ def at_least_one(**given: float | None) -> None:
 
 
 def chosen_blocks(blocks: str | list[int] | tuple[int, ...], layers: int) -> tuple[int, ...]:
-    """Return the blocks that "input", "all" or a list of indices stands for.
+    """Return the block indices of "input", "all" or a list of indices.
 
     Raises:
         PositionError: if a block does not exist.

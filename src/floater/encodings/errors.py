@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class PositionError(ValueError):
-    """A position model was asked for something that it cannot do."""
+    """A position model does not support its input or its options."""

@@ -31,8 +31,8 @@ class Measured:
         injection: kind of the hooks that it overrides: "APE" those of embeddings, "MAM" those of attention.
         learnable: whether it has parameters that learn.
         recurring: whether it acts in every block.
-        unbound: whether it serves four times max_length and tells positions (relative models: distances) past
-            max_length apart.
+        unbound: whether it serves four times max_length and distinguishes positions (relative models:
+            distances) past max_length.
         relative: whether attention is the same when every position shifts by the same amount.
         kernel: see `kernel`.
     """

@@ -29,7 +29,7 @@ class PositionModel(nn.Module):
     from 0.
 
     Class attributes: `card` is the entry in the catalogue; `sites` are those of `StackSpec.site` where it
-    acts; `length_aware` says that its decoder must know the final length of the text, `autoregressive` that
+    acts; `length_aware` means that its decoder needs the final length of the text, `autoregressive` that
     a decoder may write one token after another; `bounded` that it has `max_length` positions;
     `derives_places` that it derives positions itself, from order, segments, coordinates or a structure;
     `needs_cross_attention` that it acts there alone.

@@ -11,7 +11,7 @@ GROUP = "floater.encodings"
 def load() -> None:
     """Import the modules that installed packages name in the group "floater.encodings".
 
-    Each module registers its encodings, as those of the library do. One that cannot be imported is left out.
+    Each module registers its encodings, as those of the library do. One that cannot be imported is skipped.
 
     Warns:
         UserWarning: with the entry point that fails, and why.

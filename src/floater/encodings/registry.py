@@ -169,7 +169,7 @@ def build(
         given: options of the model, by name.
 
     Returns:
-        The model; where it does nothing at a site (a table of positions at "cross", say), the identity.
+        The model; at a site where it does not act (such as a table of positions at "cross"), the identity.
 
     Raises:
         PositionError: if the name, an option or a value is not valid; it names the nearest valid one.

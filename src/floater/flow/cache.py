@@ -59,7 +59,7 @@ class VectorTable:
 class VectorCache:
     """A table of vectors at whole positions, and a solution that real positions are read from.
 
-    It knows nothing of fields: callers pass the function that solves.
+    It does not depend on fields: callers pass the function that solves.
 
     Attributes:
         table: Vectors at whole positions, if any are known.
@@ -98,7 +98,7 @@ class VectorCache:
     def look_up(
         self, positions: Tensor, solve: Solve, *, ahead: bool
     ) -> tuple[Sequence[Tensor], Tensor | slice]:
-        """Take vectors from the table, after solving for those that it lacks.
+        """Take vectors from the table, after solving for the missing ones.
 
         Args:
             positions: (N, T), integer or real.
@@ -158,7 +158,7 @@ def parameter_version(tensor: Tensor) -> ParameterVersion:
     sum.
 
     Fused optimizers do not count their writes to parameters, and `.data` does not count any; the sum of a
-    parameter tells. It takes a tenth of a millisecond for the field of a Transformer of width 512.
+    parameter shows the change. It takes a tenth of a millisecond for the field of a Transformer of width 512.
 
     Args:
         tensor: A parameter or a buffer.

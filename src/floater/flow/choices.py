@@ -10,7 +10,7 @@ def check_choice(argument: str, value: str, valid: Iterable[str]) -> None:
     """Check that a string argument is one of the valid names.
 
     Args:
-        argument: What the name stands for, as the error calls it.
+        argument: Description of the name in the error.
         value: The name given.
         valid: The names that may be given.
 

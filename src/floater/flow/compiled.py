@@ -68,7 +68,8 @@ def _evaluate(encoder: FlowEncoder, positions: Tensor, parameters: Sequence[Tens
     """Return all vectors (N T, blocks, names, dim), with gradients where they are on and none is reused."""
     pairs = zip(encoder.ordered_parameters(), parameters, strict=True)
     own = all(mine.data_ptr() == given.data_ptr() for mine, given in pairs)
-    # Its cache knows the encoder's own parameters; a copy has leaves, whose graph ends with the operator.
+    # Its cache belongs to the encoder's own parameters; a copy has leaves, whose graph ends with the
+    # operator.
     used = own and (encoder.stores or not torch.is_grad_enabled())
     vectors = (encoder if used else encoder.with_parameters(parameters))(positions)
     values: Tensor = vectors.all().reshape(-1, *encoder.start.shape)

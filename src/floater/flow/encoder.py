@@ -36,7 +36,7 @@ class FlowEncoder(nn.Module):
     i x delta x time_scale, so the first position of a text, 0, gets the starting vector itself.
 
     Real positions (a floating dtype), such as the times of events, are solved once as a curve where the
-    method is collocation. The vectors of a block and name are read from it when they are asked for: thousands
+    method is collocation. The vectors of a block and name are evaluated on demand: thousands
     of different positions cost no more solving than the span that they cover. Gradients flow to the field,
     the starting vectors, a learned time scale and the positions; without such a curve, to positions only of
     one rising row.
@@ -59,7 +59,7 @@ class FlowEncoder(nn.Module):
             `begin_step`, which `floater.training` calls, all passes of a step count as one.
         horizon: A position that every curve reaches. Positions that differ from call to call, as random
             times do, are then read from curves of one span, whose plan is kept. Whole positions are read
-            from the curve, too. None solves as far as positions are asked for.
+            from the curve, too. None solves up to the last position of a call.
 
     Raises:
         ValueError: if blocks or names are empty or repeat, or a number is out of its range.
@@ -242,7 +242,7 @@ class FlowEncoder(nn.Module):
         return [self.start, *(other for other in self._all_parameters() if other is not self.start)]
 
     def stored(self, positions: Tensor) -> FlowVectors:
-        """Return position vectors without gradient from the cache, after solving for those that it lacks.
+        """Return position vectors without gradient from the cache, after solving for the missing ones.
 
         Changed parameters empty the cache.
 
@@ -287,7 +287,7 @@ class FlowEncoder(nn.Module):
 
     @contextmanager
     def baked(self) -> Iterator[FlowEncoder]:
-        """Bake for the duration of a `with` block, as far as positions are asked for.
+        """Bake for the duration of a `with` block, up to the last position of each call.
 
         Example:
             >>> from floater.flow import ZeroField

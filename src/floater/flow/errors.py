@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class FlowError(RuntimeError):
-    """A flow could not be solved up to the time asked for.
+    """A flow could not be solved up to the requested time.
 
     Attributes:
         time: The time near which the solve failed.
@@ -58,12 +58,12 @@ class FlowInaccurate(FlowError):
 
 
 class SpanTooLong(FlowError):
-    """The span of the positions asked for is more than the solver can cover.
+    """The span of the positions is longer than the solver can cover.
 
     Args:
         time: The time at which the solve stopped.
         reason: What went wrong there.
-        last: The last position asked for.
+        last: The last position.
         scale: A time scale under which the span would end where the solve did.
     """
 

@@ -15,7 +15,7 @@ def wide_dtype(device: torch.device) -> torch.dtype:
     """Return the dtype of times and running states: float64 where the device has it (MPS has not).
 
     A solve adds up hundreds of small displacements, so a float32 state would drift by several tolerances. The
-    state is only rows x dim numbers; its float64 costs nothing beside the products.
+    state is only rows x dim numbers; its float64 costs nothing compared with the products.
     """
     return torch.float32 if device.type == "mps" else torch.float64
 
@@ -42,8 +42,8 @@ def full_precision(device: torch.device) -> Iterator[None]:
             _leave()
 
 
-# The precision of products is one for all threads. The first that enters notes what was chosen, and the last
-# that leaves brings it back; if each did so for itself, one would bring back what another has set.
+# The precision of products is one for all threads. The first that enters records the setting, and the last
+# that leaves restores it; if each thread did so by itself, one would restore the setting of another.
 _lock, _inside, _chosen = Lock(), 0, ExitStack()
 
 

@@ -20,7 +20,7 @@ ADAPTIVE_METHODS = ("dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun")
 FIXED_STEP_METHODS = ("rk4", "midpoint", "euler", "heun2", "heun3")
 
 MAX_STEPS = 100_000
-"""More steps than this take minutes; a solve that asks for them is stiff or diverges."""
+"""More steps than this take minutes; a solve that needs them is stiff or diverges."""
 
 
 class _Watched(Dynamics):
@@ -30,7 +30,7 @@ class _Watched(Dynamics):
 
     def __call__(self, t: Tensor, p: Tensor, perturb: object = None) -> Tensor:
         """Return the velocity; `perturb` (which side of a jump to take) is torchdiffeq's and not needed."""
-        self.time = t.detach()  # where to say that the solve failed
+        self.time = t.detach()  # the time to report if the solve fails
         return self.velocity(t, p)
 
     def callback_step(self, *_: object) -> None:

@@ -96,7 +96,7 @@ class Samples(Sequence[Tensor]):
     """A solution at some times, which are located once for all rows: row i is (length, dim).
 
     A row is computed anew whenever it is indexed, in time linear in length x dim, and no other row with it: a
-    Transformer that asks for one projection's vectors at a time never holds those of another.
+    Transformer that reads the vectors of one projection at a time never stores those of another.
 
     Args:
         solution: The solution.

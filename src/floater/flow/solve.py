@@ -57,8 +57,8 @@ def solve(
         times: Wanted times (length,), strictly increasing, none before `begin`. They are checked on the
             CPU; on it already, they need no synchronisation with a GPU.
         begin: The time at which `start` holds.
-        method: A name from `METHODS`. "auto" is "collocation" for a field that says it is smooth, or whose
-            kinks are in units that the library knows; "dopri5" with stricter tolerances for any other, and
+        method: A name from `METHODS`. "auto" is "collocation" for a field whose `smooth` is true, or whose
+            kinks are in units known to the library; "dopri5" with stricter tolerances for any other, and
             for the adjoint gradient.
         rtol: Relative tolerance of adaptive methods. Those of torchdiffeq keep it in each step, not in all
             of them together; "collocation" measures the error and keeps ten tolerances at the end.

@@ -46,7 +46,7 @@ class Units(NamedTuple):
 
 
 def units_of(field: nn.Module) -> list[Units]:
-    """Return the layers of units of a field that the library knows; none of any other.
+    """Return the layers of units of a field known to the library; none of any other.
 
     Example:
         >>> [layer.columns.shape for layer in units_of(SumField(MLPField(2, 3), MLPField(2, 5)))]
@@ -67,7 +67,7 @@ def units_of(field: nn.Module) -> list[Units]:
 
 
 def has_known_kinks(field: nn.Module) -> bool:
-    """Return whether a field has no kinks, or only in units that the library knows.
+    """Return whether a field has no kinks, or only in units known to the library.
 
     Example:
         >>> has_known_kinks(MLPField(2, activation="relu")), has_known_kinks(nn.Linear(2, 2))

@@ -376,7 +376,7 @@ class ScaledField(nn.Module):
 
 
 def is_smooth(field: nn.Module) -> bool | None:
-    """Return whether a field has no kinks, by its `smooth` property; None if it does not say.
+    """Return whether a field has no kinks, by its `smooth` property; None if it has none.
 
     Example:
         >>> is_smooth(MLPField(4)), is_smooth(MLPField(4, activation="relu"))

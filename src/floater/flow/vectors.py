@@ -16,10 +16,10 @@ from floater.flow.solution import Samples
 
 @dataclass(frozen=True)
 class FlowVectors:
-    """Position vectors of one batch, gathered when they are asked for.
+    """Position vectors of one batch, gathered on demand.
 
     Args:
-        rows: One tensor of vectors (U, dim) per starting vector; a `Samples` computes them when asked for.
+        rows: One tensor of vectors (U, dim) per starting vector; a `Samples` computes them on demand.
         index: The index of each position's vector: (N, T), a slice when N = 1 and they are consecutive, or
             the size (N, T) itself when all are.
         keys: The row of each (block, name).

@@ -15,7 +15,7 @@ def times(cls: type[Positions], times: Tensor, mask: Tensor | None = None) -> Po
     """Place queries and keys at the same real positions, such as the times of events.
 
     Args:
-        times: (batch or 1, T), in tokens or in any unit that the position model knows.
+        times: (batch or 1, T), in tokens or in any unit that the position model expects.
         mask: (batch or 1, T), non-zero where there is an event.
 
     Returns:
@@ -39,12 +39,12 @@ def events(
 ) -> Positions:
     """Place events at their times: float64, counted from the first of each row.
 
-    A shift of all times of a row changes nothing. Unix stamps that differ by a second stand apart,
-    however long after the first event: float32, which rounds stamps to minutes, is refused.
+    A shift of all times of a row changes nothing. Unix timestamps that differ by a second give
+    distinct positions, however long after the first event; float32, which rounds them to minutes, is refused.
 
     Args:
-        times: (batch or 1, T) integer or float64; those of a row do not fall, and may repeat.
-        mask: (batch or 1, T), non-zero where there is an event; the rest stands where the last event
+        times: (batch or 1, T) integer or float64; those of a row do not decrease, and may repeat.
+        mask: (batch or 1, T), non-zero where there is an event; padding has the time of the last event
             before it does.
         time_per_position: the time from one position to the next, such as the median time between two events.
 

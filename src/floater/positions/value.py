@@ -134,7 +134,7 @@ class Positions:
     def delta(self) -> Tensor:
         """Return the relative position key - query, (batch or 1, T, S): the library's one sign convention.
 
-        Distances are grouped where `group` says so.
+        Distances are grouped if `group` is given.
 
         Example:
             >>> Positions.arange(1, offset=2).delta.tolist()

@@ -111,7 +111,7 @@ def path_symbols(symbol: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def laplacian_vectors(neighbours: Tensor, valid: Tensor, count: int) -> Tensor:
-    """Return eigenvectors of I - D^-1/2 A D^-1/2 with the smallest eigenvalues, the first left out.
+    """Return eigenvectors of I - D^-1/2 A D^-1/2 with the smallest eigenvalues, without the first.
 
     Degrees count from 1, so that a node without edges is an eigenvector of eigenvalue 1. The sign makes the
     component of greatest size positive, of equal ones the first. Equal eigenvalues leave their vectors open

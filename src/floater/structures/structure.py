@@ -155,7 +155,7 @@ def graphs(
             pairs (source, target) or triples (source, target, label). A single networkx graph or tensor is a
             batch of one.
         sizes: number of nodes of each graph; None counts to the highest node that has an edge. A networkx
-            graph knows its own.
+            graph has its own.
         labels: for each graph, the label of each edge, from 0; None means those given with the edges, else 0.
         directed: False adds every edge's reverse, with the same label; undirected networkx graphs have both.
         words: for each graph, the node that each token belongs to, -1 for padding; None: token i is node i.

@@ -10,8 +10,8 @@ from floater.study.run import study
 from floater.study.settings import ShortToLong, StudySettings
 
 MODELS: dict[str, dict[str, Any]] = {
-    # order from a flow of log distance; sinusoids tell cross-attention alone where source and target stand,
-    # at times that training stretches and shifts, so that a text four times as long stands at times it met
+    # a flow over the log distance encodes order; sinusoids give positions to cross-attention alone, at times
+    # that training stretches and shifts, so that the times of a text four times as long occur in training
     "floater_relative-cross": {
         "position": ["floater_relative", {"name": "sinusoidal", "injection": "cross"}],
         "max_length": 128,  # tokens of the training length

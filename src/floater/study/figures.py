@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# colours that stand for variables of the page's style
+# placeholders for the colour variables of the page's style
 _INK, _RULE, _GRID = "#010101", "#020202", "#030303"
 _SERIES = [f"#0404{n:02x}" for n in range(1, 9)]
 _VARIABLES = {_INK: "--ink", _RULE: "--rule", _GRID: "--grid", "#e0e0e0": "--grid", "#000000": "--ink"}
@@ -74,7 +74,7 @@ def svg(figure: Figure, name: str, description: str) -> str:
     """Return a figure as an SVG element of a page.
 
     Args:
-        figure: drawn while `themed`.
+        figure: the figure, made while `themed`.
         name: name of the figure, unique on the page.
         description: alternative text.
     """
@@ -251,7 +251,7 @@ def _panel() -> tuple[Figure, Axes]:
 
 
 def _finish(figure: Figure, axes: Axes, xlabel: str, ylabel: str, ends: Sequence[_End]) -> Figure:
-    """Label the axes and, at the right of them, each line beside its end."""
+    """Label the axes, and each line at its right end."""
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     axes.grid(axis="y")
@@ -324,5 +324,6 @@ def _look(variants: Sequence[Variant], index: int, marks: bool = True) -> dict[s
 
 
 def _shift(index: int, variants: int) -> float:
-    """Return the offset of a mark: those of one bin stand side by side, so that their spreads can be seen."""
+    """Return the offset of a mark: marks of one bin are side by side, so that their error bars are
+    visible."""
     return 0.3 * (index - (variants - 1) / 2) / max(variants, 1)

@@ -126,7 +126,7 @@ class Grid:
     tests: dict[str, dict[str, Any]]
 
     def write(self, threads: int) -> None:
-        """Write the configuration of every trial, and what its process has to know."""
+        """Write the configuration of every trial, and the arguments of its process."""
         (self.folder / TRIALS).mkdir(parents=True, exist_ok=True)
         for trial in self.trials:
             write_whole(trial.config, f"# floater train {trial.config}\n" + dump(trial.settings))
@@ -197,7 +197,8 @@ def _variants(settings: StudySettings, task: Task, origin: str) -> Iterator[Vari
 
 
 def _models(settings: StudySettings, positions: bool, origin: str) -> Iterator[Variant]:
-    """Yield a variant for each model and its blocks; a model that knows no blocks, or sets them, has one."""
+    """Yield a variant for each model and its blocks; a model without the option `blocks`, or that sets it,
+    has one."""
     for model, given_entry in settings.models.items():
         entry = _mapping(given_entry, f"{origin}: model {model}")
         if not positions and (other := sorted(entry.keys() - {"settings", "seeds"})):

@@ -32,7 +32,8 @@ def write_report(results: Results, origin: str) -> Path:
         origin: arguments of `floater study`, for the command that repeats it.
 
     Returns:
-        The report; beside it stand `table.md`, `table.csv`, `trials.csv`, `scores.csv` and `comparisons.csv`.
+        The report; the same folder has `table.md`, `table.csv`, `trials.csv`, `scores.csv` and
+        `comparisons.csv`.
     """
     folder = Path(results.settings.folder)
     if results.outcomes:

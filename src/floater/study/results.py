@@ -97,7 +97,7 @@ class Outcome:
 
     @property
     def counts(self) -> bool:
-        """Return whether it has scores: it is finished, or lacks another test set alone."""
+        """Return whether it has scores: it is finished, or only another test set is missing."""
         return self.status == "finished" or bool(self.measured)
 
     @property
@@ -164,7 +164,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Results:
-    """All of a study, as it stands.
+    """All results of a study so far.
 
     Args:
         settings: the study's settings.
@@ -282,7 +282,7 @@ class Results:
                 if sentences is None and seeds == 0.0:  # without a spread over seeds nothing can be tested
                     seeds = None
                 found.append((variant.name, reference.name, column, Difference(difference, sentences, seeds)))
-        # One seed where others have several says nothing of the seeds, and that is half of the question.
+        # One seed where others have several shows no variance between seeds, which is half of the question.
         alone = all(len(variant.seeds) == 1 for variant in self.grid.variants)
         tested = {
             i: each.p
@@ -333,7 +333,7 @@ class Results:
         return [outcome.measured[column.test] for outcome in there]
 
     def _paired(self, variant: Variant, reference: Variant, column: Column) -> bool:
-        """Return whether two variants have the same examples, one by one, as their lengths tell.
+        """Return whether two variants have the same examples, one by one, judged by their lengths.
 
         Those of a language model's text differ where a model reads it otherwise.
         """
@@ -355,7 +355,7 @@ def follows(variant: Variant, other: Variant) -> bool:
 
 
 def gather(settings: StudySettings, grid: Grid) -> Results:
-    """Return what the trials of a study have brought so far."""
+    """Return the results of a study's trials so far."""
     return Results(settings, grid, [_outcome(trial, grid) for trial in grid.trials])
 
 

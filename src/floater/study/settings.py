@@ -1,4 +1,4 @@
-"""The settings of a study: what a configuration file may say."""
+"""Settings of a study's configuration file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ShortToLong:
     Attributes:
         source: files of source sentences, plain or .gz: the short ones train, the long ones test.
         target: their translations.
-        test_source: files whose long sentences test and whose short ones are left out.
+        test_source: files whose long sentences test and whose short ones are excluded.
         test_target: their translations.
         skip: number of first lines of a file to skip, by its name, such as a canary line.
         dataset: name of a Hugging Face data set with a "translation" column, instead of files.
@@ -137,7 +137,7 @@ class StudySettings:
         title: heading of the report.
         question: the question of the study, in a sentence or two.
         scaled_from: the experiment that this study scales down, as a table of a paper; null for a full size.
-            The report and the tables then say that it is no reproduction.
+            The report and the tables then state that it is not a reproduction.
         note: first note to readers of the report, such as that some results were withdrawn; names between
             backticks are set as code.
         task: a task of `floater train`.
@@ -165,7 +165,7 @@ class StudySettings:
         checkpoints: pretrained models whose positions are shown, by a name: Hugging Face names or
             directories.
         figures: kinds of figures of each model's positions; see `floater plot`.
-        samples: resamplings of the paired bootstrap; more where many comparisons ask for it.
+        samples: resamplings of the paired bootstrap; more where many comparisons need it.
         level: level of significance, after Holm's correction.
         launcher: "local", side by side on this machine, "ray", on a Ray cluster, or "slurm", each a job; the
             machines of both share the folder.
@@ -212,7 +212,7 @@ class StudySettings:
         if both := sorted(self.excluded.keys() & self.models.keys()):
             raise ValueError(f"{both[0]!r} is among models and among excluded")
         if "validation" in self.tests:
-            raise ValueError("'validation' is what runs say themselves; name the test set differently")
+            raise ValueError("'validation' names the runs' own validation; name the test set differently")
         labels = [label for axis in self.axes.values() for label in axis]
         if empty := [name for name, axis in self.axes.items() if not axis]:
             raise ValueError(f"axis {empty[0]!r} has no label")

@@ -26,7 +26,7 @@ _DONE = "cut.json"
 def cut(settings: ShortToLong, source: str, target: str) -> Parts:
     """Cut pairs of sentences by the length of their source, in words and punctuation marks.
 
-    Pairs with an empty side are left out. Files whose sentences only test come first, so that with
+    Pairs with an empty side are excluded. Files whose sentences only test come first, so that with
     `settings.unique` none of their sentences trains.
 
     Args:
@@ -103,7 +103,7 @@ def write(
         used: whether something was trained on data that are there; else they are replaced if they differ.
 
     Returns:
-        What `data` of a translation run then says, and the test set as `floater evaluate` wants it.
+        The settings `data` of a translation run, and the arguments of `floater evaluate` for the test set.
 
     Raises:
         DataError: see `cut`; or if the folder holds data that were cut otherwise.
@@ -139,7 +139,7 @@ def write(
 
 
 def share_below(settings: ShortToLong, folder: Path) -> str | None:
-    """Say which share of the pairs is below the cut, beside the paper's; None of the built-in corpus.
+    """Describe the share of the pairs below the cut and the paper's share; None for the built-in corpus.
 
     Args:
         settings: settings of the split.

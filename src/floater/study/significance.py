@@ -107,7 +107,7 @@ def welch_p(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
     """
     if min(len(ours), len(theirs)) < 2:
         return None
-    if len({*ours}) == len({*theirs}) == 1:  # no spread at all: the test knows no scale
+    if len({*ours}) == len({*theirs}) == 1:  # no spread at all: the test has no scale
         return 1.0 if ours[0] == theirs[0] else 0.0
     from scipy.stats import ttest_ind
 
@@ -123,7 +123,7 @@ def paired_t_p(differences: Sequence[float]) -> float | None:
     """
     if len(differences) < 2:
         return None
-    if len({*differences}) == 1:  # no spread at all: the test knows no scale
+    if len({*differences}) == 1:  # no spread at all: the test has no scale
         return 0.0 if differences[0] else 1.0
     from scipy.stats import ttest_1samp
 

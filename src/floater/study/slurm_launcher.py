@@ -38,7 +38,7 @@ class SlurmLauncher:
         cluster: target of submitit; "local" runs the jobs on this machine.
 
     Raises:
-        SettingsError: if submitit or SLURM is not installed, or it does not know an option.
+        SettingsError: if submitit or SLURM is not installed, or it does not support an option.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class Table:
     rows: list[list[Cell]]
 
     def markdown(self) -> str:
-        """Return it as Markdown; numbers stand on the right.
+        """Return it as Markdown; numbers are aligned right.
 
         Example:
             >>> print(Table(["model", "BLEU"], [[Cell("none"), Cell("1.0")]]).markdown(), end="")
@@ -61,7 +61,7 @@ class Table:
         return "\n".join(bars) + "\n"
 
     def text(self) -> str:
-        """Return it as aligned text; numbers stand on the right.
+        """Return it as aligned text; numbers are aligned right.
 
         Example:
             >>> print(Table(["model", "BLEU"], [[Cell("none"), Cell("1.0")]]).text())
@@ -131,7 +131,7 @@ def others(results: Results) -> dict[str, Table]:
 
 
 def answer(results: Results) -> Table:
-    """Return the differences that the settings ask for: a line for each pair, a column for each score."""
+    """Return the differences of the settings' comparisons: a line for each pair, a column for each score."""
     columns, rows = results.columns(), []
     for ours, theirs in results.settings.comparisons:
         there = {c.column: c for c in results.comparisons if (c.variant, c.reference) == (ours, theirs)}

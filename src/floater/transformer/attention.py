@@ -81,7 +81,7 @@ def added_product(rows: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None =
             own.view(shape).copy_(rows)
         else:
             torch.add(rows.expand(shape), bias, out=own.view(shape))
-    # Autocast knows only the product that copies what it adds to.
+    # Autocast supports only the product that copies its addend.
     kind = x.device.type
     autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     product = torch.addmm if autocast else Tensor.addmm_
@@ -347,7 +347,7 @@ class Attention(nn.Module):
 
 
 class CrossAttention(Attention):
-    """Attention of the decoder to the source; unscaled where the recipe says so.
+    """Attention of the decoder to the source; scaled if the recipe has `scale_cross_attention`.
 
     Args:
         config: sizes and dropout.

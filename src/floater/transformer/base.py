@@ -115,7 +115,7 @@ def embed(recipe: Recipe, embedding: nn.Embedding, ids: Tensor | None, embeds: T
     """Return token embeddings, by the recipe scaled by sqrt(d) (Vaswani et al. 2017, section 3.4).
 
     Args:
-        recipe: says whether they are.
+        recipe: the recipe, which decides it.
         embedding: the table.
         ids: (batch, T), or
         embeds: (batch, T, dim), rows of the table, not yet scaled.
@@ -210,7 +210,7 @@ class FloaterPreTrainedModel(PreTrainedModel):
 
         Liu et al. 2020, section 4.4. The vectors, or the biases of a flow over distances, are saved with the
         model; they learn no more. At `length` tokens the outputs are those of before, bit for bit. At fewer,
-        where a flow is solved only as far as it is asked for, they may differ in the last digits.
+        where a flow is solved only up to the last position of a call, they may differ in the last digits.
 
         Args:
             length: number of positions, at least 1; a later one is an error.
@@ -278,7 +278,8 @@ class FloaterPreTrainedModel(PreTrainedModel):
         gradient_checkpointing_func: Callable[..., Any] = checkpoint,
         every_n_layers: int = 1,
     ) -> None:
-        # Such a checkpoint gives gradients to its own arguments alone, not to what they are made of.
+        # Such a checkpoint gives gradients to its own arguments alone, not to the tensors that they are
+        # computed from.
         if enable and getattr(gradient_checkpointing_func, "keywords", {}).get("use_reentrant"):
             raise ValueError(
                 "use_reentrant is True; blocks share what the position model prepared, which needs False, "
@@ -287,7 +288,8 @@ class FloaterPreTrainedModel(PreTrainedModel):
         super()._set_gradient_checkpointing(enable, gradient_checkpointing_func, every_n_layers)
 
     def scaled(self, hidden: Tensor) -> Tensor:
-        """Scale what the output matrix reads by d^-1/2 where the recipe says so and the matrix is tied."""
+        """Scale the input of the output matrix by d^-1/2, if the recipe has this scale and the matrix is
+        tied."""
         if not (self.recipe.scale_logits and self.config.tie_word_embeddings):
             return hidden
         return hidden * float(hidden.shape[-1] ** -0.5)

@@ -28,7 +28,7 @@ def gradient_in_pieces(q: Tensor) -> bool:
 def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
     """Compute softmax(q k^T scale + bias) v; its backward pass computes the weights again, piece by piece.
 
-    PyTorch's kernel for CPUs has no gradient for a bias: where one is asked for, it keeps the weights of all
+    PyTorch's kernel for CPUs has no gradient for a bias: where one is needed, it keeps the weights of all
     heads.
 
     Source: Dao et al., "FlashAttention" (2022), section 3.1, whose backward pass this is, with that of the

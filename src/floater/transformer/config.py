@@ -189,7 +189,7 @@ class FloaterConfig(PreTrainedConfig):
             raise ValueError(f"ponder_cost is {self.ponder_cost}; it must be at least 0")
         if isinstance(self.position, list):
             if self.position_options:
-                raise ValueError("position is a list; options stand in its entries, not in position_options")
+                raise ValueError("position is a list; give options in its entries, not in position_options")
             self.position, self.position_options = "compose", {"models": self.position}
         if self.recipe is not None:
             Recipe.of(self)

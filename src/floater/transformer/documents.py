@@ -1,4 +1,4 @@
-"""A Transformer over sentences, each the vector that a Transformer over its words makes of it."""
+"""A Transformer over sentences, which a Transformer over their words encodes as vectors."""
 
 # mypy: disable-error-code="no-untyped-call,untyped-decorator"
 # (the base classes of transformers are untyped)

@@ -216,10 +216,10 @@ class FloaterForEvents(FloaterPreTrainedModel):
 
 
 class FloaterForSeries(FloaterPreTrainedModel):
-    """A Transformer that tells values at any times from values that were observed at others.
+    """A Transformer that predicts values at any times from values observed at other times.
 
     Every event is a query at its own time; only events with a value that is shown are keys. What is predicted
-    of one time does not depend on which other times are asked for, unless one is before the first event,
+    of one time does not depend on the other requested times, unless one is before the first event,
     from which all are measured; nor on the order of the events. Both hold for the position
     source "time": with "index" the place of an event among all others is its position.
 

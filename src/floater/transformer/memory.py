@@ -102,7 +102,7 @@ class Memory:
         shape = tuple(x.shape[:2])
         for name, given in (("attention mask is", mask), ("document ids are", documents)):
             if given is not None and tuple(given.shape) != shape:
-                raise ValueError(f"the {name} {tuple(given.shape)}; beside a memory it must be {shape}")
+                raise ValueError(f"the {name} {tuple(given.shape)}; with a memory it must be {shape}")
         if not self.length:
             self._segment = mask, documents
             return self._segment

@@ -107,12 +107,13 @@ class FloaterModel(FloaterPreTrainedModel):
             kwargs: nothing but what Hugging Face passes along.
 
         Returns:
-            `last_hidden_state` (batch, T, dim), with halting `auxiliary_loss`, and what is asked for.
+            `last_hidden_state` (batch, T, dim), with halting `auxiliary_loss`, and the requested states and
+            weights.
 
         Raises:
             ValueError: if not exactly one of ids and embeddings is given, the mask or the positions do not
-                fit, the cache has a fixed length, there are a cache or positions beside a memory, or weights
-                are asked for that the attention does not compute.
+                fit, the cache has a fixed length, there are a cache or positions besides a memory, or weights
+                are requested that the attention does not compute.
             PositionError: if the position model has no use for a memory.
             TypeError: if an argument would be ignored.
         """
@@ -145,7 +146,7 @@ class FloaterModel(FloaterPreTrainedModel):
         )
 
     def encode(self, *args: Any, **kwargs: Any) -> Hidden:
-        """Return what `forward` gives, whatever `config.return_dict` says."""
+        """Return the result of `forward` as an object, whatever `config.return_dict` is."""
         out: Hidden = self(*args, **kwargs, return_dict=True)
         return out
 
@@ -358,8 +359,8 @@ class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
 
         Labels are the inputs: the loss compares each with the logits one token earlier. The first token of
         a packed document is not predicted, as nothing of the document comes before. `use_cache` keeps
-        keys and values in `past_key_values`; left out, it is `config.use_cache`, but False with labels or in
-        training mode, or beside a `memory`. `num_items_in_batch` replaces the number of labels that the loss
+        keys and values in `past_key_values`; the default is `config.use_cache`, but False with labels or in
+        training mode, or with a `memory`. `num_items_in_batch` replaces the number of labels that the loss
         is divided by. The other arguments are those of `FloaterModel.forward`.
         """
         wanted = self.uses_cache(use_cache, labels) and kwargs.get("memory") is None

@@ -109,7 +109,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
             num_items_in_batch: divisor of the loss; by default the number of labels.
             positions: positions of the source tokens, instead of those computed from the mask.
             target_ids: labels that give the reference order; by default `labels`.
-            target_length: (batch,) tokens to write, the end included; left out, that of the targets, the
+            target_length: (batch,) tokens to write, the end included; by default that of the targets, the
                 positions, or a prediction.
             kwargs: nothing but what Hugging Face passes along.
 

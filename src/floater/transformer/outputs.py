@@ -1,4 +1,4 @@
-"""Outputs of the models: those of Hugging Face, with the losses of what is learned beside the task."""
+"""Outputs of the models: those of Hugging Face, with auxiliary losses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def per_item(total: Tensor, items: Tensor | int) -> Tensor:
 def with_auxiliary(
     loss: Tensor, auxiliary: Tensor | None, labels: Tensor, items: Tensor | int | None
 ) -> Tensor:
-    """Return a loss with a batch's share of what is learned beside the task.
+    """Return a loss with a batch's share of the auxiliary loss.
 
     Args:
         loss: mean over `items` labels.

@@ -70,7 +70,8 @@ def at_ids(ids: Tensor, placed: Positions, batch: int) -> Positions:
         The tokens at their ids, padding as it was.
 
     Raises:
-        ValueError: if they are of other tokens or negative, or beside cached tokens not what the mask says.
+        ValueError: if their shape does not fit, one is negative, or with cached tokens they differ from those
+            of the mask.
 
     Example:
         >>> placed = build_positions(None, 3, 0, torch.device("cpu"))
@@ -93,14 +94,14 @@ def at_ids(ids: Tensor, placed: Positions, batch: int) -> Positions:
     new = torch.ones_like(ids, dtype=torch.bool) if valid is None else valid[:, keys - queries :]
     _require(
         ((ids == placed.query) | ~new).all(),
-        "position_ids beside cached tokens must continue theirs as the attention mask says; give "
+        "position_ids with cached tokens must continue their positions by the attention mask; give "
         "`positions` of all tokens for others",
     )
     return placed
 
 
 def merge_positions(given: Positions, placed: Positions, mask: Tensor | None, batch: int) -> Positions:
-    """Return given positions instead of those that `build_positions` makes of the attention mask.
+    """Return given positions instead of those that `build_positions` computes from the attention mask.
 
     Args:
         given: the positions.
@@ -109,7 +110,8 @@ def merge_positions(given: Positions, placed: Positions, mask: Tensor | None, ba
         batch: number of samples.
 
     Returns:
-        The given positions on the device of the others, with what those know and the given ones do not.
+        The given positions on the device of the others, with the fields of the others that the given ones do
+        not have.
 
     Raises:
         ValueError: if they are of other tokens than there are, or name other padding than the mask does.

@@ -22,7 +22,7 @@ from floater.transformer.times import Times, check_names
 class Reading:
     """The rule by which a trained model reads texts that may be longer than those it was trained on.
 
-    **Spacing**: token i of a text of N tokens stands at the time t_i = i T / max(N0, N). A model of random
+    **Spacing**: token i of a text of N tokens is at the time t_i = i T / max(N0, N). A model of random
     times reads so in any case: T is its horizon, N0 is T for "stretch" and "shift" (tokens are one apart as
     long as they fit) and the training length for "float" and "subset", whose times are spread over all of T.
     With `interpolate` a model without random times does so, too, with T = N0 = training length (position
@@ -137,7 +137,7 @@ def check_reading(reading: Reading, position: PositionModel, config: Any) -> Non
         config: the model's configuration.
 
     Raises:
-        PositionError: it says which part of the rule that is, and for which models it is made.
+        PositionError: the message names the part of the rule and the models that support it.
     """
     name = config.position
     if reading.length is not None and config.times is None and not reading.interpolate:
@@ -207,14 +207,14 @@ def spaced(
         times: random times that the model was trained with, or None.
         length: training length in tokens.
         several: positions that share a length, as source and target do.
-        apart: whether other keys stand, or will stand, at times of the same rule: cached ones, or those of an
+        apart: whether other keys are, or will be, at times of the same rule: cached ones, or those of an
             encoder that ran in a call of its own.
 
     Returns:
         The positions with times; as they are where nothing spaces them, or they have times already.
 
     Raises:
-        PositionError: if a text goes past its length, or more than T whole times are asked for.
+        PositionError: if a text goes past its length, or more than T integer times are needed.
 
     Example:
         >>> (long,) = spaced(Reading(length=8, interpolate=True), None, 4, Positions.arange(3), apart=False)
@@ -285,7 +285,7 @@ def hold(holder: Any, reading: Reading) -> None:
         holder.reading = reading
     elif before.interpolate != reading.interpolate or not _same(before.length, reading.length):
         raise PositionError(
-            f"keys stand at times of length {_shown(before)}, and this pass would use length "
+            f"keys have times of length {_shown(before)}, and this pass would use length "
             f"{_shown(reading)}; declare one length for all passes"
         )
 

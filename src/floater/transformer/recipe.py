@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 class Recipe:
     """The Transformer around a position encoding, apart from sizes, dropout and activation.
 
-    A recipe decides whether an encoding is learned: a table of std d^-1/2 is small beside tokens scaled by
-    sqrt(d), whose std is 1, and as large as they are beside those of BERT. The defaults are those of Vaswani
+    A recipe decides whether an encoding is learned: a table of std d^-1/2 is small compared with tokens
+    scaled by sqrt(d), whose std is 1, and as large as the tokens of BERT. The defaults are those of Vaswani
     et al. 2017 as fairseq has them, but for its smaller query, key and value weights; `RECIPES` has others by
-    name. Whether norms stand before or after the blocks is `FloaterConfig.norm_first`; the scale of the
+    name. Whether norms come before or after the sub-layers is `FloaterConfig.norm_first`; the scale of the
     attention logits is the encoding's own.
 
     Args:

@@ -30,7 +30,7 @@ class Recorded:
     cross: list[Tensor] = field(default_factory=list)
 
     def hidden_states(self, last: Tensor) -> tuple[Tensor, ...] | None:
-        """Return the states, the last one as the stack gave it; None if they were not asked for."""
+        """Return the states, the last one as the stack gave it; None if they were not requested."""
         return (*self.states[:-1], last) if self.states else None
 
 
@@ -44,7 +44,7 @@ def recording(stack: nn.Module, *, states: bool, attentions: bool) -> Iterator[R
         attentions: whether to keep attention weights.
 
     Raises:
-        ValueError: if weights are asked for that the attention does not compute.
+        ValueError: if weights are requested that the attention does not compute.
     """
     found = Recorded()
     if not (states or attentions):  # so that compiled code meets neither threads nor hooks

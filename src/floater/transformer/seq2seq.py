@@ -65,7 +65,7 @@ class _EncoderOnly(nn.Module):
 class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationMixin):
     """An encoder-decoder for translation; one matrix for source, target and output embeddings.
 
-    With a position model that must know the target's length it has a `LengthPredictor` for lengths that
+    With a position model that needs the target's length it has a `LengthPredictor` for lengths that
     are not given.
 
     Args:
@@ -263,14 +263,14 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         Args:
             input_ids: (batch, S) source.
             attention_mask: (batch, S), zero where the source is padding.
-            decoder_input_ids: (batch, T) target; left out, the labels shifted right.
+            decoder_input_ids: (batch, T) target; by default the labels shifted right.
             decoder_attention_mask: (batch, cached + T), zero where the target is padding.
             encoder_outputs: the result of `encode`, instead of a source; its attention_mask is still needed.
             past_key_values: an `EncoderDecoderCache` of earlier target tokens, to be extended.
             inputs_embeds: (batch, S, dim), instead of input_ids.
             decoder_inputs_embeds: (batch, T, dim), instead of decoder_input_ids.
             labels: (batch, T), -100 ignored.
-            use_cache: keep keys and values; left out, `config.use_cache`, but False with labels or in
+            use_cache: keep keys and values; by default `config.use_cache`, but False with labels or in
                 training mode.
             num_items_in_batch: divisor of the loss; by default the number of labels.
             positions: positions of the source tokens, instead of those computed from the mask: trees, graphs,

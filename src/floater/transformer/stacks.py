@@ -114,7 +114,7 @@ class Stack(nn.Module):
         """Return how to read in this pass.
 
         Args:
-            reading: the rule that is asked for; None means `config.reading` in evaluation mode, none in
+            reading: the requested rule; None means `config.reading` in evaluation mode, none in
                 training.
             check: whether to refuse what would change nothing.
 
@@ -228,7 +228,7 @@ class Encoder(Stack):
         if self.training and self.times is not None and positions.query_time is None:
             if cache is not None:
                 raise ValueError(
-                    "random times of training are new in each pass, but cached keys stand at those of "
+                    "random times of training are new in each pass, but cached keys have those of "
                     "earlier ones: give no cache, or call eval()"
                 )
             (positions,) = randomised(self.times, positions)
@@ -280,8 +280,8 @@ class Encoder(Stack):
 class Decoder(Stack):
     """The decoder of an encoder-decoder; causal, unless it writes all tokens at once.
 
-    Position acts in its self-attention and, where the position model says so, in the queries (target
-    positions) and the keys and values (source positions) of cross-attention.
+    Position acts in its self-attention and, if the position model overrides these hooks, in the queries
+    (target positions) and the keys and values (source positions) of cross-attention.
 
     Args:
         config: sizes.

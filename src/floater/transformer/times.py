@@ -23,17 +23,17 @@ _WHOLE = ("shift", "subset")
 
 @dataclass(frozen=True)
 class Times:
-    """Random times of training: token i of a text of n tokens stands at a time t_i below the horizon T.
+    """Random times of training: token i of a text of n tokens is at a time t_i below the horizon T.
 
     T is max_scale x training length. Encodings that read times (`PositionModel.reads_times`) then meet every
     time below T while texts are short; the others read the true positions, unless `relative` says otherwise.
-    Every forward pass in training mode has one draw, shared by all samples of the batch, and by source and
+    Every forward pass in training mode samples once, shared by all samples of the batch, and by source and
     target.
 
     - "stretch": t_i = s + e i; log e is uniform in [0, log max_scale] as far as e n fits into T, s in
       [0, T - e n]. Spacing stays even, and the ratio of lengths of source and target stays what it is.
     - "shift": t_i = s + i, s a whole number, uniform in [0, T - n] (Kiyono et al. 2021, SHAPE).
-    - "float": n uniform draws from [0, T), sorted (Random Float Sampling, 2602.14050).
+    - "float": n uniform samples from [0, T), sorted (Random Float Sampling, 2602.14050).
     - "subset": n of the whole numbers below T, sorted, without replacement (Ruoss et al. 2023, randomized
       positional encodings).
 

@@ -60,7 +60,7 @@ def test_its_bias_is_the_scaled_product_of_projected_vectors():
 def test_a_position_of_more_digits_is_an_error():
     model = build("seqpe", **SIZES, digits=1)
     model.prepare(Positions.arange(10))
-    with pytest.raises(PositionError, match="ends at position 9; position 10 was asked for"):
+    with pytest.raises(PositionError, match="ends at position 9; position 10 was requested"):
         model.prepare(Positions.arange(11))
 
 

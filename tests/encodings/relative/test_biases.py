@@ -145,13 +145,13 @@ def test_what_is_refused(name, given, message):
 @pytest.mark.parametrize("name", ["dufter_relative", "chen_relative"])
 def test_distances_end_at_the_table(name):
     build(name, **SIZES).prepare(Positions.arange(16))
-    with pytest.raises(PositionError, match=f"'{name}' ends at a distance of 15; 16 was asked for"):
+    with pytest.raises(PositionError, match=f"'{name}' ends at a distance of 15; 16 was requested"):
         build(name, **SIZES).prepare(Positions.arange(17))
 
 
 @pytest.mark.parametrize("name", ["chen_absolute", "synthesizer"])
 def test_positions_end_at_the_table(name):
-    with pytest.raises(PositionError, match=f"'{name}' ends at position 15; position 16 was asked for"):
+    with pytest.raises(PositionError, match=f"'{name}' ends at position 15; position 16 was requested"):
         build(name, **SIZES).prepare(Positions.arange(17))
 
 

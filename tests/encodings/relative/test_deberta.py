@@ -143,5 +143,5 @@ def test_what_is_refused(given, message):
 
 
 def test_absolute_positions_end_at_the_table():
-    with pytest.raises(PositionError, match="'deberta' ends at position 15; position 16 was asked for"):
+    with pytest.raises(PositionError, match="'deberta' ends at position 15; position 16 was requested"):
         build("deberta", **SIZES).prepare(Positions.arange(17))

@@ -100,7 +100,7 @@ def test_far_positions_count_up_as_near_ones_do():
             lambda: whole_numbers(Positions(torch.tensor([[-1]]), torch.tensor([[0]])), "x", 4),
             "position -1",
         ),
-        (lambda: Distances.of(Positions.arange(5), "x", 4), "'x' ends at a distance of 3; 4 was asked for"),
+        (lambda: Distances.of(Positions.arange(5), "x", 4), "'x' ends at a distance of 3; 4 was requested"),
         (lambda: Distances.of(Positions.times(torch.tensor([[0.5]])), "x"), "'x' counts tokens"),
     ],
 )
@@ -157,7 +157,7 @@ def test_rows_that_stand_far_apart_have_the_distances_of_one():
     rows = torch.tensor([[0, 1, 2, 3], [100, 101, 102, 104]])
     found = Distances.of(Positions(rows, rows), "x", limit=16)
     assert (int(found.values[0]), int(found.values[-1])) == (-4, 4)
-    with pytest.raises(PositionError, match="'x' ends at a distance of 3; 4 was asked for"):
+    with pytest.raises(PositionError, match="'x' ends at a distance of 3; 4 was requested"):
         Distances.of(Positions(rows, rows), "x", limit=4)
 
 

@@ -61,5 +61,5 @@ def test_distances_end_at_the_table_and_positions_do_not(name):
     far = Positions(torch.tensor([[1000, 1001]]), torch.tensor([[1000, 1001]]))
     q = torch.ones(1, 2, 2, 4)
     assert torch.equal(logits(model, far, q, q), logits(model, Positions.arange(2), q, q))
-    with pytest.raises(PositionError, match=f"'{name}' ends at a distance of 15; 16 was asked for"):
+    with pytest.raises(PositionError, match=f"'{name}' ends at a distance of 15; 16 was requested"):
         model.prepare(Positions.arange(17))

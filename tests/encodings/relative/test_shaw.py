@@ -84,7 +84,7 @@ def test_vectors_start_as_in_tensor2tensor():
 
 
 def test_the_pair_table_ends():
-    with pytest.raises(PositionError, match="'shaw_absolute' ends at position 15; position 16 was asked for"):
+    with pytest.raises(PositionError, match="'shaw_absolute' ends at position 15; position 16 was requested"):
         build("shaw_absolute", **SIZES).prepare(Positions.arange(17))
     with pytest.raises(PositionError, match="clip is 0; it must be at least 1"):
         build("shaw", **SIZES, clip=0)

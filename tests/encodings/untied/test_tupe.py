@@ -170,7 +170,7 @@ def test_what_is_refused(given, message):
 
 @pytest.mark.parametrize("name", ["tupe_a", "tupe_r", "bert_ad"])
 def test_positions_end_at_the_table(name):
-    with pytest.raises(PositionError, match=f"'{name}' ends at position 15; position 16 was asked for"):
+    with pytest.raises(PositionError, match=f"'{name}' ends at position 15; position 16 was requested"):
         build(name, **SIZES).prepare(Positions.arange(17))
     with pytest.raises(PositionError, match=f"'{name}' counts tokens"):
         build(name, **SIZES).prepare(Positions.times(torch.tensor([[0.5]])))

@@ -17,11 +17,11 @@ from floater.positions import Positions
 
 @register("axial")
 class Axial(PositionModel):
-    """A vector for the segment of a token, beside one for its offset in the segment.
+    """A vector for the segment of a token, concatenated with one for its offset in the segment.
 
     The paper does not describe it; Dufter et al. 2022, equation 5, do, and so do the released programs, which
     differ in the order: the survey puts the place t mod t1 first, the programs the segment t // t1. Both are
-    offered. The programs' dropout of whole axes is left out.
+    offered. The programs' dropout of whole axes is not implemented.
 
     Shapes: segments (ceil(max_length / segment), first) and offsets (segment, dim - first) with
     order="released"; with order="survey" the offsets have `first` components.

@@ -30,7 +30,7 @@ class Cape(PositionModel):
     is the specification.
 
     The mean needs the whole sequence, and tells a causal model how long it will be: decoders of an
-    encoder-decoder leave it where it is, and a language model should say normalize=False.
+    encoder-decoder do not subtract it, and a language model should set normalize=False.
 
     Args:
         max_shift: largest shift of a sequence, in the unit of positions, not negative.

@@ -39,7 +39,7 @@ class Complex(Precise):
 
     Raises:
         PositionError: if dim is odd, an option is not valid, or the size of the vocabulary is not known; in
-            `prepare`, if token ids are lacking or past it.
+            `prepare`, if token ids are missing or exceed it.
 
     Example:
         >>> model = Complex(StackSpec(dim=2, heads=1, layers=1, max_length=16))

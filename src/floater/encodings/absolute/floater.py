@@ -41,7 +41,7 @@ _STARTS = {
 def learned_field(
     kind: str, dim: int, hidden: int | None, activation: str, adapt: Callable[[Tensor], Tensor] | None = None
 ) -> MLPField:
-    """Return the field that the options `field`, `hidden` and `activation` ask for, its clocks adapted.
+    """Build the field of the options `field`, `hidden` and `activation`, with adapted clocks.
 
     Raises:
         PositionError: if there is none of this kind, or with this activation.
@@ -73,7 +73,7 @@ class FloaterState(NamedTuple):
 
 @register("floater")
 class Floater(PositionModel):
-    """Position vectors drawn by dp/dt = h(t, p; theta), t = position x delta x time_scale.
+    """Position vectors computed by dp/dt = h(t, p; theta), t = position x delta x time_scale.
 
     injection="qkv" (section 3.3, equations 12 and 13): sinusoids stay at the input, and every chosen block
     adds b(t) to its queries, keys and values; with a decoder the queries of cross-attention have a start of

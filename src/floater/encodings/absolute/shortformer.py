@@ -18,10 +18,10 @@ class Shortformer(PositionModel):
     """Position-infused attention: sinusoids join what queries and keys are projected from, in every block.
 
     Section 5 of the paper; Dufter et al. 2022, equation 7. Values see no positions, and nothing is added to
-    the embeddings, so what a block puts out does not say where its tokens stood. On this the paper builds its
-    cached previous subsequence: `floater.transformer.memory.Memory`, whose tokens get the positions from 0,
-    and those of the current subsequence the positions after them. The released program counts positions from
-    1 and has fairseq's frequencies, 10000^(-2j/(d-2)).
+    the embeddings, so the outputs of a block do not depend on the absolute positions of its tokens. The paper
+    relies on this for its cached previous subsequence: `floater.transformer.memory.Memory`, whose tokens get
+    the positions from 0, and those of the current subsequence the positions after them. The released program
+    counts positions from 1 and has fairseq's frequencies, 10000^(-2j/(d-2)).
 
     Raises:
         PositionError: if dim is odd.

@@ -29,7 +29,7 @@ class Sinusoidal(AddedVectors):
     """Sines and cosines of the position, at the input (equation 6) or at every block (equation 7).
 
     Liu et al. 2020, section 2.2. With blocks="all", block n adds sin(i w) + sin(n w), n counted from 1, as
-    Universal Transformers do (Dehghani et al. 2019). With "input" the term in n is left out: that is the
+    Universal Transformers do (Dehghani et al. 2019). With "input" there is no term in n: that is the
     Transformer of 2017.
 
     injection="cross" leaves the input alone: in each block learned maps W_Q p_t and W_K p_s join the queries

@@ -28,7 +28,7 @@ def even(spec: StackSpec) -> None:
 
 
 def counted(places: Tensor, name: str, bound: int | None = None, *, below: int | None = None) -> Tensor:
-    """Return positions that are indices of tokens which the model knows.
+    """Check that positions are integers below a bound, and return them.
 
     Args:
         places: (batch or 1, length) positions.
@@ -87,7 +87,7 @@ def skip_padding(x: Tensor, valid: Tensor | None, along: Callable[[Tensor], Tens
         along: (batch, T, dim) to the same shape; it sees the tokens first, and zeros after them.
 
     Returns:
-        (batch, T, dim), each token's result where the token stands.
+        (batch, T, dim), each token's result at the token's slot.
 
     Example:
         >>> x = torch.tensor([[[7.0], [1.0], [2.0]]])

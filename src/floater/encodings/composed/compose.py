@@ -16,8 +16,8 @@ class Compose(Composite):
     """Several encodings that act together in every block.
 
     `position=[a, b]` of a configuration is short for `compose` with `models=[a, b]`. The default is a
-    relative and an absolute encoding: the flow of distance keeps the local order, the sinusoid tells
-    cross-attention where a token stands.
+    relative and an absolute encoding: the flow over distances encodes the order within a
+    text, and the sinusoids give cross-attention the positions.
 
     Args:
         models: names of encodings, or mappings of `name` and options.

@@ -40,7 +40,7 @@ def named(part: Part) -> tuple[str, dict[str, Any]]:
 
 
 class Composite(PositionModel):
-    """An encoding that other encodings make up; subclasses say which of them act in a block.
+    """An encoding composed of others; subclasses choose those that act in a block.
 
     Biases and values are added, masks intersected, changes of embeddings, queries, keys, values and logits
     chained in the order of the parts. Bounds, exceptions and needs are those of all parts together; the
@@ -51,7 +51,7 @@ class Composite(PositionModel):
 
     Raises:
         PositionError: if there is no part, one does not exist or needs a decoder of its own kind, or two
-            ask for different scales of the dot products.
+            have different scales of the dot products.
     """
 
     sites = ("self", "decoder", "cross")

@@ -13,8 +13,8 @@ from floater.encodings.spec import StackSpec
 class BrokenResidual(Sinusoidal):
     """Sinusoids at the input, and no residual connection around the self-attention of a middle block.
 
-    Dufter et al. 2022, section 4.5, and the authors' program: what a token brings into that block leaves it
-    as a mixture of values only, so that outputs stand less firmly where the inputs stood. The residual
+    Dufter et al. 2022, section 4.5, and the authors' program: that block outputs
+    only a mixture of values, so that its outputs depend less on the order of the inputs. The residual
     connection around the block's feed-forward layer stays, and so do all others. It acts in an encoder or a
     language model; in the decoder of an encoder-decoder every residual connection stays.
 

@@ -20,7 +20,7 @@ from floater.positions import Positions
 class Convolution(PositionModel):
     """A one-dimensional convolution over the embeddings instead of positions: order is known nearby only.
 
-    Dufter et al. 2022, section 4.5, are the specification; they leave open where the convolution stands: here
+    Dufter et al. 2022, section 4.5, are the specification; they leave open where the convolution acts: here
     it is added to the embeddings, where position vectors would be. Padding is no neighbour: outside of the
     sentence there are zeros.
 

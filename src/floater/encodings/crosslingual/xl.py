@@ -93,7 +93,7 @@ class CrossLingual(PositionModel):
 
 
 class HeadsState:
-    """Sinusoids of both positions, and what each projection of the block at work makes of them."""
+    """Sinusoids of both positions, and their projections in the current block."""
 
     def __init__(self, own: Tensor, second: Tensor) -> None:
         self.own, self.second = own, second

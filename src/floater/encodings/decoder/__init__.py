@@ -1,1 +1,1 @@
-"""Position models of decoders: they know the length of the finished text, or its order."""
+"""Position models of decoders: they depend on the length of the finished text, or on its order."""

@@ -23,15 +23,15 @@ _SURVEY = SurveyRow("APE", learnable=False, unbound=True, parameters="0")
 class LengthAware(PositionModel):
     """x + p(t, l), where l is `Positions.target_length`. Subclasses give the vectors.
 
-    In an encoder-decoder l may be left out: it is the length of the labels, or else what the model's
-    `LengthPredictor` says.
+    In an encoder-decoder l is optional: it defaults to the length of the labels, or else to the
+    prediction of the model's `LengthPredictor`.
 
     Args:
         plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder
             (the default there), instead of refusing. The decoder of an encoder-decoder refuses all the same.
 
     Raises:
-        PositionError: if dim is odd, or a target length is lacking.
+        PositionError: if dim is odd, or a target length is missing.
     """
 
     length_aware = True
@@ -101,7 +101,7 @@ class LengthDifference(LengthAware):
             (the default there), instead of refusing. The decoder of an encoder-decoder refuses all the same.
 
     Raises:
-        PositionError: if dim is odd, or a target length is lacking.
+        PositionError: if dim is odd, or a target length is missing.
 
     Example:
         >>> model = LengthDifference(StackSpec(dim=2, heads=1, layers=1, max_length=16))
@@ -134,7 +134,7 @@ class LengthRatio(LengthAware):
             (the default there), instead of refusing. The decoder of an encoder-decoder refuses all the same.
 
     Raises:
-        PositionError: if dim is odd, or a target length is lacking.
+        PositionError: if dim is odd, or a target length is missing.
 
     Example:
         >>> model = LengthRatio(StackSpec(dim=2, heads=1, layers=1, max_length=16))
@@ -160,8 +160,9 @@ class NoisyLength(LengthAware):
     """`ldpe` or `lrpe` with a target length that is wrong by a few tokens while training.
 
     Oka et al. 2020; Dufter et al. 2022, section 4.4. For each text an integer between -window and window,
-    drawn evenly, is added to its target length; a length never falls below 1. Evaluation takes the length as
-    it is given. Where none is given, an encoder-decoder predicts it (`floater.transformer.LengthPredictor`).
+    sampled uniformly, is added to its target length; a length never falls below 1. Evaluation takes the
+    length as it is given. Where none is given, an encoder-decoder predicts it
+    (`floater.transformer.LengthPredictor`).
 
     Args:
         kind: "difference" (ldpe) or "ratio" (lrpe).
@@ -170,7 +171,7 @@ class NoisyLength(LengthAware):
             (the default there), instead of refusing. The decoder of an encoder-decoder refuses all the same.
 
     Raises:
-        PositionError: if dim is odd, an option is not valid, or a target length is lacking.
+        PositionError: if dim is odd, an option is not valid, or a target length is missing.
 
     Example:
         >>> NoisyLength(StackSpec(dim=2, heads=1, layers=1, max_length=16), kind="ratio").window

@@ -22,7 +22,7 @@ class PositionLearning(PositionModel):
 
     Dufter et al. 2022, section 4.4, and the authors' program are the specification. A decoder that writes all
     tokens at once reads copies of the encoded source, in the order of the source. A pointer network predicts
-    the permutation that brings them into the order of the target; in training the reference permutation is
+    their permutation into the order of the target; in training the reference permutation is
     that of `heuristic_order`, and the pointer network learns it by a loss of its own. All of that is
     `FloaterForNonAutoregressiveGeneration`: there the inputs come to the decoder in their new order, so
     positions t are as always. Anywhere else the model permutes the positions of the tokens it is given.

@@ -24,7 +24,7 @@ class GridSinusoidal(AddedVectors):
     """Sinusoids of each coordinate in a part of the components (MAE, appendix A.1).
 
     Every axis has an equal part of the components, one axis after another, with the sines and cosines of
-    `sinusoidal` for that width. A text stands on the diagonal of the grid.
+    `sinusoidal` for that width. The tokens of a text lie on the diagonal of the grid.
 
     Args:
         spec: the stack of blocks it serves; dim must be a multiple of 2 axes.
@@ -69,7 +69,8 @@ class GridLearned(AddedVectors):
 
     The two-dimensional embedding of ViT (Dosovitskiy et al. 2021, appendix D.4). Real coordinates interpolate
     linearly: `Positions.grid(h, w, like=...)` reads a table at another resolution as bilinear interpolation
-    of images does. Bounded: a coordinate past the table is an error. A text stands on the diagonal.
+    of images does. Bounded: a coordinate past the table is an error. The tokens of a text lie on the
+    diagonal.
 
     Args:
         spec: the stack of blocks it serves; dim must be a multiple of axes, and every table has max_length
@@ -137,8 +138,8 @@ class GridFloater(AddedVectors):
     """Vectors of a flow along each axis of a grid, added up: x + p_1(y) + p_2(x).
 
     Each axis has a field and a start of its own, dp/dt = h(t, p), t = coordinate x delta, as in `floater`
-    with injection="add"; a flow serves any grid and coordinates between patches. A text stands on the
-    diagonal. Coordinates must not be negative.
+    with injection="add"; a flow serves any grid and coordinates between patches. The tokens of a text lie on
+    the diagonal. Coordinates must not be negative.
 
     Args:
         spec: the stack of blocks it serves; max_length x delta is the span over which the vectors start of

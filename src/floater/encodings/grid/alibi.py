@@ -18,8 +18,8 @@ from floater.positions import Positions
 class GridALiBi(PositionBias):
     """Each head lowers the logits in proportion to the Euclidean distance of two patches (2D-ALiBi).
 
-    The slopes are those of `alibi`. A text stands on the diagonal of the grid, where a distance is sqrt(axes)
-    times that of the text.
+    The slopes are those of `alibi`. The tokens of a text lie on the diagonal of the grid, where a distance is
+    sqrt(axes) times that of the text.
 
     Args:
         axes: number of axes of the grid, 2 for images, 3 for videos.

@@ -24,7 +24,7 @@ def check_axes(axes: int) -> None:
 
 
 def coordinates(positions: Positions, axes: int, name: str) -> tuple[Tensor, Tensor]:
-    """Return the coordinates of queries and keys; a text stands on the diagonal, at t on every axis.
+    """Return the coordinates of queries and keys; token t of a text is at t on every axis.
 
     The diagonal is where M-RoPE (Wang et al. 2024, Qwen2-VL) puts the tokens of a text.
 

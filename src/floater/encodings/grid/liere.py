@@ -25,7 +25,7 @@ class LieRE(Precise):
     more than the difference of two coordinates, along an axis alone on the distance only. Coordinates are
     counted in units of the training grid. Each head of a block has its generators, cut into blocks of
     `generator` components; their entries above the diagonal start uniform in (0, 2 pi), as in the released
-    code. A text stands on the diagonal of the grid, one max_length long.
+    code. The tokens of a text lie on the diagonal of the grid, one max_length long.
 
     Args:
         spec: the stack of blocks it serves; max_length is the length of an axis of the training grid.

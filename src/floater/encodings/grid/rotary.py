@@ -50,7 +50,7 @@ class AxialRotary(GridRotary):
     """Rotary positions whose pairs are shared out among the axes of a grid (RoPE-Axial, section 3.2).
 
     Each axis has an equal part of the pairs, one axis after another, and frequencies base^(-j / n) for its n
-    pairs. A text stands on the diagonal of the grid.
+    pairs. The tokens of a text lie on the diagonal of the grid.
 
     Args:
         spec: the stack of blocks it serves; head_dim must be a multiple of 2 axes.
@@ -101,7 +101,7 @@ class MixedRotary(Precise, GridRotary):
 
     Pair j of a head of a block turns by w_1 y + w_2 x. The frequencies start with the length base^(-2j / n),
     the first and the second half of the n pairs in directions at right angles, at a random angle for each
-    head. A text stands on the diagonal of the plane.
+    head. The tokens of a text lie on the diagonal of the plane.
 
     Args:
         spec: the stack of blocks it serves; head_dim must be a multiple of 4.

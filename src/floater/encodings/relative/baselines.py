@@ -1,4 +1,4 @@
-"""Attention that the survey names beside position models (section 5.1): Gaussian, window, Synthesizer."""
+"""Attention that the survey names besides position models (section 5.1): Gaussian, window, Synthesizer."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Gaussian(PositionBias):
     """Hard-Coded Gaussian Attention for Neural Machine Translation (You, Sun, Iyer 2020, section 3).
 
     The weights of a head are the density of a Gaussian around the query's position plus an offset; queries
-    and keys have no say. As in the released code they are not normalised: of what falls on padding, later
-    keys of a causal stack and positions outside the text nothing goes to other keys. Positions may be real.
+    and keys have no influence. As in the released code they are not normalised: the weight of padding, of later keys
+    in a causal stack and of positions outside the text is not given to other keys. Positions may be real.
 
     Args:
         offsets: centres, key - query, dealt out to the heads in turn; None for those of the released
@@ -126,7 +126,7 @@ class Synthesizer(PositionBias):
 
     Args:
         spec: the stack of blocks it serves; max_length positions.
-        learned: whether the matrices are trained, or stay as they were drawn.
+        learned: whether the matrices are trained, or keep their random initial values.
 
     Raises:
         PositionError: in `prepare`, if positions are real or past the table.

@@ -22,7 +22,7 @@ from floater.positions import Positions
 
 
 class Levels(NamedTuple):
-    """The place of each token in its segment, (batch or 1, T), and what tells the segments apart."""
+    """The place of each token in its segment, (batch or 1, T), and what distinguishes the segments."""
 
     place: Tensor
     turns: tuple[Tensor, Tensor] | None

@@ -23,9 +23,9 @@ class Chang(PositionModel):
     for each distance, shared by the heads of a block (the dynamic one, as in Shaw et al. 2018). Section 3 of
     the paper; Dufter et al. 2022, section 4.1.2, say only that both are combined. As in the released program
     the numbers are not scaled and start at zero, the vectors start uniform within (2 window + 1)^-1/2, and
-    distances are clipped to the window: two tokens further apart than it are taken for that far apart. With
-    `keys` the product of the key with a vector of t - s comes on top, turned round as released; as
-    the vectors are free, only copied weights can tell.
+    distances are clipped to the window. With `keys` the product of the key with a vector of t - s is added,
+    in the reversed order of the released program; as the vectors are free, the order only matters for copied
+    weights.
 
     Shapes: fixed (layers, heads, 2 window + 1); query (layers, head_dim, 2 window + 1), and key the same.
     Column window + d is of keys d positions after the query, in `key` of queries d positions after the key.

@@ -23,7 +23,7 @@ def segments_of(positions: Positions, count: int, name: str) -> tuple[Tensor, Te
     """Return the segments of queries (batch or 1, T) and keys (batch or 1, S); None for a model without them.
 
     Raises:
-        PositionError: if the positions have none, or one that the model does not know.
+        PositionError: if the positions have no segments, or one that the model does not have.
 
     Example:
         >>> segments_of(Positions.arange(2), 2, "chen_relative")

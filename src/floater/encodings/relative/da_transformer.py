@@ -19,8 +19,8 @@ class DATransformer(PositionModel):
 
     ReLU(A) R / sqrt(head_dim), R_ts = (1 + exp(v)) / (1 + exp(v - w |s - t|)), a w and a v per head for all
     blocks. R is 1 at distance 0; with w < 0 it falls to 0, with w > 0 it rises to 1 + exp(v). The survey's
-    equations 16 and 17 are the specification. It does not tell left from right. Positions may be real. w
-    starts of the order of 1 / max_length, so that R changes over the training length.
+    equations 16 and 17 are the specification. It does not distinguish left from right. Positions may be real.
+    w starts of the order of 1 / max_length, so that R changes over the training length.
 
     Example:
         >>> model = DATransformer(StackSpec(dim=8, heads=2, layers=3, max_length=16))

@@ -74,7 +74,7 @@ class DiSAN(PositionModel):
             recurring=True,
             unbound=True,
             parameters="0",
-            differs={"unbound": "it serves any length but tells only sides apart, at no distance"},
+            differs={"unbound": "it serves any length but distinguishes directions, not distances"},
         ),
     )
 

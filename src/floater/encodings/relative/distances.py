@@ -27,7 +27,7 @@ def whole_numbers(positions: Positions, name: str, limit: int | None = None) -> 
     Example:
         >>> whole_numbers(Positions.arange(3), "synthesizer", 2)
         Traceback (most recent call last):
-        floater.encodings.errors.PositionError: 'synthesizer' ends at position 1; position 2 was asked for
+        floater.encodings.errors.PositionError: 'synthesizer' ends at position 1; position 2 was requested
     """
     places = positions.query, positions.key
     if any(place.is_floating_point() for place in places):
@@ -38,7 +38,7 @@ def whole_numbers(positions: Positions, name: str, limit: int | None = None) -> 
         low, high = (int(end) for end in place.aminmax()) if place.numel() else (0, 0)
         if low < 0 or high >= limit:
             raise PositionError(
-                f"'{name}' ends at position {limit - 1}; position {low if low < 0 else high} was asked for"
+                f"'{name}' ends at position {limit - 1}; position {low if low < 0 else high} was requested"
             )
 
 
@@ -157,7 +157,7 @@ class Distances:
             values = torch.arange(-far, far + 1, device=key.device)
             return cls(values, positions.delta.clamp(-far, far) + far, shape)
         skewed = consecutive(positions)
-        # pairs are within a row: rows may stand far apart
+        # pairs are within a row: rows may be far apart
         least, most = (
             (key.min() - query.max(), key.max() - query.min()) if skewed else positions.delta.aminmax()
         )
@@ -167,7 +167,7 @@ class Distances:
         low, high = int(least), int(most)
         if limit is not None and max(-low, high) >= limit:
             raise PositionError(
-                f"'{name}' ends at a distance of {limit - 1}; {max(-low, high)} was asked for"
+                f"'{name}' ends at a distance of {limit - 1}; {max(-low, high)} was requested"
             )
         if skewed:
             values = torch.arange(first, first + sum(shape), device=key.device)

@@ -71,7 +71,7 @@ class Fire(PositionBias):
     `share_layers` is the paper's FIRE-S.
 
     Initialisation and numbers are those of the released module: c = 0.1, weights and hidden biases of torch's
-    linear layers, eps = 1e-6 beside psi(max(L, t)). Its output bias is left out: it would add one number to
+    linear layers, eps = 1e-6 beside psi(max(L, t)). It has no output bias, which would add one number to
     all logits of a query, which the softmax does not see.
 
     The paper is causal. Here a key after its query enters with a negative sign, and the later of the two is

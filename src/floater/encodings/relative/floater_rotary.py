@@ -36,10 +36,10 @@ class FloaterRotary(Precise):
     product of exp(t A) q and exp(s A) k depends on s - t alone. Each head of each block has its own w; they
     start as rotary's, which makes the model equal to `rotary` before training.
 
-    The spectral theorem also says what such a flow can add: the outer Q cancels in the product, and Q^T q is
-    what another query projection would give. With projections that train, learned frequencies are therefore
-    all of the flow that is new; basis="learned" adds Q for projections that do not, at 1/2 (d / h - 1) d l
-    parameters more.
+    The spectral theorem also limits what such a flow can add: the outer Q cancels in the product, and Q^T q
+    is what another query projection would give. With projections that train, learned frequencies are
+    therefore all of the flow that is new; basis="learned" adds Q for projections that do not, at 1/2 (d / h -
+    1) d l parameters more.
 
     A frequency moves the phase at distance t by t times its own change. The parameter is therefore the
     phase that a pair gains over max_length tokens, in units of `rate` radians: a step of the optimizer moves

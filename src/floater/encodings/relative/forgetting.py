@@ -69,7 +69,7 @@ class Forgetting(PositionModel):
         nn.init.constant_(self.gate_bias, self.start)
 
     def scale(self, head_dim: int) -> float:
-        return super().scale(self.spec.dim // self.spec.heads)  # whatever queries and keys carry beside
+        return super().scale(self.spec.dim // self.spec.heads)  # whatever queries and keys carry in addition
 
     def prepare(self, positions: Positions) -> ForgettingState:
         return ForgettingState(positions.key_valid)

@@ -82,7 +82,7 @@ class Path(PositionModel):
         nn.init.zeros_(self.gate_bias)
 
     def scale(self, head_dim: int) -> float:
-        return super().scale(self.spec.dim // self.spec.heads)  # whatever queries and keys carry beside
+        return super().scale(self.spec.dim // self.spec.heads)  # whatever queries and keys carry in addition
 
     def prepare(self, positions: Positions) -> PathState:
         slots = torch.arange(positions.key.shape[1], device=positions.key.device)[None]

@@ -37,7 +37,7 @@ def rescaled(
     Rules and keys are those of Hugging Face's `rope_parameters`: "linear" (position interpolation: Chen et
     al. 2023), "dynamic" (NTK-aware scaling of the base), "yarn" (Peng et al. 2023, section 3), "longrope" (a
     factor found for each pair: Ding et al. 2024), "llama3" (by wavelength: Dubey et al. 2024),
-    "proportional" (the slowest pairs stand still: Barbero et al. 2024). Keys of attention are cached once
+    "proportional" (the slowest pairs do not rotate: Barbero et al. 2024). Keys of attention are cached once
     they are rotated, so a rule depends on declared numbers, never on the length of a call: "dynamic" and
     "longrope" read the text length that the model is to serve from `length`.
 

@@ -16,7 +16,7 @@ from floater.positions import Positions
 
 @register("rr_transformer")
 class RRTransformer(RNNTransformer):
-    """A GRU reads the embeddings, and attention knows relative positions: `rnn_transformer` with `shaw`.
+    """A GRU over the embeddings, and attention with relative positions: `rnn_transformer` with `shaw`.
 
     Dufter et al. 2022, section 4.1.2 and figure 5, are the specification. The vectors of distances start from
     a standard normal distribution, as in the released program.

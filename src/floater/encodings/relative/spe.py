@@ -75,7 +75,7 @@ class StochasticPositions(PositionModel):
         if self.training:
             return torch.randn(*shape, device=like.device, dtype=like.dtype)
         generator = torch.Generator().manual_seed(self.seed + chunk)
-        # whatever the default of the program that evaluates: another type would draw other numbers
+        # not the default dtype: another dtype would give other random numbers
         return torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu").to(like)
 
     def processes(self, positions: Positions) -> tuple[Tensor, Tensor]:

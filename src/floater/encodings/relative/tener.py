@@ -19,7 +19,7 @@ from floater.positions import Positions
 
 @dataclass(frozen=True)
 class TenerState:
-    """Waves at queries and keys, and what the keys of the paper's form read in the block at work."""
+    """Waves at queries and keys, and the input of the paper's keys in the current block."""
 
     queries: Waves
     keys: Waves

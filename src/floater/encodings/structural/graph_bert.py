@@ -29,7 +29,7 @@ class GraphBert(Structured):
     tables of 100 rows, 99 for no path, and colours in the order of their hashes; here they are ordered by the
     colours of neighbours, so that isomorphic graphs get the same. It makes two refinements and keeps the
     first: rounds=1. Its intimacy comes of D^-1/2 A D^-1/2 instead of D^-1 A, which divides it by the square
-    root of a node's degree. Subwords stand where their word stands.
+    root of a node's degree. Subwords have the position of their word.
 
     Args:
         rounds: refinements of the colours.

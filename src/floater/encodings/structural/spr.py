@@ -1,6 +1,6 @@
 """Self-Attention with Structural Position Representations (Wang, Tu, Wang, Shi 2019).
 
-The original was not at hand: the survey's section 4.3.1 is the specification.
+The original was not available: the survey's section 4.3.1 is the specification.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SPRAbsolute(Structured):
     """The sinusoid of a token's depth in the tree is added to its embedding.
 
     Subwords have the position of their word. According to the survey the paper does best with sequential
-    positions beside: `sequence="add"` adds the sinusoid p_index of the token's index too, "fuse" adds
+    positions, too: `sequence="add"` adds the sinusoid p_index of the token's index, "fuse" adds
     tanh(U p_index + V p_depth) instead, with learned U and V, which the survey ascribes to the paper.
 
     Args:
@@ -96,7 +96,7 @@ class SPRRelative(Structured):
 
     With the query t and the key s: rel = abs(t) - abs(s) if one of them is an ancestor of the other, else
     sgn(t - s) (abs(t) + abs(s)), with the depths abs and the token indices t and s. That is no tree distance,
-    unless the root is their lowest common ancestor. Subwords stand where their word stands, so that two of
+    unless the root is their lowest common ancestor. Subwords have the position of their word, so that two of
     one word have rel = 0.
 
     The survey counts one table for keys and one for values, a vector of width d (head by head) in each row,

@@ -89,7 +89,7 @@ class Paths:
         pair: (batch, T, T) the one among them that leads from a query's node to a key's.
 
     Raises:
-        PositionError: if an edge has a label that the model does not know.
+        PositionError: if an edge has a label that the model does not have.
     """
 
     def __init__(self, structure: Structure, labels: int, name: str) -> None:

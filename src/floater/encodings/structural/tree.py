@@ -21,9 +21,9 @@ class Tree(Structured):
 
     Going down to the i-th child pushes the one-hot vector of i in front, of size `branching`, so that a
     node's own branch comes first and its ancestors' follow; the root is zero. As in the paper a push drops
-    what exceeds `depth` steps: deeper nodes know their nearest `depth` ancestors.
+    what exceeds `depth` steps: deeper nodes encode their nearest `depth` ancestors.
 
-    With `weighted`, dim // (branching * depth) copies stand beside one another. In the copy of a parameter w
+    With `weighted`, dim // (branching * depth) copies are concatenated. In the copy of a parameter w
     step i (0 for the own branch) is weighted with p^i, p = tanh(w), and the copy with
     sqrt((1 - p^2) dim / 2). w starts between 0.7 and 0.999, so that ancestors count; in the authors' program
     it starts around zero, by Glorot's rule. The survey's count of d / D_max leaves the branching out. Without

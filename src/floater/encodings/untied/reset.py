@@ -56,7 +56,7 @@ class Reset:
             None for "none".
 
         Raises:
-            PositionError: for "special", if the positions do not say which tokens these are.
+            PositionError: for "special", if the positions have no `special`.
         """
         if kind == "first":
             return cls(positions.query == 0, positions.key == 0)

@@ -92,7 +92,7 @@ class Attempt:
 
         Args:
             outcome: How this one ended.
-            tighter: The factor on the safety factor that the estimated error asks for.
+            tighter: The factor by which the estimated error decreases the safety factor.
 
         Example:
             >>> Attempt(new_mesh=True).after(Outcome.MISSED, 0.1).wide
@@ -242,7 +242,7 @@ def bound(plan: Plan, rtol: float) -> float:
 
 
 def unmeasured_bound(rtol: float) -> float:
-    """Return the sum of estimated errors, in tolerances, that is accepted whatever the flow makes of it."""
+    """Return the sum of estimated errors, in tolerances, that is accepted without a measurement."""
     low, high = _UNMEASURED
     return min(high, max(low, _ROUNDINGS * _ROUNDING / rtol))
 
@@ -280,7 +280,7 @@ def condition_number(field: nn.Module, start: Tensor, solution: Solution) -> flo
 def global_error(field: nn.Module, start: Tensor, solution: Solution, rtol: float, atol: float) -> float:
     """Measure the error at the edges, in tolerances, by a solution with intervals half as long.
 
-    At order 16 the error of that solution is negligible beside the one it is compared with.
+    At order 16 the error of that solution is negligible compared with that of the solution.
 
     Args:
         field: The field.

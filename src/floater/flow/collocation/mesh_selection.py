@@ -25,7 +25,7 @@ MAX_INTERVALS = 10_000
 _SHRINK, _GROW = 0.3, 1.5
 # The part of the length that the error estimate proposes which is taken, so that few intervals are rejected.
 _CAUTION = 0.9
-# The part of the error of p that counts beside that of the state, so that meshes are chosen by the state
+# The weight of the error of p compared with that of the state, so that meshes are chosen by the state
 # where it moves with p; the sum over all intervals is checked after the solve.
 _PART_OF_P = 0.5
 # The iteration contracts five times and more, so that a change of three tolerances leaves less than one.
@@ -85,7 +85,7 @@ def choose_edges(
         of_state, of_p = (gaps * x for x in form.jumps(instants, successive))
         error = _in_tolerances(step, found, of_state.sum(0), state, rtol, atol)
         if not form.solves_p:
-            # The state may know nothing of what moves p, as where W1 = 0. Where it does, its own error is the
+            # The state may not depend on p at all, as where W1 = 0. Where it does, its own error is the
             # larger.
             error = max(error, _PART_OF_P * _in_tolerances(step, velocities, of_p.sum(0), p_end, rtol, atol))
         if not math.isfinite(error):

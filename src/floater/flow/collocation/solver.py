@@ -55,7 +55,7 @@ def solve_dense(
     the iterations and of the polynomials; that of a new mesh is measured, by one more solve with intervals
     half as long. A new mesh is selected where the error is above five tolerances, and above ten
     roundings of the start to float32 amplified by the flow. The arithmetic is float64 where float32 cannot
-    hold `rtol` or fails to meet it. A field that says it is not smooth is solved to a tenth of the tolerance.
+    hold `rtol` or fails to meet it. A field whose `smooth` is false is solved to a tenth of the tolerance.
 
     A new mesh for float32 vectors with gradients is also followed by a solve from a start a little apart:
     where the flow amplifies the last float32 bit to more than ten times `rtol`, it warns (`FlowSensitive`).

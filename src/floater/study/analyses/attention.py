@@ -30,7 +30,7 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
     It is what TUPE's correlation, T5's and ALiBi's biases and the u and v terms of Transformer-XL add; of
     vectors at the input, as learned ones, the product (p_t W_Q) (p_s W_K) in the first block, and of
     FLOATER's biases that of (W_Q x + b + b(t)) at x = 0. A block where positions give nothing without words,
-    as with rotary embeddings but for biases of the projections, is left out, and so is one that is equal to
+    as with rotary embeddings but for biases of the projections, is excluded, and so is one that is equal to
     the block before.
 
     A model of another library is looked at from outside: it reads embeddings of zero, and what is shown is
@@ -121,7 +121,7 @@ class _Softmax(TorchFunctionMode):
 
 
 def _tells(logits: Tensor) -> bool:
-    """Return whether a query tells keys apart, by their logits or by a mask that is more than causal."""
+    """Return whether a query distinguishes keys, by their logits or by a mask that is more than causal."""
     masked = logits.isnan()
     most, least = (
         logits.masked_fill(masked, -torch.inf).amax(-1),

@@ -36,7 +36,7 @@ class Options:
     Args:
         where: the place in the model; by default the first.
         length: number of positions.
-        trained: training length in tokens, where it is another one than the model's configuration says.
+        trained: training length in tokens, if it differs from that of the model's configuration.
         text: lines that the model reads.
     """
 
@@ -304,7 +304,7 @@ def draw(source: Source, kind: str, options: Options | None = None) -> Plot:
     Raises:
         DataError: if there is no such analysis, it does not use an option or show that many positions, or
             the model has nothing for it; it names the analyses that the model has something for.
-        PositionError: if the position model does not reach as far as was asked for.
+        PositionError: if the position model has fewer positions than requested.
 
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterModel

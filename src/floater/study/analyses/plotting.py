@@ -45,7 +45,7 @@ def panels(count: int, *, width: float = 7.0, height: float = 4.2) -> tuple[Figu
 
 
 def label_outer(axes: Sequence[Axes]) -> None:
-    """Leave out labels of y beside other axes, and of x where other axes stand below.
+    """Remove the labels of y next to other axes, and those of x above other axes.
 
     Args:
         axes: axes of a grid whose last row may be shorter than the others.
@@ -113,7 +113,7 @@ def matrix(
 
 
 def tidy(axes: Axes, *, title: str, xlabel: str, ylabel: str) -> None:
-    """Label axes of lines, and leave out what says nothing."""
+    """Label the axes of line plots, and remove lines without information."""
     axes.set_title(title)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
@@ -127,7 +127,7 @@ def save(figure: Figure, path: Path, *, title: str, description: str) -> None:
 
     Args:
         figure: to write.
-        path: its ending says the format: .png, .svg, .pdf.
+        path: its suffix selects the format: .png, .svg, .pdf.
         title: title of the figure.
         description: description of its content.
 

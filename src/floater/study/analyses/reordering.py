@@ -27,10 +27,10 @@ HELD_OUT = 0.2
 
 
 class Moved(NamedTuple):
-    """A sentence of which one word stands elsewhere.
+    """A sentence with one word moved.
 
     Args:
-        order: the words' places in the sentence before, in the order in which they stand now.
+        order: indices of the words in the original sentence, in their new order.
         inserted: index of the moved word.
         original: index of the word that followed it before.
     """
@@ -69,7 +69,7 @@ class Detection:
         chance: share that would be found without looking, of each of the two.
         sentences: to train the pointers, and
         held_out: to test them.
-        too_long: sentences left out that have more tokens than the model has positions.
+        too_long: number of excluded sentences, which have more tokens than the model has positions.
     """
 
     inserted: float
@@ -82,7 +82,7 @@ class Detection:
 
 
 class Pointers(nn.Module):
-    """Two pointers over the states of a model: where the moved word stands, and where it came from.
+    """Two pointers over the states of a model: to the moved word, and to its original place.
 
     The first is additive attention with a learned query; the second is dot-product attention of what the
     first points at.
@@ -121,14 +121,14 @@ def detect(
 ) -> Detection:
     """Train two pointers on the last states of a frozen model to find the word that was moved.
 
-    One word of each sentence of 6 to 49 words stands elsewhere. The model is not trained on this, only the
+    One word of each sentence of 6 to 49 words is moved. The model is not trained on this, only the
     pointers are (the paper's setting for encoders that were trained to translate); a fifth of the sentences
     is held out. A word is what the tokenizer takes for one, moved with all its subwords and pointed at by its
     first.
 
     Args:
         source: see `floater.study.analyses.subject.subject`; it needs a tokenizer.
-        text: lines, a sentence each; those that are too short, too long or repeated are left out, and so are
+        text: lines, a sentence each; those that are too short, too long or repeated are excluded, and so are
             those with more tokens than the model has positions.
         sentences: largest number of sentences.
         epochs: epochs of training the pointers.

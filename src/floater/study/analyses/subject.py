@@ -34,7 +34,7 @@ from floater.transformer.base import FloaterPreTrainedModel
 from floater.transformer.stacks import Encoder
 
 _MODELS = ("floater.transformer", "floater.transformer.events", "floater.transformer.documents")
-LONGEST = 512  # positions that are shown unless more are asked for
+LONGEST = 512  # positions shown by default
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class Subject:
         name: name that a user gave it.
         model: a Hugging Face model, the reference Transformer or any other.
         folder: source of its tokenizer, a directory or the name of a checkpoint; None if it has none.
-        longest: tokens of the longest example that it was trained on, where its run says so of a text.
+        longest: tokens of the longest example that it was trained on, if its run recorded it for a text.
     """
 
     name: str
@@ -68,10 +68,11 @@ class Subject:
         return self.trained if own in (None, general) else own
 
     def length(self, asked: int | None = None, most: int = LONGEST, place: str = "") -> int:
-        """Return the number of positions to analyse: as asked for, else those trained on, at most `most`.
+        """Return the number of positions to analyse: the requested one, else that of training, at most
+        `most`.
 
         Raises:
-            DataError: if there are fewer than two, which tell nothing of a position.
+            DataError: if there are fewer than two.
         """
         length = min(self.trained_at(place) or most, most) if asked is None else asked
         if length < 2:
@@ -91,7 +92,7 @@ class Subject:
         except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
             raise DataError(f"{self.name} has no tokenizer: {' '.join(str(error).split())[:120]}") from error
         if not getattr(found, "is_fast", False):
-            raise DataError(f"{self.name} has a tokenizer that does not tell which tokens are of one word")
+            raise DataError(f"{self.name} has a tokenizer that does not map tokens to words")
         return found
 
 
@@ -201,7 +202,7 @@ def _hugging_face(name: str) -> PreTrainedModel:
 def _hub_answers() -> bool:
     """Return whether the hub can be reached; its own client tries for a minute to find out."""
     if getproxies().keys() & {"https", "all"}:
-        return True  # only the proxy can tell
+        return True  # only the proxy can resolve it
     place = urlsplit(constants.ENDPOINT)
     try:
         port = place.port or (80 if place.scheme == "http" else 443)
@@ -267,7 +268,7 @@ def enter(name: str, found: dict[str, Any], place: str, value: object) -> None:
 
 
 def check_known(name: str, tokenizer: Any, ids: Tensor) -> None:
-    """Check that a tokenizer knows a text.
+    """Check that a tokenizer has the words of a text.
 
     Args:
         name: name of the model, for error messages.
@@ -290,7 +291,7 @@ def check_known(name: str, tokenizer: Any, ids: Tensor) -> None:
 
 
 def chosen(kind: str, name: str, found: dict[str, Any], where: str | None) -> tuple[str, Any]:
-    """Return the thing that was asked for by its place, the first one if nothing was.
+    """Return the value at a place, by default at the first one.
 
     Raises:
         DataError: if there is none there; it names those there are.

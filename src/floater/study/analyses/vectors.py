@@ -1,4 +1,4 @@
-"""The vectors that stand for positions in a model, and their heat map (Liu et al. 2020, Figure 3)."""
+"""The position vectors of a model, and their heat map (Liu et al. 2020, Figure 3)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def vectors(source: Source, where: str | None = None, length: int | None = None)
         length: number of positions; by default the training length, at most 512.
 
     Returns:
-        (positions, d), in float32. Fewer than asked for where a table of another library ends before.
+        (positions, d), in float32. Fewer than requested if a table of another library is shorter.
 
     Raises:
         DataError: if the model adds no such vectors, or none there.
@@ -91,7 +91,7 @@ def all_vectors(source: Source, length: int | None = None) -> dict[str, Tensor]:
         length: number of positions; by default the training length, at most 512.
 
     Returns:
-        (positions, d) by place. Fewer than asked for where a table of another library, or a flow that was
+        (positions, d) by place. Fewer than requested where a table of another library, or a flow that was
         baked, ends before.
 
     Raises:
@@ -177,7 +177,7 @@ def _added(model: PositionModel, length: int, device: torch.device) -> dict[str,
 
 
 def reach(of: Subject) -> int | None:
-    """Return the number of positions of a model; None if nothing tells where they end."""
+    """Return the number of positions of a model; None if it is unknown."""
     with evaluation(of.model):
         if stacks := position_models(of.model):
             ends = [model.max_positions for model in stacks.values()]
@@ -217,7 +217,7 @@ def _modules(of: Subject) -> dict[str, Tensor | None]:
             found[name] = None
             continue
         table = module.weight.detach()
-        # the model itself says which row is position 0's
+        # the model itself decides which row is that of position 0
         starts = (table[:-1] == rows[0]).all(1) & (table[1:] == rows[1]).all(1)
         if bool(starts.any()):
             found[name] = table[int(starts.nonzero()[0, 0]) :]
