@@ -30,7 +30,7 @@ def adversarial(kind: str, seed: int) -> tuple[nn.Module, Tensor]:
     Args:
         kind: An activation; or "state", where the vectors move the pulse, "scaled" and "sum", where the field
             is part of another, or "bounded" (`BoundedField`).
-        seed: Of the weights, how steep the units are and when they switch.
+        seed: Seed of the weights, and of the slopes and times of the units.
 
     Returns:
         The field, and a start (2, 3).

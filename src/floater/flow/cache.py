@@ -14,8 +14,8 @@ from floater.flow.solution import Solution
 from floater.flow.vectors import as_slice, distinct
 
 Solve = Callable[..., Tensor]
-"""Takes increasing positions (U,), and a state (rows, dim) with the position at which it holds, or None for
-the starting vectors; returns vectors (U, rows, dim)."""
+"""Takes increasing positions (U,), and a state (rows, dim) with its position, or None for the starting
+vectors; returns vectors (U, rows, dim)."""
 
 # Generation needs one position at a time; this number of positions is solved for at once.
 _LOOK_AHEAD = 64
@@ -40,7 +40,7 @@ class VectorTable:
     is_range: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Note whether the positions are 0, 1, ..., U - 1, so that each is its own index."""
+        """Record whether the positions are 0, 1, ..., U - 1, so that each is its own index."""
         count = torch.arange(len(self.positions))
         object.__setattr__(self, "is_range", bool((self.positions == count).all()))
 
@@ -74,13 +74,14 @@ class VectorCache:
         self._parameters: list[tuple[Tensor, ParameterVersion]] = []
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Empty the cache."""
         self.table = self.solution = None
 
     def validate(self, parameters: Iterable[Tensor]) -> None:
-        """Forget everything if these parameters are not, or not any more, those that it was solved from."""
+        """Empty the cache if these are not the parameters that it was solved with, or if they have
+        changed."""
         now = [(p, parameter_version(p)) for p in parameters]
-        # The identity counts as well: a new tensor may lie where one that is gone has lain.
+        # The identity counts as well: a new tensor may have the address of a deleted one.
         if len(now) != len(self._parameters) or any(
             a is not b or before != after
             for (a, before), (b, after) in zip(self._parameters, now, strict=True)
@@ -103,7 +104,7 @@ class VectorCache:
         Args:
             positions: (N, T), integer or real.
             solve: See `Solve`.
-            ahead: Whether to solve for some positions to come as well.
+            ahead: Whether to solve for some later positions as well.
 
         Returns:
             One tensor (U, dim) per row, and the index of the positions in it: (N, T), or a slice if N = 1.
@@ -154,8 +155,8 @@ ParameterVersion = tuple[int, int, float]
 
 
 def parameter_version(tensor: Tensor) -> ParameterVersion:
-    """Return numbers that change whenever a tensor is written to: its place, PyTorch's count of writes, its
-    sum.
+    """Return numbers that change whenever a tensor is written to: its address, PyTorch's version counter, and
+    its sum.
 
     Fused optimizers do not count their writes to parameters, and `.data` does not count any; the sum of a
     parameter shows the change. It takes a tenth of a millisecond for the field of a Transformer of width 512.

@@ -1,4 +1,4 @@
-"""One check for every argument that names one of a few things."""
+"""Check of arguments with a few valid values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_choice(argument: str, value: str, valid: Iterable[str]) -> None:
         valid: The names that may be given.
 
     Raises:
-        ValueError: if `value` is not valid; the message lists the valid names, those alike first.
+        ValueError: if `value` is not valid; the message lists the valid names, similar ones first.
 
     Example:
         >>> check_choice("solver method", "rk5", ("dopri5", "rk4"))

@@ -43,7 +43,7 @@ def project(linear: nn.Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         >>> torch.allclose(project(linear, x, bias), linear(x) + 1, atol=1e-6)
         True
     """
-    # A module in place of a linear one, or with hooks, computes more than its weights do.
+    # A module that replaces a linear layer, or has hooks, computes more than a product with its weights.
     plain = type(linear) is nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks
     if bias is None or not plain:
         out: Tensor = linear(x)
@@ -72,7 +72,7 @@ def added_product(rows: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None =
     if trained or torch.compiler.is_compiling():
         # No view may be added to in place: its backward pass would copy the gradient four times.
         own = rows.flatten(0, 1).clone() if bias is None else rows.flatten(0, 1) + bias
-        # The sizes, as len() of a symbol would make it a number of exported programs.
+        # Sizes, as len() of a symbolic size would become a constant of an exported program.
         if own.shape[0] != flat.shape[0]:
             own = own.expand(x.shape[0], *own.shape).reshape(flat.shape[0], shape[-1]).contiguous()
     else:
@@ -105,8 +105,8 @@ class Attention(nn.Module):
 
     The hooks that the position model overrides decide the kernel: with `logits`, `weights` or `value_bias`
     the plain path, else PyTorch's `scaled_dot_product_attention`, without a mask where none is needed. On a
-    GPU `attn_implementation="flex_attention"` computes masks and biases of whole distances that count up by
-    FlexAttention, in uncompiled code without dropout of weights or a temperature; the rest as without it.
+    GPU, `attn_implementation="flex_attention"` passes masks and biases of consecutive integer positions to
+    FlexAttention, in uncompiled code without dropout of weights or a temperature; all else uses SDPA.
 
     Args:
         config: sizes and dropout.
@@ -239,7 +239,7 @@ class Attention(nn.Module):
         if terms is not None and not flexible:
             out = tiled_attention(q, k, v, terms, scale, mask=mask, causal=self.causal)
             return self.output(out.transpose(1, 2).flatten(-2)), None
-        # without a bias or a mask of pairs SDPA needs no help
+        # without a bias or a mask of pairs SDPA has a fused kernel of its own
         masked = mask is not None and not (plain or position.overrides("bias"))
         if flexible and (terms is not None or masked):
             table = None if terms is None else terms.bias
@@ -300,12 +300,13 @@ class Attention(nn.Module):
     def _terms(
         self, q: Tensor, k: Tensor, position: PositionModel, state: Any, layer: int, flexible: bool
     ) -> AttentionTerms | None:
-        """Return the terms for a kernel that makes no matrix of pairs: FlexAttention if `flexible`, or tiles.
+        """Return the terms for a kernel that computes no matrix of pairs: FlexAttention if `flexible`, or
+        tiles.
 
         Returns:
             None where that kernel does not serve or is slower.
         """
-        # compiled code must not ask for terms: it ends at the first condition
+        # compiled code must not compute terms: the first condition ends it
         tiled = gradient_in_pieces(q) and q.shape[2] >= TILED_FROM
         if not (flexible or tiled) or not position.has_terms:
             return None

@@ -24,7 +24,7 @@ from floater.transformer.halting import Halting
 from floater.transformer.recipe import Recipe
 from floater.transformer.stacks import Stack
 
-# what Hugging Face's Trainer and generate pass along and what changes no result here
+# arguments that Hugging Face's Trainer and generate pass, and that change no result here
 _HARMLESS = {"cache_position", "logits_to_keep", "num_items_in_batch", "use_cache"}
 
 
@@ -139,7 +139,7 @@ def embed(recipe: Recipe, embedding: nn.Embedding, ids: Tensor | None, embeds: T
 
 
 def init_roles(stack: Stack) -> None:
-    """Initialise weights whose size depends on what they are for: queries, and the residual stream.
+    """Initialise weights whose scale depends on their role: queries, and outputs to the residual stream.
 
     Args:
         stack: its other weights are initialised already.
@@ -163,7 +163,7 @@ def init_roles(stack: Stack) -> None:
 
 
 class FloaterPreTrainedModel(PreTrainedModel):
-    """The base of all models: initialisation, saving and loading."""
+    """Base class of all models: initialisation, saving and loading."""
 
     config_class = FloaterConfig
     base_model_prefix = "model"
@@ -209,8 +209,9 @@ class FloaterPreTrainedModel(PreTrainedModel):
         """Store the position vectors of the model's flows and drop their fields: inference without solving.
 
         Liu et al. 2020, section 4.4. The vectors, or the biases of a flow over distances, are saved with the
-        model; they learn no more. At `length` tokens the outputs are those of before, bit for bit. At fewer,
-        where a flow is solved only up to the last position of a call, they may differ in the last digits.
+        model and are not trained further. At `length` tokens the outputs are those of before, bit for bit. At
+        fewer, where a flow is solved only up to the last position of a call, they may differ in the last
+        digits.
 
         Args:
             length: number of positions, at least 1; a later one is an error.
@@ -299,7 +300,7 @@ class FloaterPreTrainedModel(PreTrainedModel):
         return sum(costs[1:], costs[0]) * self.config.ponder_cost if costs else None
 
     def uses_cache(self, asked: bool | None, labels: Tensor | None) -> bool:
-        """Return whether to keep keys and values: as asked, else as configured, never to train."""
+        """Return whether to keep keys and values: as requested, else as configured, never in training."""
         if asked is None:
             return bool(self.config.use_cache) and labels is None and not self.training
         return asked

@@ -1,4 +1,4 @@
-"""Attention with a bias that learns, in the memory of attention without one."""
+"""Attention with a learned bias, in the memory of attention without a bias."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PIECE = 2**18
 
 
 def gradient_in_pieces(q: Tensor) -> bool:
-    """Return whether to use `biased_attention`: on CPUs, in whole precision, uncompiled.
+    """Return whether to use `biased_attention`: on CPUs, in float32 or float64, uncompiled.
 
     Example:
         >>> gradient_in_pieces(torch.zeros(1)), gradient_in_pieces(torch.zeros(1, dtype=torch.bfloat16))
@@ -48,7 +48,7 @@ def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float
     Example:
         >>> q, bias = torch.randn(2, 4, 3, 8), torch.zeros(4, 3, 3, requires_grad=True)
         >>> biased_attention(q, q, q, bias, 1.0).sum().backward()
-        >>> bool(bias.grad.sum(-1).abs().max() < 1e-5)  # more of one key is less of the others
+        >>> bool(bias.grad.sum(-1).abs().max() < 1e-5)  # the weights of a query sum to 1, hence the sum
         True
     """
     bias = bias.view(*(1,) * (4 - bias.ndim), *bias.shape)

@@ -101,7 +101,7 @@ class FloaterConfig(PreTrainedConfig):
         activation_function: activation of the feed-forward layers, by its Hugging Face name.
         norm_first: pre-norm blocks with a last norm, instead of post-norm.
         recipe: initialisation, scales and norms of the Transformer around the encoding: a name of
-            `floater.transformer.RECIPES`, or a mapping of `preset`, such a name, and of what differs from it
+            `floater.transformer.RECIPES`, or a mapping of `preset`, such a name, and of other values
             (see `Recipe`). None takes the recipe on the encoding's card: "bert" for BERT's and TUPE's,
             else "transformer".
         attention: "softmax", or "linear" in time (Katharopoulos et al. 2020) for position models that leave
@@ -110,7 +110,7 @@ class FloaterConfig(PreTrainedConfig):
         halting: threshold between 0 and 1 at which a position needs no further layer (adaptive computation
             time; see `Halting`); needs share_layers. None means that every position takes all layers.
         ponder_cost: weight in the loss of the layers that positions take, with halting.
-        use_cache: whether models keep keys and values when asked nothing else; never while training.
+        use_cache: whether models keep keys and values by default; never in training.
         tie_word_embeddings: one matrix for source, target and output embeddings.
         pad_token_id: padding.
         bos_token_id: start of a text.
@@ -226,9 +226,9 @@ class FloaterConfig(PreTrainedConfig):
         return cls(**{**PRESETS[name], **changes})
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """Return what `save_pretrained` writes, every option of the position model included.
+        """Return the fields that `save_pretrained` writes, with every option of the position model.
 
-        A default that changes later changes no model that was saved before.
+        So a default that changes later does not change saved models.
 
         Example:
             >>> FloaterConfig(position="sinusoidal").to_diff_dict()["position_options"]
@@ -241,7 +241,7 @@ class FloaterConfig(PreTrainedConfig):
 
 
 def _nearest(name: str) -> str | None:
-    """Return the field that a name is a misspelling of, or what others call it; None where it is none."""
+    """Return the field whose name is similar to a given one, or a synonym of it; None if there is none."""
     if name in ("max_length", "max_position_embeddings"):
         return "training_length"
     names = [field.name for field in fields(FloaterConfig)]
@@ -259,7 +259,7 @@ def _completed(position: str, given: dict[str, Any], *, plain: bool) -> dict[str
     try:
         known = options(position)
     except PositionError:
-        return given  # building the model says what is wrong
+        return given  # building the model raises the error
     known = {name: value for name, value in known.items() if value is not Parameter.empty}
     if plain and "plain" in known:
         known["plain"] = True

@@ -25,12 +25,13 @@ GROUPS = 4
 
 @strict
 class DocumentsConfig(FloaterConfig):
-    """Configuration of a hierarchical Transformer: that of the sentence level, and what differs below.
+    """Configuration of a hierarchical Transformer: sizes and positions of the sentence level, and those of
+    the word level.
 
     Args:
         position_source: step between the positions of sentences: by the "length" of the sentence before, or
             by one ("index").
-        sentence_length: words by which "length" advances by one position.
+        sentence_length: words per position with "length".
         word_layers: blocks of the word level.
         word_position: name of its position model.
         word_position_options: its options.
@@ -64,7 +65,7 @@ class DocumentsConfig(FloaterConfig):
 
 
 def sentence_positions(lengths: Tensor, mask: Tensor, unit: float | None) -> Positions:
-    """Place sentences, each as far after the one before as that one is long.
+    """Return the positions of sentences: each step is the length of the sentence before.
 
     Source: Liu et al. 2020, appendix C: t_{i+1} - t_i is proportional to the length of sentence i.
 
@@ -84,10 +85,11 @@ def sentence_positions(lengths: Tensor, mask: Tensor, unit: float | None) -> Pos
 
 
 class FloaterForDocuments(FloaterPreTrainedModel):
-    """Classification of documents: words make sentence vectors, sentences make the document's.
+    """Classification of documents: a vector for each sentence from its words, and one for the document from
+    its sentences.
 
     Source: Liu et al. 2020, appendix C (hierarchical Transformers). The vector of a sentence, and that of the
-    document, is the mean over what the encoder below gives.
+    document, is the mean of the outputs of the encoder below.
 
     Args:
         config: sizes of both levels, the position model of the sentences, and `num_labels`.
@@ -122,7 +124,7 @@ class FloaterForDocuments(FloaterPreTrainedModel):
     def sentence_vectors(self, words: Tensor, costs: list[Tensor] | None = None) -> Tensor:
         """Return a vector for each sentence (N, W) of word ids, padded on the right: (N, dim).
 
-        With halting `costs` gets its mean cost over the words.
+        With halting, its mean cost over the words is appended to `costs`.
         """
         mask = words.ne(self.config.pad_token_id or 0)
         order = mask.sum(1).argsort(stable=True)

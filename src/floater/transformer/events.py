@@ -1,4 +1,5 @@
-"""Transformers over events: what comes next and when, and values between and after those that were seen."""
+"""Transformers over events: the next event and its time, and values at times between and after observed
+ones."""
 
 # mypy: disable-error-code="no-untyped-call,untyped-decorator"
 # (the base classes of transformers are untyped)
@@ -89,12 +90,13 @@ class EventsOutput(ModelOutput):
     Args:
         nll: nats of each event (batch, T), zero where nothing is predicted: at the first event and padding;
             for values (batch, T, features), zero where a value is shown or was not observed.
-        nll_gap: the part of it that the time has (batch, T).
+        nll_gap: the part of the time in it (batch, T).
         type_logits: (batch, T, types) of the event after each.
         raw: raw parameters of the distribution of the time to it (batch, T, ...).
         mean: expected values (batch, T, features), in their units.
         std: their standard deviations.
-        auxiliary_loss: with halting, its mean cost times `config.ponder_cost`, which a training adds.
+        auxiliary_loss: with halting, its mean cost times `config.ponder_cost`, which training adds to the
+            loss.
     """
 
     nll: Tensor | None = None
@@ -129,8 +131,7 @@ def event_positions(config: EventsConfig, times: Tensor, mask: Tensor) -> Positi
 class FloaterForEvents(FloaterPreTrainedModel):
     """A causal Transformer that predicts the type of the next event and the time to it.
 
-    The two are independent given the events so far. Several events at one time are read in the order in which
-    they are given.
+    The two are independent given the events so far. Events at the same time are read in the given order.
 
     Args:
         config: with the types of events.
@@ -171,18 +172,18 @@ class FloaterForEvents(FloaterPreTrainedModel):
 
         Args:
             types: (batch, T) indices of the types.
-            times: (batch, T), integer or float64, not falling, as in the data.
+            times: (batch, T), integer or float64, not decreasing, as in the data.
             mask: (batch, T), non-zero where there is an event; padding on the right only.
             kwargs: nothing but what Hugging Face passes along.
 
         Raises:
-            ValueError: if times are not finite or fall, two are the same and the resolution is 0, or the
+            ValueError: if times are not finite or decrease, two are the same and the resolution is 0, or the
                 padding is not on the right.
         """
         mask = torch.ones_like(types, dtype=torch.bool) if mask is None else mask.bool()
         if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
             raise ValueError("events are padded on the left or between; padding must be on the right")
-        # what pads the end is seen by no event before it, and without a mask attention is faster
+        # no event attends to the padding after it, and attention without a mask is faster
         positions = replace(event_positions(self.config, times, mask), key_valid=None)
         times = times.masked_fill(~mask, 0).to(torch.float64)
         elapsed = (times.diff() / self.config.unit).clamp(min=self.config.resolution).float()
@@ -218,9 +219,9 @@ class FloaterForEvents(FloaterPreTrainedModel):
 class FloaterForSeries(FloaterPreTrainedModel):
     """A Transformer that predicts values at any times from values observed at other times.
 
-    Every event is a query at its own time; only events with a value that is shown are keys. What is predicted
-    of one time does not depend on the other requested times, unless one is before the first event,
-    from which all are measured; nor on the order of the events. Both hold for the position
+    Every event is a query at its own time; only events with a shown value are keys. The prediction at one
+    time does not depend on the other requested times, unless one is before the first event,
+    from which all times are measured, nor on the order of the events. Both are so with the position
     source "time": with "index" the place of an event among all others is its position.
 
     Args:
@@ -257,7 +258,7 @@ class FloaterForSeries(FloaterPreTrainedModel):
         """Predict values at all times given those that are shown.
 
         Args:
-            values: (batch, T, features); what is not shown is not read.
+            values: (batch, T, features); values that are not shown are not read.
             times: (batch, T), integer or float64, as in the data; in any order where these are positions.
             shown: (batch, T, features), non-zero where a value may be read.
             mask: (batch, T), non-zero where there is an event.

@@ -1,4 +1,4 @@
-"""Generation with position vectors that are solved once."""
+"""Generation that solves for position vectors once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FloaterGenerationMixin(GenerationMixin):
         """Generate token ids; see `transformers.GenerationMixin.generate` for arguments and return value.
 
         Liu et al. 2020, section 4.4: position vectors do not depend on the data. They are stored for the
-        time of the call, unless they are baked or frozen already.
+        duration of the call, unless they are baked or frozen already.
         """
         assert isinstance(self, nn.Module)
         with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Adaptive computation time: each position stops when it has been revised often enough."""
+"""Adaptive computation time: each position stops after a learned number of steps."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ class Halting(nn.Module):
     Computation Time for Recurrent Neural Networks", section 2. Before each step a sigmoid of the state is the
     probability of halting. While their sum stays at most at the threshold, a step's output enters the result
     with its probability as weight, y = p s + (1 - p) y; the step that passes it enters with the remainder, 1
-    less the sum, and is the last. After the last of all steps nothing is put right, as in the appendix.
+    less the sum, and is the last. After the last of all steps the weights are not normalised, as in the
+    appendix.
 
     The text of section 2.2 says that the state of a position that halted is copied to the next step; the
-    program of the appendix copies its result, and keeps updating its state, which others attend to. So here.
-    The bias of the probability starts at 1, as in the authors' program.
+    program of the appendix copies its result, and keeps updating its state, which others attend to. This is
+    implemented here. The bias of the probability starts at 1, as in the authors' program.
 
     Args:
         dim: width of the states.

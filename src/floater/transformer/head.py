@@ -1,4 +1,4 @@
-"""The head of a language model, run at the tokens alone that are predicted."""
+"""The head of a language model, run only at the tokens that are predicted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 
 def has_head(model: PreTrainedModel) -> bool:
-    """Return whether a model has a head apart from its body, as Hugging Face's have.
+    """Return whether a model has a head separate from its body, as Hugging Face's models have.
 
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterForMaskedLM
@@ -24,11 +24,11 @@ def has_head(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def head_at(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
-    """Let the head of a model see the hidden states of some tokens alone.
+    """Run the head of a model at some tokens only.
 
-    A head is the same at all tokens, and a vocabulary is wide: with 30,522 tokens, and 15 % of them masked,
-    this nearly halves a training step of a six-block encoder of width 384. Logits, and labels that the model
-    is given, are of shape (1, M, ...) meanwhile.
+    The head costs the most with large vocabularies: with 30,522 tokens, and 15 % of them masked,
+    this nearly halves a training step of a six-block encoder of width 384. Within the context, logits
+    and labels have the shape (1, M, ...).
 
     Args:
         model: with a head (`has_head`) whose body returns `last_hidden_state` (batch, T, dim).
@@ -63,12 +63,12 @@ def head_at(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
 
 
 def logits_at(model: PreTrainedModel, places: Tensor, **given: Any) -> Tensor:
-    """Return logits of a model at some tokens, its head not run at the others if it is apart.
+    """Return logits of a model at some tokens, without running a separate head at the others.
 
     Args:
         model: the model, whose `logits` are (batch, T, vocabulary).
         places: bool mask of the chosen tokens (batch, T), M in all.
-        given: to the model; no labels.
+        given: arguments of the model, without labels.
 
     Returns:
         (M, vocabulary).

@@ -1,4 +1,4 @@
-"""Predicting how long a translation becomes, from the encoded source."""
+"""Prediction of the length of a translation from the encoded source."""
 
 from __future__ import annotations
 

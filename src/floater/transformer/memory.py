@@ -1,4 +1,4 @@
-"""Segment memory: what the blocks read of earlier segments of a text."""
+"""Segment memory: inputs of the blocks in earlier segments of a text."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class Earlier(NamedTuple):
 class Memory:
     """The inputs of every block at the last tokens of earlier segments, which the next segment attends to.
 
-    Dai et al. 2019 (Transformer-XL), section 3.2: keys and values are computed from them anew, and no
-    gradient goes back into them. Press et al. 2021 (Shortformer), section 5, keep the previous subsequence
-    alike. A forward pass reads and extends it. Memory at padding, or of another document, is not attended to.
+    Dai et al. 2019 (Transformer-XL), section 3.2: keys and values are computed from them again, without
+    gradients to earlier segments. Press et al. 2021 (Shortformer), section 5, keep the previous subsequence
+    in the same way. A forward pass reads and extends it. Memory at padding, or of another document, is not
+    attended to.
 
     Args:
         size: tokens that are kept, at least 1.
@@ -53,18 +54,18 @@ class Memory:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew, as before the first segment."""
+        """Clear the memory, as before the first segment."""
         self.hidden: list[Tensor] = []
         self.mask: Tensor | None = None
         self.documents: Tensor | None = None
         self._segment: tuple[Tensor | None, Tensor | None] = (None, None)
 
     def state(self) -> dict[str, Any]:
-        """Return what it holds, for `load_state`."""
+        """Return the contents, for `load_state`."""
         return {"hidden": self.hidden, "mask": self.mask, "documents": self.documents}
 
     def load_state(self, state: Any) -> None:
-        """Hold what another memory of this size held.
+        """Restore the contents of another memory of this size.
 
         Args:
             state: a result of `state`.
@@ -80,7 +81,7 @@ class Memory:
 
     @property
     def length(self) -> int:
-        """Return the number of tokens that it holds."""
+        """Return the number of tokens in it."""
         return self.hidden[0].shape[1] if self.hidden else 0
 
     def before(
@@ -122,7 +123,7 @@ class Memory:
         return self._segment
 
     def extend(self, hidden: Sequence[Tensor]) -> None:
-        """Take in the inputs (batch, T, dim) of each block at the segment that `before` was asked about."""
+        """Append the inputs (batch, T, dim) of each block at the segment that `before` was called for."""
         new = [x.detach() for x in hidden]
         if self.hidden:
             new = [torch.cat([a.to(b.dtype), b], 1) for a, b in zip(self.hidden, new, strict=True)]
@@ -140,8 +141,8 @@ def check_memory(position: PositionModel, causal: bool) -> None:
         causal: whether its tokens attend to earlier ones only.
 
     Raises:
-        PositionError: if positions are put into what the blocks read, where those of another segment would
-            mislead, or the model reads a whole text at once; or the stack is not causal.
+        PositionError: if the inputs of the blocks contain positions, which differ in another segment; if the
+            model reads a whole text at once; or if the stack is not causal.
 
     Example:
         >>> from floater import build

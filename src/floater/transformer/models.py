@@ -102,7 +102,7 @@ class FloaterModel(FloaterPreTrainedModel):
             reading: rule for long texts in evaluation mode; None means `config.reading`.
             position_ids: (batch or 1, T) positions of the tokens, integers from 0, instead of those computed
                 from the mask; short for `positions`. With cached tokens both must be equal.
-            output_hidden_states: return what entered the first block and left each.
+            output_hidden_states: return the input of the first block and the output of each.
             output_attentions: return the attention weights, with `attn_implementation="eager"`.
             kwargs: nothing but what Hugging Face passes along.
 
@@ -114,7 +114,7 @@ class FloaterModel(FloaterPreTrainedModel):
             ValueError: if not exactly one of ids and embeddings is given, the mask or the positions do not
                 fit, the cache has a fixed length, there are a cache or positions besides a memory, or weights
                 are requested that the attention does not compute.
-            PositionError: if the position model has no use for a memory.
+            PositionError: if the position model does not support a memory.
             TypeError: if an argument would be ignored.
         """
         refuse(self, kwargs)
@@ -151,7 +151,7 @@ class FloaterModel(FloaterPreTrainedModel):
         return out
 
     def hidden(self, *args: Any, **kwargs: Any) -> Hidden:
-        """Return what `encode` gives, for heads that have no place for the cost of halting.
+        """Return the result of `encode`, for heads without a loss for the cost of halting.
 
         Raises:
             ValueError: with halting, whose cost would be lost.
@@ -162,7 +162,7 @@ class FloaterModel(FloaterPreTrainedModel):
 
 
 class FloaterHead(FloaterPreTrainedModel):
-    """A `FloaterModel` under a head: what the models below share.
+    """Base class of the models with a head: a `FloaterModel` and its loss.
 
     Args:
         config: the model's configuration.
@@ -358,7 +358,7 @@ class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
         """Return logits (batch, T, vocabulary), and with labels (batch, T), -100 ignored, the mean loss.
 
         Labels are the inputs: the loss compares each with the logits one token earlier. The first token of
-        a packed document is not predicted, as nothing of the document comes before. `use_cache` keeps
+        a packed document is not predicted, as no token of the document precedes it. `use_cache` keeps
         keys and values in `past_key_values`; the default is `config.use_cache`, but False with labels or in
         training mode, or with a `memory`. `num_items_in_batch` replaces the number of labels that the loss
         is divided by. The other arguments are those of `FloaterModel.forward`.

@@ -57,7 +57,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
     """An encoder-decoder that writes all tokens of a translation at once (PNAT).
 
     Length, order and tokens are predicted one after another: the length from the encoded source
-    (`LengthPredictor`), as many decoder inputs by `soft_copy`, the order they come in by the pointer network
+    (`LengthPredictor`), that number of decoder inputs by `soft_copy`, their order by the pointer network
     of the position model `pnat`, and each token by a decoder without a causal mask. In training the order is
     that of `heuristic_order`: where a decoder input is most like a target token's embedding.
 
@@ -170,7 +170,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         target_length: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Return the likeliest token at each place; there is no search, so there is one text a source.
+        """Return the most likely token at each position; there is no search, so each source has one output.
 
         Args:
             input_ids: (batch, S) source.
@@ -221,7 +221,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
 
 
 def encoder_decoder(config: FloaterConfig) -> FloaterForConditionalGeneration:
-    """Build the encoder-decoder that a configuration's position model is for, with new weights.
+    """Build the encoder-decoder that fits a configuration's position model, with new weights.
 
     Raises:
         PositionError: if there is no such position model, or an option is not valid.

@@ -9,11 +9,11 @@ from torch import Tensor
 from transformers import modeling_outputs as theirs
 
 IGNORED = -100
-"""The label of what no loss counts, as in Hugging Face."""
+"""The label that losses ignore, as in Hugging Face."""
 
 
 def total(*losses: Tensor | None) -> Tensor | None:
-    """Return the sum of those losses that there are; None if there is none."""
+    """Return the sum of the losses that are not None; None if all are."""
     found = [loss for loss in losses if loss is not None]
     return sum(found[1:], found[0]) if found else None
 
@@ -61,7 +61,7 @@ class Hidden(theirs.BaseModelOutput):
 
     @property
     def beside(self) -> dict[str, Any]:
-        """Return what a head passes on with its own outputs."""
+        """Return the outputs that a head passes on with its own."""
         return {name: getattr(self, name) for name in ("hidden_states", "attentions", "auxiliary_loss")}
 
 

@@ -51,7 +51,7 @@ def build_positions(
 
 
 def _require(holds: Tensor, message: str | Callable[[], str]) -> None:
-    """Raise a ValueError where a condition on tensors does not hold; compiled code, when it is run."""
+    """Raise a ValueError if a condition on tensors is false; compiled code raises when it runs."""
     if torch.compiler.is_compiling():
         torch._assert_async(holds, message if isinstance(message, str) else "positions begin at 0")
     elif not bool(holds):
@@ -114,7 +114,7 @@ def merge_positions(given: Positions, placed: Positions, mask: Tensor | None, ba
         not have.
 
     Raises:
-        ValueError: if they are of other tokens than there are, or name other padding than the mask does.
+        ValueError: if they are of another number of tokens, or their padding differs from the mask's.
 
     Example:
         >>> merge_positions(Positions.arange(3), build_positions(None, 1, 2, torch.device("cpu")), None, 1)

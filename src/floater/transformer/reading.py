@@ -1,4 +1,4 @@
-"""Rules that a trained model reads long texts by: spacing of times, grouped distances, temperature."""
+"""Rules by which a trained model reads long texts: spacing of times, grouped distances, temperature."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from floater.transformer.times import Times, check_names
 class Reading:
     """The rule by which a trained model reads texts that may be longer than those it was trained on.
 
-    **Spacing**: token i of a text of N tokens is at the time t_i = i T / max(N0, N). A model of random
-    times reads so in any case: T is its horizon, N0 is T for "stretch" and "shift" (tokens are one apart as
-    long as they fit) and the training length for "float" and "subset", whose times are spread over all of T.
-    With `interpolate` a model without random times does so, too, with T = N0 = training length (position
-    interpolation, Chen et al. 2023). N is declared, or the length of each text; an encoder-decoder takes the
-    longer side. It cannot move once keys are cached, or the encoder has run apart: then it is N0 unless
-    declared.
+    **Spacing**: token i of a text of N tokens is at the time t_i = i T / max(N0, N). A model trained at
+    random times always reads by this rule: T is its horizon, N0 is T for "stretch" and "shift" (tokens are
+    one apart as long as they fit) and the training length for "float" and "subset", whose times are spread
+    over all of T. With `interpolate` a model without random times does so, too, with T = N0 = training length
+    (position interpolation, Chen et al. 2023). N is declared, or the length of each text; an encoder-decoder
+    takes the longer side. It must not change once keys are cached, or the encoder has run separately: then it
+    is N0 unless declared.
 
     **Grouped distances**: a distance d above w counts as w + (d - w) / G, rounded down for whole positions
     (Jin et al. 2024, Self-Extend; Su 2023, leaky ReRoPE), in biases of distances.
@@ -41,8 +41,8 @@ class Reading:
         interpolate: space the tokens of a model without random times.
         group: w and G.
         temperature: whether to sharpen attention over many keys.
-        overrun: a row may run past its N, as the finished ones of a search do while others grow; what is
-            past stands where the last token does. False makes that an error.
+        overrun: whether a row may exceed its N, as finished rows of a search do while others grow; later
+            tokens have the time of the last one. False makes that an error.
 
     Raises:
         PositionError: if a value is not valid.
@@ -129,7 +129,7 @@ def _value(text: str) -> Any:
 
 
 def check_reading(reading: Reading, position: PositionModel, config: Any) -> None:
-    """Refuse a rule that would change nothing, or that the encoding cannot follow.
+    """Refuse a rule that would change nothing, or that the encoding does not support.
 
     Args:
         reading: the rule.
@@ -211,7 +211,7 @@ def spaced(
             encoder that ran in a call of its own.
 
     Returns:
-        The positions with times; as they are where nothing spaces them, or they have times already.
+        The positions with times; unchanged if no rule applies, or if they have times already.
 
     Raises:
         PositionError: if a text goes past its length, or more than T integer times are needed.
@@ -249,7 +249,7 @@ def spaced(
         raise PositionError(
             f"a text of {int(spread.max())} tokens has no whole times of its own below the horizon, {most}"
         )
-    even = bool((spread == most).all())  # one apart: positions are the times, and stay whole
+    even = bool((spread == most).all())  # a spacing of one: positions are the times, and stay integers
 
     def time(at: Tensor) -> Tensor:
         first = limit.shape[1] - at.shape[1] if limit.shape[1] > 1 else 0
@@ -269,14 +269,14 @@ def spaced(
 
 
 def hold(holder: Any, reading: Reading) -> None:
-    """Keep with a cache, or an encoder's output, what spaced its tokens; refuse another rule.
+    """Record the rule of a cache's or an encoder output's tokens on it; refuse another rule.
 
     Args:
         holder: the object; None for none.
         reading: the rule of this pass.
 
     Raises:
-        PositionError: if it was another rule, or length, before.
+        PositionError: if another rule, or length, was recorded before.
     """
     if holder is None or isinstance(holder, tuple):
         return

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The Transformer around a position encoding, apart from sizes, dropout and activation.
+    """Initialisation, scales, norms and head of the Transformer around a position encoding.
 
     A recipe decides whether an encoding is learned: a table of std d^-1/2 is small compared with tokens
     scaled by sqrt(d), whose std is 1, and as large as the tokens of BERT. The defaults are those of Vaswani
@@ -142,7 +142,7 @@ class Recipe:
         return kind(dim, eps=self.norm_eps)
 
     def init_linear(self, weight: Tensor, gain: float = 1.0) -> None:
-        """Draw the weight (out, in) of a linear map, `gain` times as large as the recipe's."""
+        """Initialise the weight (out, in) of a linear map, `gain` times as large as the recipe's."""
         if self.initialization == "xavier":
             nn.init.xavier_uniform_(weight, gain=gain)
         elif self.initialization == "t5":
@@ -151,7 +151,7 @@ class Recipe:
             nn.init.normal_(weight, std=gain * self.initializer_range)
 
     def init_embedding(self, weight: Tensor) -> None:
-        """Draw the token embeddings (vocabulary, dim)."""
+        """Initialise the token embeddings (vocabulary, dim)."""
         std = {"xavier": weight.shape[1] ** -0.5, "t5": 1.0}.get(self.initialization, self.initializer_range)
         nn.init.normal_(weight, std=std)
 
@@ -190,7 +190,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def of_encoding(config: "FloaterConfig") -> str:
-    """Return the name of the recipe that the card of a configuration's position encoding names.
+    """Return the name of the recipe on the card of a configuration's position encoding.
 
     Raises:
         PositionError: if there is no such encoding.
@@ -205,10 +205,10 @@ def of_encoding(config: "FloaterConfig") -> str:
 
 
 def pooler(config: "FloaterConfig") -> nn.Module:
-    """Return what a classifier of the first token has before its last map: BERT's linear map and tanh.
+    """Return the layers of a classifier before its last map: BERT's linear map and tanh.
 
-    With the head "linear" it has nothing there. Source: google-research/bert, `BertModel`; fairseq's RoBERTa
-    starts it anew for each task.
+    With the head "linear" there are none. Source: google-research/bert, `BertModel`; fairseq's RoBERTa
+    initialises it for each task.
 
     Args:
         config: width and recipe.
@@ -227,7 +227,7 @@ def pooler(config: "FloaterConfig") -> nn.Module:
 
 
 class HeadTransform(nn.Module):
-    """A linear map, the activation and a norm: what BERT has before its output matrix.
+    """A linear map, the activation and a norm, which BERT has before its output matrix.
 
     Source: google-research/bert, `get_masked_lm_output`.
 

@@ -17,7 +17,7 @@ from floater.transformer.blocks import EncoderBlock
 
 @dataclass
 class Recorded:
-    """The outputs of the blocks of a stack, each step of a shared block for itself.
+    """The outputs of the blocks of a stack, one for each step of a shared block.
 
     Args:
         states: input of the first block and output of each block, (batch, T, dim).
@@ -30,13 +30,13 @@ class Recorded:
     cross: list[Tensor] = field(default_factory=list)
 
     def hidden_states(self, last: Tensor) -> tuple[Tensor, ...] | None:
-        """Return the states, the last one as the stack gave it; None if they were not requested."""
+        """Return the states, the last one being the output of the stack; None if they were not requested."""
         return (*self.states[:-1], last) if self.states else None
 
 
 @contextmanager
 def recording(stack: nn.Module, *, states: bool, attentions: bool) -> Iterator[Recorded]:
-    """Record the forward pass of a stack; in this thread alone.
+    """Record the forward pass of a stack, in this thread only.
 
     Args:
         stack: an encoder or decoder.
@@ -84,7 +84,7 @@ def recording(stack: nn.Module, *, states: bool, attentions: bool) -> Iterator[R
 
 
 def wanted(config: PreTrainedConfig, states: bool | None, attentions: bool | None) -> dict[str, bool]:
-    """Return what to record: as asked, else as configured."""
+    """Return whether to record states and weights: as requested, else as configured."""
     return {
         "states": bool(config.output_hidden_states if states is None else states),
         "attentions": bool(config.output_attentions if attentions is None else attentions),

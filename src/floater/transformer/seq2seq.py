@@ -28,7 +28,7 @@ from floater.transformer.times import randomised
 
 
 class _EncoderOnly(nn.Module):
-    """The encoder as `generate` wants it: token ids in, hidden states out."""
+    """The encoder in the form that `generate` expects: token ids in, hidden states out."""
 
     main_input_name = "input_ids"
     model: FloaterForConditionalGeneration
@@ -279,7 +279,8 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
                 that read it; if None, that of the positions, the number of labels, or a prediction.
             reading: rule for long texts in evaluation mode, the same for all passes of a cache; None
                 means `config.reading`.
-            output_hidden_states: return what entered the first blocks of encoder and decoder and left each.
+            output_hidden_states: return the inputs of the first blocks of encoder and decoder and the outputs
+                of each.
             output_attentions: return all attention weights, with `attn_implementation="eager"`.
             kwargs: nothing but what Hugging Face passes along.
 

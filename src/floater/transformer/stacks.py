@@ -73,7 +73,7 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
 
 
 class Stack(nn.Module):
-    """Blocks one after another; or one block again and again, with or without halting.
+    """A sequence of blocks, or one block applied repeatedly, with or without halting.
 
     With `config.share_layers` all steps share one block (Dehghani et al. 2019, section 2.1); with
     `config.halting` each position decides how many of them it takes (see `Halting`).
@@ -111,12 +111,12 @@ class Stack(nn.Module):
         self.halting = None if config.halting is None else Halting(config.hidden_size, config.halting)
 
     def rule(self, reading: Reading | None, *, check: bool = True) -> Reading:
-        """Return how to read in this pass.
+        """Return the reading rule of this pass.
 
         Args:
             reading: the requested rule; None means `config.reading` in evaluation mode, none in
                 training.
-            check: whether to refuse what would change nothing.
+            check: whether to refuse a rule that would change nothing.
 
         Raises:
             ValueError: if a rule is given in training mode.
@@ -149,7 +149,7 @@ class Stack(nn.Module):
         """Take all steps.
 
         Args:
-            x: (batch, T, dim), what enters the first block.
+            x: (batch, T, dim), the input of the first block.
             state: the position model's state.
             positions: positions of the tokens.
             step: function that applies the block of a step: states and number of the step to states.
@@ -221,7 +221,7 @@ class Encoder(Stack):
             (batch, T, dim).
 
         Raises:
-            PositionError: if the position model has no use for a memory, or cannot read so.
+            PositionError: if the position model does not support a memory, or the reading rule.
             ValueError: if a reading or a cache is given where times are random.
         """
         rule = self.rule(reading)

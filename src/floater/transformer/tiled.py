@@ -1,4 +1,4 @@
-"""Attention with terms of the distance, in tiles that a core's cache holds."""
+"""Attention with terms of the distance, in tiles that fit a core's cache."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def tiled_attention(
 
 @dataclass(frozen=True)
 class _Plan:
-    """The sizes of an attention, and how it is cut."""
+    """The sizes of an attention, and its division into tiles."""
 
     length: int
     slots: int
@@ -284,7 +284,7 @@ class _Work:
         self.q, self.k, self.v = (x.contiguous() for x in (q.flip(2), k, v))
         self.asking = None if asking is None else self.q if asking is q else asking.flip(2).contiguous()
         self.bias, self.plan = bias, plan
-        self.zeros = cache(q.new_zeros)  # what lies beside a diagonal view stays zero
+        self.zeros = cache(q.new_zeros)  # entries outside of a diagonal view stay zero
         self.queries = None if queries is None else _Table(queries, plan.before)
         self.values = None if values is None else _Table(values, plan.before)
         self.keys = None if keys is None else _KeyTable(keys, self.k, plan.scale, self.zeros)

@@ -1,4 +1,4 @@
-"""Distributions of the time to the next event, from the numbers that a linear layer gives."""
+"""Distributions of the time to the next event, from the outputs of a linear layer."""
 
 # mypy: disable-error-code="no-untyped-call"
 # (the distributions of torch are untyped)
@@ -30,7 +30,7 @@ class Gaps(Protocol):
         ...
 
     def median(self) -> Tensor:
-        """Return the gap that is as likely too long as too short (...)."""
+        """Return the median gap (...)."""
         ...
 
 
@@ -75,7 +75,7 @@ class LogNormalMixture:
 
     @torch.no_grad()
     def median(self) -> Tensor:
-        """Return the gap that is as likely too long as too short (...), by bisection between components'."""
+        """Return the median gap (...), by bisection between the components' medians."""
         low, high = self._means.amin(-1), self._means.amax(-1)
         for _ in range(40):
             middle = (low + high) / 2
@@ -123,7 +123,7 @@ class PiecewiseHazard:
 
     @torch.no_grad()
     def median(self) -> Tensor:
-        """Return the gap as likely too long as too short (...): the integral of the hazard is log 2."""
+        """Return the median gap (...), where the integral of the hazard is log 2."""
         reached = F.pad((self._rates[..., :-1] * self._widths[:-1]).cumsum(-1), (1, 0))
         interval = (reached <= math.log(2)).sum(-1, keepdim=True) - 1
         rest = (math.log(2) - reached.gather(-1, interval)) / self._rates.gather(-1, interval)

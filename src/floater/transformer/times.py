@@ -1,4 +1,4 @@
-"""Times of tokens: random in training, so that no text is longer than what was trained on."""
+"""Times of tokens: random in training, so that the times of longer texts occur in training."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ _WHOLE = ("shift", "subset")
 class Times:
     """Random times of training: token i of a text of n tokens is at a time t_i below the horizon T.
 
-    T is max_scale x training length. Encodings that read times (`PositionModel.reads_times`) then meet every
-    time below T while texts are short; the others read the true positions, unless `relative` says otherwise.
-    Every forward pass in training mode samples once, shared by all samples of the batch, and by source and
-    target.
+    T is max_scale x training length. Encodings that read times (`PositionModel.reads_times`) are then trained
+    at every time below T by short texts; the others read the true positions, unless `relative` is set. Every
+    forward pass in training mode samples once, shared by all samples of the batch, and by source and target.
 
     - "stretch": t_i = s + e i; log e is uniform in [0, log max_scale] as far as e n fits into T, s in
-      [0, T - e n]. Spacing stays even, and the ratio of lengths of source and target stays what it is.
+      [0, T - e n]. Spacing stays even, and the ratio of the lengths of source and target is unchanged.
     - "shift": t_i = s + i, s a whole number, uniform in [0, T - n] (Kiyono et al. 2021, SHAPE).
     - "float": n uniform samples from [0, T), sorted (Random Float Sampling, 2602.14050).
     - "subset": n of the whole numbers below T, sorted, without replacement (Ruoss et al. 2023, randomized
@@ -48,8 +47,8 @@ class Times:
             times those of training ("stretch"; reading is at the true distances).
 
     Raises:
-        PositionError: if the mode is none of these, the scale is below 1, there is no shift to leave out, or
-            no stretched distance to read.
+        PositionError: if the mode is none of these, the scale is below 1, or `shift` or `relative` does not
+            apply to the mode.
 
     Example:
         >>> times = Times("stretch", length=16, max_scale=4.0)
@@ -112,7 +111,7 @@ class Times:
         return self.horizon if self.mode in _AFFINE else self.length
 
     def drawn(self, last: float, real: bool = False) -> Callable[[Tensor], Tensor]:
-        """Draw the times of the tokens of one forward pass, from PyTorch's default generator.
+        """Sample the times of the tokens of one forward pass, from PyTorch's default generator.
 
         Args:
             last: the greatest position; a text has n = last + 1 tokens.
@@ -178,7 +177,7 @@ def check_names(name: str, given: Any, valid: list[str]) -> None:
 
 
 def check_times(times: Times, position: PositionModel, name: str) -> None:
-    """Refuse random times that an encoding would not read, or not at all places.
+    """Refuse random times that an encoding does not read, or only in some of its parts.
 
     Args:
         times: the times.

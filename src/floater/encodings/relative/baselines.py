@@ -22,8 +22,9 @@ class Gaussian(PositionBias):
     """Hard-Coded Gaussian Attention for Neural Machine Translation (You, Sun, Iyer 2020, section 3).
 
     The weights of a head are the density of a Gaussian around the query's position plus an offset; queries
-    and keys have no influence. As in the released code they are not normalised: the weight of padding, of later keys
-    in a causal stack and of positions outside the text is not given to other keys. Positions may be real.
+    and keys have no influence. As in the released code they are not normalised: the weight of padding, of
+    later keys in a causal stack and of positions outside the text is not given to other keys. Positions may
+    be real.
 
     Args:
         offsets: centres, key - query, dealt out to the heads in turn; None for those of the released

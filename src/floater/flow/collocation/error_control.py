@@ -24,17 +24,17 @@ from floater.flow.vector_fields import is_smooth
 # (2^-23) amplified by the flow, which no solver could avoid. Errors are counted in tolerances throughout.
 MOST = 10.0
 _ROUNDING = 2.0**-23
-# Half of the promise is aimed at: the error of a kept plan is not measured at each solve, only the sum of the
-# estimates of its intervals is, and the ratio of the two changes as weights move.
+# A solve aims at half of the promise: the error of a kept plan is not measured again, only the sum of the
+# estimates of its intervals is, and the ratio of the two changes with the weights.
 _AIM, _ROUNDINGS = MOST / 2, 10.0
-# Below a sum of estimates between these, depending on what roundings come to, a new plan is not measured
-# where nobody learns from it: measuring takes three more solves.
+# Limits of the sum of estimates below which a new plan is not measured if no gradient is wanted, as measuring
+# takes three more solves; between them the sum depends on the size of roundings.
 _UNMEASURED = 0.1, 1.5
-# The ratio of measured error to summed estimates is not believed to be less than _FADING, nor the sum itself
-# to be less than _LEAST tolerances: a plan that is too good by luck would allow the next ones too much.
+# Lower limits of the ratio of measured error to summed estimates, and of the sum itself in tolerances: a plan
+# that is accurate by chance would otherwise allow later solves too much.
 _FADING, _LEAST = 0.5, 0.05
-# A condition number above this has met the size of the flow itself: changes grow no more once they are as
-# large, so the measured ratio is meaningless, and the worst is assumed.
+# Above this condition number the perturbation has grown to the size of p itself and is saturated, so that the
+# measured ratio is meaningless, and the worst case is assumed.
 _SATURATED = 1e3
 
 # The part of the tolerance that a first mesh is selected for; a quarter took 8 % more time, one missed the
@@ -42,14 +42,14 @@ _SATURATED = 1e3
 FIRST_SAFETY_FACTOR = 0.5
 ATTEMPTS = 6
 
-# Forward iterations end when their change is this many tolerances (times the safety factor): what remains is
-# less by the contraction, 0.1 to 0.2, and the estimate of the error includes it.
+# Forward iterations end when their change is this many tolerances (times the safety factor): the remaining
+# error is smaller by the contraction, 0.1 to 0.2, and the error estimate includes it.
 CHANGE = 10.0
 
 # Relative change of the start by which the condition number is measured: small enough for p to follow
-# linearly, large enough for its effect to stand out from the iterations' remainder.
+# linearly, large enough for its effect to exceed the remaining error of the iterations.
 _PERTURBATION = 2.0**-13
-# The remainder of the iterations, relative to the measured quantity.
+# The remaining error of the iterations, relative to the measured quantity.
 _REMAINDER = 1e-2
 
 
@@ -69,7 +69,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Attempt:
-    """The assumptions of an attempt, and what is chosen anew.
+    """The assumptions of an attempt.
 
     Args:
         new_mesh: Whether the mesh is selected for this solve, not kept from another.
@@ -91,7 +91,7 @@ class Attempt:
         away; then the tolerance again.
 
         Args:
-            outcome: How this one ended.
+            outcome: The outcome of this one.
             tighter: The factor by which the estimated error decreases the safety factor.
 
         Example:
@@ -137,11 +137,12 @@ def effective_tolerances(field: nn.Module, rtol: float, atol: float) -> tuple[fl
 def unresolved_errors(
     form: Formulation, mesh: Mesh, states: Tensor, edges: Tensor, rtol: float, atol: float
 ) -> Tensor:
-    """Bound the errors of what happens between nodes, in tolerances.
+    """Bound the errors of changes between nodes, in tolerances.
 
-    A unit of an MLP whose argument moves far between two nodes switches at a time that they do not show, and
-    two of them make a pulse of which they show nothing. The velocity between the nodes then differs from that
-    at the nodes by at most what its units differ. The same is so of a unit whose kink lies between two nodes.
+    A unit of an MLP whose argument moves far between two nodes switches at a time that they do not resolve,
+    and two of them make a pulse that no node samples. The velocity between the nodes then differs from that
+    at the nodes by at most the change of its units. The same applies to a unit whose kink lies between two
+    nodes.
 
     Args:
         form: The formulation.
@@ -155,7 +156,8 @@ def unresolved_errors(
     """
     times, successive = successive_states(form, mesh, states, edges)
     gaps = times.diff().unsqueeze(1) * form.jumps(times, successive)[1]
-    # The gap before the first node counts to its interval, that after the last to the last one.
+    # The gap before the first node of an interval belongs to it, that after the last node to the last
+    # interval.
     error = gaps[:-1].view(len(mesh), NODES, -1).sum(1)
     error[-1] += gaps[-1]
     return error / (rtol * norms(edges[1:])).clamp(min=atol)
@@ -175,7 +177,7 @@ def interval_errors(
 ) -> Tensor:
     """Estimate the errors that arise in the intervals, in tolerances.
 
-    The truncation error of an interval, and what its iterations left: the field itself is evaluated at the
+    They are the truncation error, and the remaining error of the iterations: the field is evaluated at the
     last node, on the polynomial's value there, and compared with the polynomial's velocity.
 
     Args:
@@ -227,7 +229,7 @@ def measure(
 def needs_measure(plan: Plan, estimated: float, rtol: float) -> bool:
     """Return whether the error of a plan is to be measured before its estimates are compared with a bound."""
     wanted = torch.is_grad_enabled() or estimated > unmeasured_bound(rtol)
-    # Twice the promise fails whatever is measured.
+    # Above twice the promise the attempt fails whatever is measured.
     return plan.error_ratio is None and wanted and estimated <= 2 * MOST
 
 
@@ -258,7 +260,7 @@ def condition_number(field: nn.Module, start: Tensor, solution: Solution) -> flo
 
     Returns:
         The largest over rows and edges of intervals, changes of p being relative to max(1, |p|). For larger
-        changes it may be less, as a bounded flow cannot drift apart for ever: read 1e4 as "or more".
+        changes it may be less, as trajectories of a bounded flow stay close: read 1e4 as "at least 1e4".
 
     Example:
         >>> from floater.flow import SinusoidField, solve_dense
@@ -280,7 +282,7 @@ def condition_number(field: nn.Module, start: Tensor, solution: Solution) -> flo
 def global_error(field: nn.Module, start: Tensor, solution: Solution, rtol: float, atol: float) -> float:
     """Measure the error at the edges, in tolerances, by a solution with intervals half as long.
 
-    At order 16 the error of that solution is negligible compared with that of the solution.
+    At order 16 the error of that reference is negligible in comparison.
 
     Args:
         field: The field.

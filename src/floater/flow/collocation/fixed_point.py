@@ -13,7 +13,8 @@ from floater.flow.collocation.quadrature import NODES
 from floater.flow.precision import norms
 
 MAX_ITERATIONS = 60
-"""A mesh is selected for about nine; what has not converged in sixty contracts by less than 0.8."""
+"""A mesh is selected for about nine; an iteration that has not converged in sixty contracts more slowly than
+0.8."""
 
 
 class NotConverged(RuntimeError):
@@ -34,8 +35,8 @@ def solve_states(
     """Solve Y = y(0) + Q f(Y) for the states at the nodes of all intervals.
 
     One iteration is one evaluation at all nodes of the W intervals in the pipeline. The first of them retires
-    when its change falls below the tolerance; the next interval then enters with the velocity of the one
-    before it, a polynomial, extrapolated. The running state is wide.
+    when its change falls below the tolerance; the next interval then enters with the extrapolated
+    velocity polynomial of the one before it. The running state is wide.
 
     Args:
         form: The formulation.
@@ -62,7 +63,7 @@ def solve_states(
     left = form.start.detach()
     rows, width = left.shape
     states = torch.empty(len(mesh), NODES, rows, width, dtype=form.dtype, device=left.device)
-    # The part of f that the state does not enter is integrated once, before the iterations.
+    # The part of f that does not depend on the state is integrated once, before the iterations.
     shift, step_shift = mesh.displacements(form.time_term(mesh.times.flatten()))
     f = form.state_term(mesh.times[0, :1], left.to(form.dtype).unsqueeze(0))
     f = f.view(1, -1).expand(mesh.depth * NODES, -1)
@@ -79,10 +80,11 @@ def solve_states(
             if counts is not None:
                 if iteration == counts[w]:
                     break
-            # Neighbours take about as many iterations: reading the change of the first would only wait.
+            # Neighbouring intervals take about as many iterations: earlier checks would only synchronise the
+            # device.
             elif iteration >= least:
                 change = norms((mesh.lengths[w] * (f - before)[NODES - 1]).view(rows, width))
-                # Of an infinite state both sides are infinite, and the iteration does not end here.
+                # If the state is infinite, both sides are infinite, and the iteration does not end here.
                 if bool((change < (rtol * norms(state[NODES - 1])).clamp(min=atol)).all()):
                     break
         else:
@@ -109,7 +111,7 @@ def solve_adjoint(
 
     With g the cotangents of the states Y from outside and J = df/dy at the nodes, the cotangents of the
     velocities are c = Q^T e with e = g + J^T c, and that of y(0) is the sum of e. An interval enters with the
-    c of its successor, a polynomial but for the quadrature weights, extrapolated.
+    extrapolated c of its successor, which is a polynomial times the quadrature weights.
 
     Args:
         form: The formulation.
@@ -148,7 +150,8 @@ def solve_adjoint(
             if iteration == counts[w] if counts is not None else iteration >= least:
                 after = c[-1].sum(0)
                 change = norms((after - before[-1].sum(0)).flatten())
-                # Where the nodes' shares nearly cancel, as of a time just past an edge, rounding remains.
+                # Where the nodes' cotangents nearly cancel, as for a time just after an edge, rounding
+                # remains.
                 rounding = torch.finfo(c.dtype).eps * norms(c[-1].flatten())
                 allowed = torch.maximum(rtol * norms(after.flatten()), rounding)
                 if counts is not None:

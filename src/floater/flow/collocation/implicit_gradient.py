@@ -14,7 +14,7 @@ from floater.flow.collocation.plan import Plan
 from floater.flow.errors import FlowDiverged
 from floater.flow.second_derivatives import refuse_second_derivatives
 
-# The adjoint iterations end when their change is this many tolerances. What remains is less by the
+# The adjoint iterations end when their change is this many tolerances. The remaining error is smaller by the
 # contraction, 0.1 to 0.2; a gradient is not fed back, so its error does not grow from interval to interval.
 _CHANGE = 6.0
 # Kept numbers of iterations are reused until their remainder has doubled; with a stricter rule training would
@@ -29,7 +29,7 @@ def differentiable_velocities(
 
     The states Y solve Y = y(0) + Q f(Y), which defines them as a function of y(0) and the parameters of f.
     The backward pass solves the adjoint of the linearized equations: it is exact for the discrete solution,
-    and nothing of the iterations is stored.
+    and no iterate is stored.
 
     Args:
         form: The formulation.
@@ -64,7 +64,7 @@ class _Implicit(torch.autograd.Function):
         *parameters: Tensor,
     ) -> Tensor:
         ctx.form, ctx.mesh, ctx.plan, ctx.rtol = form, mesh, plan, rtol
-        # A parameter that is written to before the backward pass is then noticed.
+        # PyTorch then detects a parameter that is written to before the backward pass.
         ctx.save_for_backward(states, start, *parameters)
         velocities = form.velocity(mesh.times.flatten(), states.flatten(0, 1), parameters)
         return velocities.view(*states.shape[:2], *velocities.shape[1:])
@@ -76,7 +76,7 @@ class _Implicit(torch.autograd.Function):
         states, start, *parameters = ctx.saved_tensors
         (of_velocity,) = cotangents
         if not bool(torch.stack(of_velocity.aminmax()).isfinite().all()):
-            # A loss scale was too large. Who chose it finds out by these, as of any other operation.
+            # A loss scale was too large: NaN gradients report it, as from any other operation.
             return *5 * (None,), *(torch.full_like(x, torch.nan) for x in (start, *parameters))
         linear = form.linearize(mesh.times, states)
         of_states = linear.velocity_vjp(of_velocity)

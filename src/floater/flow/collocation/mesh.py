@@ -21,10 +21,10 @@ class Mesh:
     """Neighbouring intervals of N Gauss-Legendre nodes each.
 
     Args:
-        edges: Where the intervals meet, increasing (n + 1 times).
-        depth: Pipeline depth W: how many intervals are iterated together.
+        edges: The edges of the intervals, increasing (n + 1 times).
+        depth: Pipeline depth W, the number of intervals iterated together.
         dtype: The dtype of the iterations.
-        device: Where they run.
+        device: The device of the iterations.
 
     Attributes:
         times: The nodes' times (n, N), wide.

@@ -20,15 +20,15 @@ that beyond some length fewer intervals take more evaluations in all."""
 MAX_INTERVALS = 10_000
 """More would take minutes to select, and their states gigabytes."""
 
-# Limits of the change of length from one interval to the next, as of any step size control. A rejected one
-# shrinks by at most the first, which is also what remains of one that did not converge.
+# Limits of the change of length from one interval to the next, as in any step size control. A rejected
+# interval shrinks to the first at most, and one that did not converge to exactly that.
 _SHRINK, _GROW = 0.3, 1.5
-# The part of the length that the error estimate proposes which is taken, so that few intervals are rejected.
+# The fraction of the proposed length that is taken, so that few intervals are rejected.
 _CAUTION = 0.9
 # The weight of the error of p compared with that of the state, so that meshes are chosen by the state
 # where it moves with p; the sum over all intervals is checked after the solve.
 _PART_OF_P = 0.5
-# The iteration contracts five times and more, so that a change of three tolerances leaves less than one.
+# The iteration contracts by 0.2 or less, so that a change of three tolerances leaves less than one.
 _CHANGE = 3.0
 
 
@@ -38,9 +38,9 @@ def choose_edges(
 ) -> list[float]:
     """Choose the edges of a mesh by solving one interval after the other.
 
-    An interval is as long as its truncation error allows, by the rule of step size control
+    The length of an interval is limited by its truncation error, by the rule of step size control
     h_new = 0.9 h (tolerance / error)^(1 / (N + 1)) (Hairer, Norsett, Wanner, "Solving Ordinary Differential
-    Equations I", 1993, section II.4), and no longer than about `ITERATIONS` iterations converge in.
+    Equations I", 1993, section II.4), and by the number of iterations, about `ITERATIONS`.
 
     Args:
         form: The formulation.
@@ -61,7 +61,7 @@ def choose_edges(
     edges, f, before = [begin], None, length
     for _ in range(MAX_INTERVALS):
         rest = end - t
-        # The last intervals share the rest: a little longer than proposed instead of one more.
+        # The last intervals divide the rest equally: slightly longer ones instead of one more.
         step = rest / max(1, math.ceil(rest / length - 0.05)) if rest < 3 * length else length
         if step <= 1e-9 * max(abs(t), end - begin, 1e-300):
             raise FlowDiverged(t, "a collocation interval vanished")

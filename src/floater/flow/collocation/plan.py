@@ -6,26 +6,26 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 _USES = 1000
-"""Solves by one plan: the error estimate notices intervals that have become too long and iterations that have
-become too few, but not intervals that could be longer. A plan takes three to four solves, forward and
-backward."""
+"""Number of solves by one plan. The error estimate detects intervals that have become too long and iterations
+that have become too few, but not intervals that could be longer. A new plan costs three to four solves,
+forward and backward."""
 
 
 @dataclass
 class Plan:
-    """A mesh, the iterations that solves on it take, and what is known of their error.
+    """A mesh, the numbers of iterations of solves on it, and their measured error.
 
     Args:
         edges: The edges of the intervals.
         safety_factor: The part of the tolerance that the mesh was selected for.
         wide: Whether float32 did not meet the tolerance, so that the arithmetic is float64.
-        forward: Iterations of the first intervals, as the last solve that observed them took.
+        forward: Iterations of the first intervals, from the last solve that counted them.
         backward: The same of a backward pass, which begins at the last interval, by the number of intervals.
         reserve: Iterations beyond these for each interval, once they were too few.
         condition_number: See `error_control.condition_number`; 0 where it was not computed.
-        error_ratio: The error found, over the sum of those estimated in the intervals; None where it was
-            not looked for.
-        remaining_uses: How many solves may still use the plan before it is made anew.
+        error_ratio: The measured error over the sum of the estimates of the intervals; None if it was not
+            measured.
+        remaining_uses: The number of solves that may still use the plan before it is replaced.
     """
 
     edges: list[float]
@@ -52,13 +52,13 @@ class Plan:
 
 @dataclass
 class SolverState:
-    """The state that a sequence of similar solves hands on, as those of one field while it is trained.
+    """The state of a sequence of similar solves, such as those of one field in training.
 
-    Hand the same object to each solve, which reads and updates it. Without one, a solve depends on its
-    arguments alone, and selects a mesh first: together as long as three to four solves.
+    Pass the same object to each solve, which reads and updates it. Without one, a solve depends only on its
+    arguments and selects a mesh first, which takes as long as three to four solves in all.
 
     Args:
-        problem: What the plan depends on other than the weights, as a text that is the same in each process.
+        problem: The conditions of the plan other than the weights, as text that is equal in all processes.
         plan: The plan of the last solve by collocation; None before the first.
 
     Example:
@@ -74,7 +74,7 @@ class SolverState:
     plan: Plan | None = None
 
     def use(self, problem: str, end: float) -> Plan | None:
-        """Return the plan if it is for this problem, reaches as far as `end` and may still be used.
+        """Return the plan if it is for this problem, reaches `end` and may still be used.
 
         Example:
             >>> state = SolverState("key", Plan([0.0, 3.0]))
@@ -92,5 +92,5 @@ class SolverState:
         self.problem, self.plan = problem, plan
 
     def reset(self) -> None:
-        """Forget the plan: the next solve is that of a new state."""
+        """Drop the plan, so that the next solve selects a new mesh."""
         self.problem, self.plan = "", None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Layers(NamedTuple):
     """[W1 u1], b1, a, c, [W2 u2] and b2 of h(t, p) = W2 s(W1 p + u1 t + b1) + u2 t + b2, s = a + c.
 
-    `unit` is what the argument of the activation was multiplied by.
+    `unit` is the factor of the activation's argument.
     """
 
     inner: Tensor
