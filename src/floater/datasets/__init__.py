@@ -1,6 +1,6 @@
-"""Data sets of the papers, from the network to directories that configurations name.
+"""Download and preparation of the papers' data sets, in directories that configurations name.
 
-Nothing here is needed to train: a task reads files, wherever they come from.
+Training does not need this package: a task reads files from any source.
 """
 
 from floater.datasets.catalogue import Dataset, File, datasets, listing

@@ -1,4 +1,4 @@
-"""Unpacking archives that may be broken, or made to write where they should not."""
+"""Unpacking of archives, which may be broken or malicious."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unpack(archive: Path, folder: Path) -> Path:
             with tarfile.open(archive) as packed:
                 packed.extractall(folder, filter="data")
                 while packed.fileobj is not None and packed.fileobj.read(_CHUNK):
-                    pass  # gzip has its checksum at the end, behind the last member
+                    pass  # gzip has its checksum at the end, after the last member
     except tarfile.FilterError as error:
         raise DataError(f"{archive.name}: it would write outside its folder ({error})") from error
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError) as error:
@@ -55,7 +55,7 @@ def _broken(archive: Path, error: Exception) -> DataError:
 
 
 def _check_name(name: str, archive: Path) -> None:
-    """Refuse a name that `zipfile` would change without a word."""
+    """Refuse a name that `zipfile` would change silently."""
     windows = PureWindowsPath(name)
     if ".." in windows.parts or windows.drive or windows.root or PurePosixPath(name).is_absolute():
         raise DataError(f"{archive.name}: it would write outside its folder ({name!r})")

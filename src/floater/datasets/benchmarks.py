@@ -1,4 +1,5 @@
-"""Benchmarks whose files need unpacking and little more: Multi30k, GLUE, SQuAD, RACE and WikiText."""
+"""Preparation of benchmarks whose files need little more than unpacking: Multi30k, GLUE, SQuAD, RACE and
+WikiText."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def _paraphrases(path: Path) -> Iterable[list[str]]:
 
 
 def _only(found: Iterable[_T], what: str) -> _T:
-    """Return the only one that is found."""
+    """Return the only match."""
     each = list(found)
     if len(each) != 1:
         raise DataError(f"{what}: found {len(each)} times, not once")

@@ -1,4 +1,4 @@
-"""The data sets that can be prepared: their files, sizes, licences, and who states the checksums."""
+"""The data sets that can be prepared: files, sizes, licences, and sources of the checksums."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class File:
     Args:
         urls: its URLs; all serve the same bytes, and the first that answers is used.
         bytes: its size; None if unknown.
-        hash: its checksum, as in "sha256:..."; None where nobody states one.
+        hash: its checksum, as in "sha256:..."; None if none is published.
         says: source of the checksum.
     """
 
@@ -41,9 +41,9 @@ class Dataset:
     Args:
         name: name of the data set and of its directory.
         title: one-line description.
-        license: under which terms its publishers give it away.
-        home: the page that describes it.
-        files: those to download.
+        license: its licence.
+        home: its home page.
+        files: the files to download.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Dataset:
 
     @property
     def bytes(self) -> int:
-        """Return the size of the download, as far as it is stated."""
+        """Return the known size of the download."""
         return sum(file.bytes or 0 for file in self.files)
 
 

@@ -1,4 +1,4 @@
-"""Downloads that resume where they stopped, are checked, and are whole or not there."""
+"""Downloads that resume after an interruption, are verified, and appear only when complete."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from floater.errors import DataError
 
 logger = logging.getLogger(__name__)
 WAIT, TIMEOUT = 2.0, 30.0
-"""Seconds before the next request for the rest of a file, and without an answer."""
+"""Seconds before the next request for the rest of a file, and the timeout of a request."""
 CHUNK = 1 << 16
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def fetch(file: File, folder: Path, recorded: dict[str, str]) -> Path:
-    """Download a file, unless it is there and has its checksum.
+    """Download a file, unless it exists with its checksum.
 
-    What was downloaded before an interruption is kept beside it and completed, if the server still has the
-    same file. Of a file whose checksum nobody states, that of the first download is recorded.
+    The part that was downloaded before an interruption is kept and completed, if the server still has the
+    same file. If no checksum is published, that of the first download is recorded.
 
     Args:
         file: its URLs and its checksum.
@@ -42,7 +42,7 @@ def fetch(file: File, folder: Path, recorded: dict[str, str]) -> Path:
         The path of the file.
 
     Raises:
-        DataError: if no server can be reached or has the file, the connection breaks again and again, the
+        DataError: if no server can be reached or has the file, the connection breaks repeatedly, the
             disk is full, or the file has another checksum.
     """
     known = file.hash or recorded.get(file.urls[0])
@@ -74,7 +74,7 @@ def disk_errors(place: Path) -> Iterator[None]:
 
 
 def _from(url: str, file: File, folder: Path, known: str | None) -> Path:
-    pooch.get_logger().setLevel(logging.WARNING)  # ours are the messages
+    pooch.get_logger().setLevel(logging.WARNING)  # this module has the messages
     part = folder / f"{file.name}.part"
     try:
         download = _Download(part, checked=known is not None)
@@ -104,10 +104,10 @@ _PASSING = (requests.ConnectionError, requests.Timeout, requests.exceptions.Chun
 
 
 class _Download:
-    """A downloader for `pooch` that resumes from a part of the file that is there.
+    """A downloader for `pooch` that resumes from an existing part of the file.
 
     Args:
-        part: the partial file, moved to its place when it is whole.
+        part: the partial file, moved to its destination when it is complete.
         checked: whether the file has a known checksum, which would reveal a part of another version.
     """
 
@@ -122,7 +122,7 @@ class _Download:
                 self._stream(url)
                 break
             except _PASSING:
-                if self._size() <= there:  # it continues as long as something comes
+                if self._size() <= there:  # it continues as long as data arrive
                     raise
                 there = self._size()
                 time.sleep(WAIT)
@@ -144,7 +144,7 @@ class _Download:
         with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
             if response.status_code == requests.codes.requested_range_not_satisfiable:
                 if self.checked and response.headers.get("Content-Range") == f"bytes */{there}":
-                    return  # all of it was there
+                    return  # the file was complete
                 self.part.unlink()
                 raise _Short
             response.raise_for_status()

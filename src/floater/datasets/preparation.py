@@ -1,4 +1,4 @@
-"""From the network to a directory that a configuration can name."""
+"""Preparation of a data set, from its download to a directory that a configuration can name."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ BUILD: dict[str, Build] = {
 def prepare(chosen: str | Dataset, to: str | Path = "data", *, processes: int = 1) -> Path:
     """Download a data set, check it, and put it in the layout that tasks and configurations expect.
 
-    It is made in a hidden directory, which becomes `to`/NAME when all of it is there. A call that was stopped
-    resumes when it is repeated: with the downloads, and then from the beginning of what follows them.
+    It is made in a hidden directory, which becomes `to`/NAME when it is complete. An interrupted call resumes
+    its downloads when it is repeated, and starts the steps after them again.
 
     Args:
         chosen: a name of `datasets()`, or a data set.
         to: the directory of all data sets.
-        processes: for those that are tokenised.
+        processes: number of processes for tokenisation.
 
     Returns:
-        The directory of the data set. It has a file `sources.json` with the addresses, sizes and checksums of
-        what it was made from, and who states these.
+        The directory of the data set. It has a file `sources.json` with the URLs, sizes and checksums of its
+        sources, and the sources of the checksums.
 
     Raises:
         DataError: if there is no such data set, its directory holds something else, another process prepares

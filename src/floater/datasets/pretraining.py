@@ -1,9 +1,9 @@
 """Wikipedia and BookCorpus for pretraining, close to Ke et al. 2021 (TUPE), section 4.1, and to
 `preprocess/pretrain` of their repository (guolinke/TUPE@4c64ff7).
 
-Theirs are a dump of Wikipedia of their own and two crawls of books, which are not published; here are the
-dump of November 2023, without markup, and BookCorpus as it once was published: a sentence a line, already
-lower-cased and tokenised, without borders between books. Sentences are split by the rules of Moses instead
+Their data, a dump of Wikipedia and two crawls of books, are not published. Here Wikipedia is the dump of
+November 2023, without markup, and BookCorpus is as once published: one sentence per line, already lower-cased
+and tokenised, without boundaries between books. Sentences are split by the rules of Moses instead
 of spaCy, and before lower-casing, as the rules know "Mr." and not "mr.". Their filter by the frequencies of
 words is removed, and so are their placeholders for addresses.
 """
@@ -29,9 +29,9 @@ from floater.tasks import moses
 
 logger = logging.getLogger(__name__)
 EVERY = 200
-"""Every 200th article validates, as every 200th line does there."""
+"""Every 200th article is for validation, as every 200th line is there."""
 SHORTEST, LETTERS = 50, 0.7
-"""Characters of a paragraph, letters among them, at least; share of letters."""
+"""Least number of characters of a paragraph, and of letters in it, and least share of letters."""
 _LONGEST = 1_000_000
 _MARKS = {"\\": 0.05, "|": 0.05}
 """Characters of formulas and tables, and the largest share of a paragraph that they may have."""
@@ -43,10 +43,10 @@ _INITIALS = re.compile(r"(\w\.)+\w|[A-Z]")
 
 
 def wiki_books(files: dict[str, Path], scratch: Path, made: Path, processes: int) -> None:
-    """Write train.txt and valid.txt: a sentence a line, and a blank line between documents.
+    """Write train.txt and valid.txt: one sentence per line, and a blank line between documents.
 
     Raises:
-        DataError: if a file is not what it must be.
+        DataError: if a file is not valid.
     """
     seen: set[bytes] = set()
     count = Counter[str]()
@@ -137,7 +137,7 @@ def sentence(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Lower-case a sentence that has its tokens; one without a letter or a digit becomes empty.
+    """Lower-case a tokenised sentence; one without a letter or a digit becomes empty.
 
     Example:
         >>> plain("It 's  late ."), plain(" * * * ")
@@ -179,7 +179,7 @@ def _ending(files: dict[str, Path], suffix: str) -> list[Path]:
 
 @functools.cache
 def _abbreviations() -> tuple[frozenset[str], frozenset[str]]:
-    """Return the abbreviations of Moses, and those that are some only before a number."""
+    """Return the abbreviations of Moses, and those that count only before a number."""
     words = [line.partition("#NUMERIC_ONLY#") for line in NonbreakingPrefixes().words("en")]
     always, before_numbers = (
         frozenset(name.strip() for name, mark, _ in words if bool(mark) == only) for only in (False, True)

@@ -30,13 +30,13 @@ _SEGMENT = re.compile(r"<seg[^>]*>\s*(.*?)\s*</seg>")
 
 
 def wmt14_en_de(files: dict[str, Path], scratch: Path, made: Path, processes: int) -> None:
-    """Prepare English-German; every 100th line validates."""
+    """Prepare English-German; every 100th line is for validation."""
     corpora = ("training/europarl-v7.de-en", "commoncrawl.de-en", "training/news-commentary-v9.de-en")
     _wmt14(files, scratch, made, processes, target="de", test="deen", corpora=corpora, every=100)
 
 
 def wmt14_en_fr(files: dict[str, Path], scratch: Path, made: Path, processes: int) -> None:
-    """Prepare English-French; every 1,333rd line validates."""
+    """Prepare English-French; every 1,333rd line is for validation."""
     corpora = (
         *("training/europarl-v7.fr-en", "commoncrawl.fr-en", "un/undoc.2000.fr-en"),
         *("training/news-commentary-v9.fr-en", "giga-fren.release2.fixed"),

@@ -1,4 +1,4 @@
-"""Lines of text through a function, on several processes, without holding all lines."""
+"""A parallel map over lines of text that keeps few of them in memory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def mapped(function: Callable[[_In], _Out], items: Iterable[_In], processes: int
     """Apply a function to items in their order.
 
     Args:
-        function: one that other processes can import.
-        items: read as they are needed.
-        processes: with 1, this one does it.
+        function: a function that other processes can import.
+        items: items, read on demand.
+        processes: number of processes; with 1, this process does the work.
 
     Example:
         >>> list(mapped(abs, [-1, 2], 1))

@@ -1,4 +1,5 @@
-"""`floater demo`: three position encodings on the built-in corpus, trained short and tested long."""
+"""`floater demo`: three position encodings on the built-in corpus, trained on short texts and tested on long
+ones."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def settings(folder: Path, *, train: int = 20_000, test: int = 80, steps: int = 1500) -> StudySettings:
-    """Return the study of the demo: about four minutes of one core a model.
+    """Return the settings of the demo's study: about four minutes of one core per model.
 
     Args:
-        folder: gets the corpus, the runs, the tables and the report.
+        folder: folder of the corpus, the runs, the tables and the report.
         train: training pairs.
         test: pairs of each bin of length, and of the validation.
         steps: training steps.
@@ -44,7 +45,7 @@ def settings(folder: Path, *, train: int = 20_000, test: int = 80, steps: int = 
             "data": {"vocabulary_size": 1500},
             "model": {
                 "preset": "tiny",
-                # learned by heart, item by item: nothing to regularise, and pre-norm learns it soonest
+                # the corpus is memorised item by item: nothing to regularise, and pre-norm learns it fastest
                 "changes": {"intermediate_size": 256, "norm_first": True, "dropout": 0.0},
             },
             "training": {
@@ -80,9 +81,9 @@ def demo(folder: Path) -> Results:
     resumes. The models are trained side by side, one process and one core each.
 
     Args:
-        folder: gets the corpus, the runs, the tables and the report.
+        folder: folder of the corpus, the runs, the tables and the report.
 
     Returns:
-        What came out.
+        The results.
     """
     return study(settings(folder), f"{folder}/study.yaml")

@@ -13,7 +13,7 @@ _PART = re.compile(r"\[\d*:\d*\]$")
 
 
 def digests(given: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the SHA-256 of every file or directory that options name.
+    """Return the SHA-256 of every file or directory named by options.
 
     Args:
         given: options by name; a value that is the path of a file, or a list of such, is read. Of a directory

@@ -45,7 +45,7 @@ _POSITIONS = ("position_nats", "position_tokens")
 
 @contextlib.contextmanager
 def themed() -> Iterator[None]:
-    """Draw in the colours of the page while this lasts."""
+    """Draw in the colours of the page, within the context."""
     import matplotlib
 
     style: dict[Any, Any] = {
@@ -177,7 +177,7 @@ def loss_by_position(results: Results, test: str) -> Figure:
 def learning(results: Results, key: str, label: str) -> Figure:
     """Draw a value of the log against the steps: a line for each variant, its seeds as a band.
 
-    Of a variant without a scored seed, those that run or failed are shown.
+    For a variant without a scored seed, running and failed ones are shown.
     """
     variants = drawn(results)
     (figure, axes), ends = _panel(), list[_End]()
@@ -185,7 +185,7 @@ def learning(results: Results, key: str, label: str) -> Figure:
         logs = results.of(variant) or [o for o in results.outcomes if o.trial.variant.name == variant.name]
         series = [found for o in logs if (found := _series(o, key))]
         if series:
-            # seeds may end or be written down at other steps
+            # seeds may end or be logged at other steps
             steps = sorted({step for found in series for step in found})
             values = [np.interp(steps, [*s], [*s.values()], left=math.nan, right=math.nan) for s in series]
             least, mean, most = (each(values, axis=0) for each in (np.nanmin, np.nanmean, np.nanmax))
@@ -225,7 +225,7 @@ def _series(outcome: Outcome, key: str) -> dict[int, float]:
 
 
 def _summed(variants: Sequence[Array]) -> Array:
-    """Return the sum of variants, of which one is shorter where a model refuses long inputs."""
+    """Return the sum of arrays of different lengths, as where a model refuses long inputs."""
     total = np.zeros(max(map(len, variants)))
     for variant in variants:
         total[: len(variant)] += variant

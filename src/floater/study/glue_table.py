@@ -38,7 +38,7 @@ class Finished:
 
     @property
     def row(self) -> str:
-        """Return the name of what the run plugged, as the table has it."""
+        """Return the row of the run in the table: the kind of its plug."""
         plug = self.settings.plug
         if plug == Plug():
             return "FLOATER (of the checkpoint)" if self.plugged else "baseline"
@@ -49,7 +49,7 @@ class Finished:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Return what `floater glue --json` prints of the run."""
+        """Return the record of the run for `floater glue --json`."""
         data, path = self.settings.data, self.settings.model.path
         found = {"run": str(self.run), "checkpoint": path, "variant": self.row, "task": data.task}
         return found | {"seed": self.settings.training.seed, "scores": list(self.scores)}
@@ -89,7 +89,7 @@ def read_run(run: str) -> Finished:
 
 
 def read_runs(runs: Sequence[str]) -> list[Finished]:
-    """Read finished runs that belong into one table.
+    """Read finished runs of one table.
 
     Raises:
         DataError: as `table`.

@@ -36,7 +36,7 @@ _DATA = {
 
 @dataclass(frozen=True)
 class Variant:
-    """A position model at some blocks: what the trials that differ in the seed alone share.
+    """A position model at some blocks, whose trials differ only in the seed.
 
     Args:
         name: name of the model, followed by the labels on the study's axes, such as `blocks`, if it has any.
@@ -45,7 +45,7 @@ class Variant:
         options: options of the position model.
         seeds: seeds of its trainings.
         start: the variant from whose trials these start.
-        labels: on the other axes, axis by axis.
+        labels: labels on the other axes, axis by axis.
     """
 
     name: str
@@ -134,7 +134,7 @@ class Grid:
 
 
 def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
-    """Return the trials of a study, each found possible; write only data that `short_to_long` cuts.
+    """Return the trials of a study after checking each; write only the data of `short_to_long`.
 
     Args:
         settings: the study's settings.
@@ -143,7 +143,7 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
 
     Raises:
         SettingsError: if a trial is impossible, which it names, or the task cannot score a test set.
-        DataError: if the data cannot be cut, a test set cannot be read, or a trial's directory holds
+        DataError: if the data cannot be split, a test set cannot be read, or a trial's directory holds
             something else.
     """
     folder, common = Path(settings.folder), settings.settings
@@ -316,7 +316,7 @@ def _check_files(given: Any, where: str) -> None:
 def _check(
     task: Task, trials: list[Trial], tests: Mapping[str, Mapping[str, Any]], origin: str, train: bool
 ) -> None:
-    """Refuse what can be refused before a trial runs."""
+    """Refuse invalid settings before a trial runs."""
     before = set[str]()
     there = set() if train else {trial.name for trial in trials if (trial.run / MODEL).is_dir()}
     names, order = (

@@ -68,7 +68,7 @@ def run_trials(grid: Grid, launcher: Launcher, done: Callable[[], None] = lambda
 
 
 def _end(running: Sequence[Started]) -> None:
-    """End trials with a checkpoint, and those that take too long without."""
+    """Interrupt trials, which write a checkpoint, and stop those that take too long."""
     for started in running:
         started.interrupt()
     latest = time.monotonic() + GRACE

@@ -1,4 +1,4 @@
-"""Trials of a study as processes on this machine, and what any launcher is."""
+"""Trials of a study as processes on this machine, and the interface of launchers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Started(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """Ask it to end with a checkpoint."""
+        """Request that it ends with a checkpoint."""
         ...
 
     def stop(self) -> None:
-        """End it, whatever it does."""
+        """Stop it at once."""
         ...
 
 
@@ -49,7 +49,7 @@ class LocalLauncher:
         budget: the study's budget.
 
     Raises:
-        SettingsError: if the machine has not what one trial needs.
+        SettingsError: if the machine's resources are too small for one trial.
     """
 
     def __init__(self, budget: Budget) -> None:

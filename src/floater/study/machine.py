@@ -25,7 +25,7 @@ def available_memory(
 ) -> float:
     """Return the main memory that this process may use, in GiB: less than the machine's in a container.
 
-    A limit holds for all groups below it, so the least of the groups that this process is in counts.
+    A limit applies to all groups below it, so the smallest limit of the groups of this process counts.
 
     Args:
         groups: mount point of the control groups, version 1 or 2.

@@ -23,9 +23,9 @@ class Panel:
     """A figure of the report.
 
     Args:
-        title: above it.
+        title: title above it.
         svg: the figure.
-        caption: below it.
+        caption: caption below it.
     """
 
     title: str
@@ -86,7 +86,7 @@ def learning(results: Results) -> Iterator[Panel]:
 
 
 def costs(results: Results) -> Iterator[Panel]:
-    """Yield a score against speed and memory: that just beyond a cut between short and long, or the first."""
+    """Yield figures of a score against speed and memory: the first bin of long inputs, or the first score."""
     columns = results.columns()
     if not columns or not any(o.status == "finished" for o in results.outcomes):
         return

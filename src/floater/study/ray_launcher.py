@@ -18,12 +18,12 @@ from floater.study.machine import GIB
 from floater.study.settings import Budget
 from floater.study.trial_process import TrialProcess
 
-PATIENCE = 300.0  # seconds that a cluster without a machine for a trial has to get one again
-LOOK = 10.0  # seconds between looks at the machines of the cluster
+PATIENCE = 300.0  # seconds that a cluster may be without a machine for a trial
+LOOK = 10.0  # seconds between checks of the machines of the cluster
 
 
 class RayLauncher:
-    """Ray tasks, each a trial; Ray keeps to what its machines have.
+    """Launcher of trials as Ray tasks, which Ray schedules within the resources of its machines.
 
     The cluster is that of the environment variable RAY_ADDRESS, else one that is found on this machine, else
     a new one of this machine within the budget's cores and memory.
@@ -33,7 +33,7 @@ class RayLauncher:
         folder: the study's folder, reachable under this path on every machine.
 
     Raises:
-        SettingsError: if Ray is not installed, or no machine of the cluster has what a trial needs.
+        SettingsError: if Ray is not installed, or no machine of the cluster is large enough for a trial.
     """
 
     def __init__(self, budget: Budget, folder: Path) -> None:
@@ -60,7 +60,7 @@ class RayLauncher:
                 f"no machine of the Ray cluster has {self._room()} for a trial (budget.threads, "
                 ".trial_memory, .gpus)"
             )
-        self.slots = sys.maxsize  # Ray holds back what has no room yet
+        self.slots = sys.maxsize  # Ray queues tasks without a free slot
         self.looked = self.had_room = time.monotonic()
 
     def start(self, trial: Trial) -> Started:
@@ -69,7 +69,7 @@ class RayLauncher:
         return _Task(self.ray, reference, self.check)
 
     def check(self) -> None:
-        """Look for a machine that has room for a trial, now and then: Ray waits for one for ever.
+        """Check periodically for a machine that is large enough for a trial: Ray would wait forever.
 
         Raises:
             SettingsError: if the cluster has had none for `PATIENCE` seconds.

@@ -1,4 +1,4 @@
-"""The report of a study: one HTML file that needs nothing else, and its tables as Markdown and CSV."""
+"""The report of a study: one self-contained HTML file, and its tables as Markdown and CSV."""
 
 from __future__ import annotations
 

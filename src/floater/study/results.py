@@ -34,7 +34,7 @@ class Column:
     """Key of a score: test set, metric and range of lengths.
 
     Args:
-        test: a test set, or `VALIDATION` for what the run itself found at its end.
+        test: a test set, or `VALIDATION` for the run's own scores at its end.
         metric: a name of `METRICS`, or of the run's result.
         low: least length of the examples, and
         high: the length that they are below; None for no bound. Both None: all examples.
@@ -47,7 +47,7 @@ class Column:
 
     @property
     def label(self) -> str:
-        """Return the label as a reader writes it.
+        """Return the label for readers.
 
         Example:
             >>> Column("lengths", "bleu", 80, 100).label, Column("news", "chrf", 140).label
@@ -72,13 +72,13 @@ class Column:
 
     @property
     def greater(self) -> bool | None:
-        """Return whether more of it is better; None where neither more nor less is."""
+        """Return whether higher is better; None where neither is."""
         if self.metric in METRICS:
             return METRICS[self.metric].greater
         return not any(word in self.metric for word in ("loss", "perplexity", "nll"))
 
     def chosen(self, lengths: Array) -> Array:
-        """Return which of the lengths are in the bin, as a mask."""
+        """Return the mask of the lengths in the bin."""
         high = np.inf if self.high is None else self.high
         return (lengths >= (self.low or 0)) & (lengths < high)
 
@@ -221,7 +221,7 @@ class Results:
         return next((name.removeprefix(prefix) for name in names if name.startswith(prefix)), None)
 
     def _bins(self, test: str, metric: str) -> list[tuple[int, int | None]]:
-        """Return the bins of a test set but for those that only others reach, as their windows are longer."""
+        """Return the bins of a test set, without those that only test sets with longer windows reach."""
         bins = []
         for bin in bounds(self.settings.edges):
             here = self.count(Column(test, metric, *bin))
@@ -294,7 +294,7 @@ class Results:
 
     @cached_property
     def samples(self) -> int:
-        """Return enough resamplings of the bootstrap for the least corrected p to be below the level."""
+        """Return a number of resamplings with which the smallest possible corrected p is below the level."""
         most = max(1, len(self.pairs) * len(self.columns()))
         return max(self.settings.samples, math.ceil(_BELOW * most / self.settings.level))
 
@@ -335,7 +335,7 @@ class Results:
     def _paired(self, variant: Variant, reference: Variant, column: Column) -> bool:
         """Return whether two variants have the same examples, one by one, judged by their lengths.
 
-        Those of a language model's text differ where a model reads it otherwise.
+        The examples of a language model's text differ between models that divide it differently.
         """
         measured = [self._measured(each, column) for each in (variant, reference)]
         lengths = [found.lengths for each in measured for found in each]

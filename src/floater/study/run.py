@@ -22,10 +22,10 @@ SETTINGS, GLUE = "study.yaml", "glue.md"
 
 
 def study(settings: StudySettings, origin: str = "study", *, train: bool = True) -> Results:
-    """Run what is not yet run of a study, and write its tables and its report.
+    """Run the unfinished trials of a study, and write its tables and its report.
 
-    A study that was killed and started again ends with the tables of one that was not: finished trials stay,
-    others resume from their last checkpoint. Nothing is run before every trial is found possible.
+    A study that was killed and started again ends with the tables of one that was not: finished trials are
+    kept, others resume from their last checkpoint. No trial runs before all are checked.
 
     Args:
         settings: the study's settings.
@@ -33,11 +33,11 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
         train: whether to run trials; otherwise the report has the results so far, even while trials run.
 
     Returns:
-        What came out. A study of GLUE also writes the table of its tasks, glue.md: see `glue_table`.
+        The results. A study of GLUE also writes the table of its tasks, glue.md: see `glue_table`.
 
     Raises:
         SettingsError: if a trial is impossible; it names the trial.
-        DataError: if the data or the folder are not what they must be, or another process runs the study.
+        DataError: if the data or the folder are not valid, or another process runs the study.
     """
     folder = Path(settings.folder)
     if folder.exists() and not folder.is_dir():

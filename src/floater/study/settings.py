@@ -36,9 +36,9 @@ class ShortToLong:
         cut: sentences of fewer words and punctuation marks train.
         valid: share of the short pairs that is held out for validation, and tested as the first bin.
         seed: seed of that choice, or of the built-in corpus.
-        token: regular expression of what a length counts, words and punctuation marks; that of the built-in
-            corpus is the default.
-        unique: leave out a pair whose source was there before.
+        token: regular expression of the units of a length, words and punctuation marks; by default that of
+            the built-in corpus.
+        unique: exclude pairs whose source occurred before.
     """
 
     source: list[str] = field(default_factory=list)
@@ -108,8 +108,8 @@ class Budget:
         cores: processor cores; null for all of the machine.
         threads: cores of a trial. Results may depend on it, in the last digits.
         memory: GiB of main memory; null for four fifths of the machine.
-        trial_memory: GiB that a trial may use; one that grows past it is stopped and counts as failed.
-        gpus: share of a GPU that a trial gets: 0.5 puts two trials on each. Without a GPU it has no meaning.
+        trial_memory: GiB that a trial may use; one that exceeds it is stopped and counts as failed.
+        gpus: share of a GPU that a trial gets: 0.5 puts two trials on each. Ignored without a GPU.
     """
 
     cores: int | None = None
@@ -142,26 +142,27 @@ class StudySettings:
             backticks are set as code.
         task: a task of `floater train`.
         settings: settings that all trials share, as for `floater train`.
-        models: the position models by a short name: `position` (by default the name itself) and what else
-            `model` has there, as position_options or max_length; `settings`, changes of the common ones;
-            `seeds`, instead of those of the study; `start`, the name of a variant above, whose finished
+        models: the position models by a short name: `position` (by default the name itself) and other
+            settings of `model`, such as position_options or max_length; `settings`, changes of the common
+            ones; `seeds`, instead of those of the study; `start`, the name of a variant above, whose finished
             trial of the same seed is the warm start.
         excluded: position models that are not run, each with the reason, for the report.
         blocks: values of the option `blocks` of position encodings that have it, one variant each: "input",
             "all". Empty leaves their default. A model that sets the option itself has one variant.
         axes: further axes by a name of yours, each with labels and the settings that a label changes, as in
             {rate: {"2e-5": {training: {learning_rate: 2.0e-5}}}}. Every model is run on all combinations of
-            labels, each in a variant of its own.
+            labels, one variant each.
         seeds: seeds of the training, one trial each. The trials run seed by seed.
         baseline: name of the variant that others are compared with; null for the first.
-        comparisons: pairs of variants that are compared besides, as in [[rotary, learned]], the first with
-            the second. The report answers with these; without any, with those with the baseline.
-        tests: test sets by name, each with what the task scores: files, as source and reference, and options.
-            Of one that is called "lengths" only the bins are shown, under no name.
+        comparisons: further pairs of variants to compare, as in [[rotary, learned]], the first with the
+            second. They are the report's answer; without any, the comparisons with the baseline are.
+        tests: test sets by name, each with the arguments of the task's scoring: files, such as source and
+            reference, and options. A test set named "lengths" is shown by its bins only, without a name.
         bins: bounds of the bins of length, as in 80, 100, 120, 140; by default these for short_to_long. Of a
             causal language model they are those of the tokens read before. A bin that only other test
             sets reach is not shown.
-        short_to_long: train short, test long; it gives the data and a test set "lengths".
+        short_to_long: train on short sentences and test on long ones; provides the data and a test set
+            "lengths".
         checkpoints: pretrained models whose positions are shown, by a name: Hugging Face names or
             directories.
         figures: kinds of figures of each model's positions; see `floater plot`.
@@ -253,7 +254,7 @@ def bounds(edges: Sequence[int]) -> list[tuple[int, int | None]]:
 
 
 def repeated(values: Sequence[Any]) -> Any:
-    """Return the first value that was there before; None for none.
+    """Return the first value that repeats; None if none does.
 
     Example:
         >>> repeated([1, 2, 1]), repeated([1, 2])

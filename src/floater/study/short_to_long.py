@@ -24,7 +24,7 @@ _DONE = "cut.json"
 
 
 def cut(settings: ShortToLong, source: str, target: str) -> Parts:
-    """Cut pairs of sentences by the length of their source, in words and punctuation marks.
+    """Split pairs of sentences by the length of their source, in words and punctuation marks.
 
     Pairs with an empty side are excluded. Files whose sentences only test come first, so that with
     `settings.unique` none of their sentences trains.
@@ -93,14 +93,14 @@ def cut(settings: ShortToLong, source: str, target: str) -> Parts:
 def write(
     settings: ShortToLong, folder: Path, source: str, target: str, *, used: bool = True
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """Cut the data and write the parts, unless they are there.
+    """Split the data and write the parts, unless they exist.
 
     Args:
         settings: source of the pairs, and the split by length.
         folder: folder to which two aligned files are written for each part.
         source: language code, the suffix of the source files.
         target: the suffix of the target files.
-        used: whether something was trained on data that are there; else they are replaced if they differ.
+        used: whether a model was trained on the existing data; otherwise they are replaced if they differ.
 
     Returns:
         The settings `data` of a translation run, and the arguments of `floater evaluate` for the test set.
@@ -181,7 +181,7 @@ def _pairs(sources: Sequence[str], targets: Sequence[str], skip: dict[str, int])
 
 
 def _new(pairs: Iterable[Pair], seen: set[str], unique: bool) -> Iterator[Pair]:
-    """Yield the pairs with two sides, white space at their ends aside, whose source was not seen."""
+    """Yield the pairs with two non-empty sides, stripped of white space, whose source is new."""
     for source, target in pairs:
         pair = source.strip(), target.strip()
         if all(pair) and not (unique and pair[0] in seen):

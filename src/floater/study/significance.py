@@ -45,7 +45,7 @@ def resampled(
 ) -> Array:
     """Score a variant on resampled test sets: for each sample the mean over the variant's seeds.
 
-    The examples are drawn as sacrebleu draws them, so that variants are paired, with each other and with it.
+    The examples are sampled as in sacrebleu, so that variants are paired with each other and with it.
 
     Args:
         score: function from summed statistics to a metric.
@@ -79,8 +79,8 @@ def paired_p(ours: Array, theirs: Array, difference: float, examples: int) -> fl
     Source: Koehn 2004, "Statistical significance tests for machine translation evaluation", with the
     resampled differences moved to a mean of zero (Riezler and Maxwell 2005, "On some pitfalls in automatic
     evaluation and significance testing for MT"). sacrebleu moves their absolute values instead, which makes
-    its p about half as large. Of few examples all samples are alike, and none differs from what was found:
-    p is at least that of all n examples falling to one side under the null, 2^(1 - n).
+    its p about half as large. With few examples all samples are similar, and p would be too
+    small: it is at least that of all n examples favouring one side under the null, 2^(1 - n).
 
     Args:
         ours: resampled scores of a variant, from `resampled`.
@@ -107,7 +107,7 @@ def welch_p(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
     """
     if min(len(ours), len(theirs)) < 2:
         return None
-    if len({*ours}) == len({*theirs}) == 1:  # no spread at all: the test has no scale
+    if len({*ours}) == len({*theirs}) == 1:  # no variance: the test statistic is undefined
         return 1.0 if ours[0] == theirs[0] else 0.0
     from scipy.stats import ttest_ind
 
@@ -123,7 +123,7 @@ def paired_t_p(differences: Sequence[float]) -> float | None:
     """
     if len(differences) < 2:
         return None
-    if len({*differences}) == 1:  # no spread at all: the test has no scale
+    if len({*differences}) == 1:  # no variance: the test statistic is undefined
         return 0.0 if differences[0] else 1.0
     from scipy.stats import ttest_1samp
 

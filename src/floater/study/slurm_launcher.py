@@ -22,14 +22,14 @@ from floater.training.files import write_whole
 
 JOBS = "slurm"
 """Directory of the jobs' files in that of the study."""
-_LOOK = 5.0  # seconds between two looks at the files of a job, which are on a shared disk
+_LOOK = 5.0  # seconds between two checks of a job's files, which are on a shared disk
 
 
 class SlurmLauncher:
-    """Jobs that submitit sends to SLURM, each a trial.
+    """Launcher of trials as SLURM jobs, by submitit.
 
-    A job that reaches its time limit, or is preempted, writes a checkpoint and is queued again. Jobs outlive
-    a study that is killed; one that is started again waits for those that still train.
+    A job that reaches its time limit, or is preempted, writes a checkpoint and is queued again. Jobs continue
+    when the study is killed; when it is started again, it waits for those that still train.
 
     Args:
         budget: the study's budget; cores, if it names them, limit the number of jobs at a time.
@@ -97,7 +97,7 @@ class _Job:
             return None
         try:
             return int(self.job.result())
-        except Exception as error:  # submitit has several, and whatever the job raised
+        except Exception as error:  # submitit raises several kinds, and the job's own error
             if not self.trial.error.is_file():
                 where = f"see {self.job.paths.stderr}"
                 write_whole(self.trial.error, f"job {self.job.job_id}: {first_line(error)}; {where}")

@@ -21,7 +21,7 @@ def answer(results: Results) -> list[str]:
 
 
 def _leaders(results: Results) -> list[str]:
-    """Name the variants of the best mean of each column, columns of the same ones together."""
+    """Name the variants with the best mean in each column, and group columns with the same ones."""
     found: dict[str, list[str]] = {}
     for column in results.columns():
         if best := results.best(column):
@@ -62,7 +62,7 @@ def sentences(results: Results) -> list[str]:
 
 
 def method(results: Results) -> str:
-    """Say which tests make a difference significant here."""
+    """Describe the tests by which a difference is significant."""
     tests = list[str]()
     tested = [found for found in results.comparisons if found.p is not None]
     if not tested:
@@ -193,7 +193,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _joined(texts: Sequence[str]) -> str:
-    """Join texts; of too many the first, as the tables have all.
+    """Join texts, the first few if they are many, as the tables list all.
 
     Example:
         >>> _joined([str(n) for n in range(20)])

@@ -1,4 +1,4 @@
-"""Make the SVG of a figure small, without a change that can be seen."""
+"""Reduce the size of a figure's SVG without a visible change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def slim(svg: str) -> str:
     svg = re.sub(r">\s+<", "><", svg)
     svg = re.sub(r'<path d="[^"]*" style="fill:none"/>', "", svg)  # seen by nobody
     before = ""
-    while before != svg:  # groups that say nothing, from the inside out
+    while before != svg:  # empty groups, from the inside out
         before, svg = svg, re.sub(r"<g>((?:(?!</?g[ >]).)*)</g>", r"\1", svg, flags=re.DOTALL)
     return _with_classes(svg)
 

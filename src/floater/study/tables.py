@@ -26,7 +26,7 @@ class Cell:
     """A cell of a table.
 
     Args:
-        text: as a reader sees it.
+        text: displayed text.
         kind: kind of its content: "better", "worse", "best", "failed", or nothing.
     """
 
@@ -40,7 +40,7 @@ class Table:
 
     Args:
         head: names of the columns; the first is that of the rows.
-        rows: as many cells each.
+        rows: lists of cells, one per column.
     """
 
     head: list[str]
@@ -208,7 +208,7 @@ def trials(results: Results) -> Table:
 
 
 def records(results: Results) -> list[dict[str, Any]]:
-    """Return what `floater study --json` prints: of each variant and column of the table the scores.
+    """Return the records of `floater study --json`: the scores of each variant and column of the table.
 
     The column is a test set, a metric and, for a bin of lengths, its bounds; scores are unrounded.
     """
@@ -224,7 +224,7 @@ def records(results: Results) -> list[dict[str, Any]]:
 
 
 def scores_csv(results: Results) -> str:
-    """Return every score of every trial that has some, a line each, unrounded."""
+    """Return every score of every trial that has some, one line each, unrounded."""
     head = ["model", "seed", "test", "metric", "low", "high", "examples", "score"]
     lines: list[list[object]] = [[*head]]
     for outcome in results.outcomes:
@@ -249,7 +249,7 @@ def comparisons_csv(results: Results) -> str:
 
 
 def spread(value: Value, column: Column) -> str:
-    """Return a mean and its standard deviation over the seeds; how many these are where some have no score.
+    """Return a mean and its standard deviation over the seeds; and their number if some have no score.
 
     Example:
         >>> bleu, loss = Column("news", "bleu"), Column("news", "loss")
@@ -288,7 +288,7 @@ def _number(value: float | None) -> str:
 
 
 def _spent(results: Results, variant: Variant, key: str) -> str:
-    """Return the median over the seeds; of minutes the least, since other work only adds to them."""
+    """Return the median over the seeds; for minutes the minimum, since other work only adds to them."""
     found = [value for outcome in results.of(variant) if (value := spent(outcome, key)) is not None]
     if not found:
         return EMPTY

@@ -35,7 +35,7 @@ PACKAGES = ("floater", "torch", "transformers", "tokenizers", "torchdiffeq", "sa
 
 
 def main(folder: str, name: str) -> int:
-    """Run a trial until it ends or its standard input does: until the study that started it is gone."""
+    """Run a trial until it ends or its standard input closes, as when the study that started it ends."""
 
     def wait() -> None:
         os.read(0, 1)  # not sys.stdin, whose lock would keep the interpreter from ending
@@ -54,7 +54,7 @@ def main(folder: str, name: str) -> int:
 def attempt(folder: Path, name: str) -> int:
     """Run a trial to its end; 0, or 1 with the error in `trials/NAME.error`.
 
-    Another process that still runs the trial, as one of a study that was just killed, is waited for.
+    If another process still runs the trial, as after a study was killed, wait for it.
     """
     trials = folder / TRIALS
     error = trials / f"{name}.error"
@@ -114,7 +114,7 @@ def is_measured(run: Path, test: str, given: Mapping[str, Any]) -> bool:
 
 
 def read(run: Path, test: str) -> Measurement:
-    """Read what `run_trial` wrote of a test set."""
+    """Read the scores that `run_trial` wrote for a test set."""
     record = json.loads((run / MEASURED / f"{test}.json").read_text(encoding="utf-8"))
     with np.load(run / MEASURED / f"{test}.npz") as arrays:
         return Measurement(
@@ -151,7 +151,7 @@ def _write(run: Path, test: str, given: Mapping[str, Any], found: Measurement, s
 
 
 def _cost(run: Path) -> dict[str, Any]:
-    """Measure what the training took, and on what machine, for the report."""
+    """Return the cost of the training and its machine, for the report."""
     import torch
     from safetensors import safe_open
 
@@ -189,7 +189,7 @@ def _commit() -> str | None:
 
     try:
         if git("ls-files", "--error-unmatch", __file__).returncode:
-            return None  # installed, perhaps within the checkout of something else
+            return None  # installed, perhaps within the checkout of another project
         head, changes = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", "-uno", ".")
     except OSError:
         return None
@@ -198,7 +198,7 @@ def _commit() -> str | None:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold a lock that the system gives back when the process ends, however it ends."""
+    """Hold a lock that the system releases when the process ends in any way."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -21,10 +21,10 @@ POLL = 0.5  # seconds between two looks at a process
 
 
 class TrialProcess:
-    """A trial that runs; it ends with this process, and when it grows past the memory of a trial.
+    """A running trial; it ends with this process, or when it exceeds the memory of a trial.
 
     Args:
-        trial: to run.
+        trial: the trial.
         budget: the study's budget, for the trial's cores and memory.
         environment: changes to this process's environment variables.
         directory: directory of the study's relative paths; None for this process's.
@@ -81,7 +81,7 @@ class TrialProcess:
         return code
 
     def interrupt(self) -> None:
-        """Ask it to finish its step and to write a checkpoint."""
+        """Request that it finishes its step and writes a checkpoint."""
         self.process.terminate()
 
     def end(self) -> None:
@@ -92,7 +92,7 @@ class TrialProcess:
         self.stop()
 
     def stop(self) -> None:
-        """End it, whatever it does."""
+        """Stop it at once."""
         self.process.kill()
         self.process.wait()
 

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def positional_logits(source: Source, length: int | None = None) -> dict[str, Tensor]:
-    """Return the part of the attention logits that positions give alone: those of embeddings of zero.
+    """Return the part of the attention logits that depends on positions alone: the logits of zero embeddings.
 
     It is what TUPE's correlation, T5's and ALiBi's biases and the u and v terms of Transformer-XL add; of
     vectors at the input, as learned ones, the product (p_t W_Q) (p_s W_K) in the first block, and of
-    FLOATER's biases that of (W_Q x + b + b(t)) at x = 0. A block where positions give nothing without words,
-    as with rotary embeddings but for biases of the projections, is excluded, and so is one that is equal to
-    the block before.
+    FLOATER's biases that of (W_Q x + b + b(t)) at x = 0. A block where positions have no effect without
+    words, as with rotary embeddings but for biases of the projections, is excluded, and so is one that is
+    equal to the block before.
 
-    A model of another library is looked at from outside: it reads embeddings of zero, and what is shown is
-    what the first softmax is taken of, in its encoder or its only stack.
+    A model of another library is run on zero embeddings; the logits are the input of the first softmax, in
+    its encoder or its only stack.
 
     Args:
         source: a model that reads text; see `floater.study.analyses.subject.subject`.
@@ -81,7 +81,7 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
 
 
 def _first(of: Subject, length: int) -> dict[str, list[Tensor]]:
-    """Return (heads, T, S) of the first block of another library's model: of what its first softmax is."""
+    """Return the logits (heads, T, S) of the first softmax of another library's model."""
     model = of.model
     stack = reader(model)
     before, seen = stack.config._attn_implementation, _Softmax(length)
@@ -103,7 +103,7 @@ def _first(of: Subject, length: int) -> dict[str, list[Tensor]]:
 
 
 class _Softmax(TorchFunctionMode):
-    """Keeps what the first softmax is taken of that is of (1, heads, T, T)."""
+    """Mode that records the input of the first softmax over (1, heads, T, T)."""
 
     _FUNCTIONS = (torch.softmax, Tensor.softmax, F.softmax)
 
@@ -171,7 +171,7 @@ def _attended(attention: Attention, x: Tensor, stack: Encoder | Decoder, state: 
 def head_map(
     axes: Axes, logits: Tensor, *, limits: tuple[float, float] | None = None, title: str = ""
 ) -> object:
-    """Draw what position alone gives one head: a row per query, a column per key; white if masked.
+    """Draw the positional logits of one head: a row per query, a column per key; white if masked.
 
     Args:
         axes: to draw on.
@@ -198,7 +198,7 @@ def head_maps(figure: Figure, axes: list[Axes], logits: Tensor) -> None:
     """Draw all heads of a block with the same colours.
 
     Args:
-        figure: that holds the axes.
+        figure: figure of the axes.
         axes: one for each head.
         logits: (heads, T, S).
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A flow from one starting vector, solved at many positions between the whole ones.
+    """A trajectory of a flow, at many positions between the integer ones.
 
     Args:
         positions: (P,), from 0, in tokens.
@@ -37,7 +37,7 @@ class Curve:
 
 @torch.no_grad()
 def curves(source: Source, length: int | None = None, points: int = 600) -> dict[str, Curve]:
-    """Solve the flows of a model over their trained range and as far again.
+    """Solve the flows of a model over twice their trained range.
 
     Args:
         source: see `floater.study.analyses.subject.subject`.

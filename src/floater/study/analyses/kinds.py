@@ -218,7 +218,7 @@ def _has_vectors(of: Subject) -> None:
 
 
 _PLACED = ("where", "length")
-_LINE, _PAIRS = 32768, 2048  # more cannot be seen, and the numbers of all places or pairs fill a memory
+_LINE, _PAIRS = 32768, 2048  # more is not visible, and numbers of all pairs would fill the memory
 KINDS = {
     "vectors": Kind(
         "heat map of the position vectors (Liu et al. 2020, Figure 3)",
@@ -273,7 +273,7 @@ KINDS = {
 
 
 def kinds(source: Source) -> list[str]:
-    """Return the analyses that a model has something for.
+    """Return the analyses that apply to a model.
 
     Args:
         source: see `floater.study.analyses.subject.subject`.
@@ -303,7 +303,7 @@ def draw(source: Source, kind: str, options: Options | None = None) -> Plot:
 
     Raises:
         DataError: if there is no such analysis, it does not use an option or show that many positions, or
-            the model has nothing for it; it names the analyses that the model has something for.
+            it does not apply to the model; the message names the analyses that do.
         PositionError: if the position model has fewer positions than requested.
 
     Example:
@@ -333,7 +333,8 @@ def draw(source: Source, kind: str, options: Options | None = None) -> Plot:
 
 
 def default_path(source: str, kind: str) -> Path:
-    """Return where a figure goes: into the run's directory, or for a checkpoint's name where one is.
+    """Return the path of a figure: in the run's directory, or for a checkpoint's name in the working
+    directory.
 
     Example:
         >>> str(default_path("FacebookAI/roberta-base", "similarity"))

@@ -82,7 +82,7 @@ def matrix(
     extend: Literal["neither", "both", "min", "max"] = "neither",
     square: bool = False,
 ) -> Any:
-    """Draw a matrix as a map of colours, darker for less and white where it is NaN.
+    """Draw a matrix as a heat map, darker for lower values and white for NaN.
 
     Args:
         axes: to draw on.
@@ -123,7 +123,7 @@ def tidy(axes: Axes, *, title: str, xlabel: str, ylabel: str) -> None:
 
 
 def save(figure: Figure, path: Path, *, title: str, description: str) -> None:
-    """Write a figure, with a title and a description for those who do not see it.
+    """Write a figure, with a title and a description as alternative text.
 
     Args:
         figure: to write.

@@ -38,7 +38,7 @@ class Probe:
     """Fits by the place that was probed: "input" of the first block, then the output of each block.
 
     Args:
-        fits: by place.
+        fits: fits by place.
         positions: positions of each row.
         rows: number of rows to fit, and
         held_out: to test.
@@ -53,9 +53,9 @@ class Probe:
 
 
 def linear_probe(states: Tensor, held_out: Tensor) -> Fit:
-    """Fit a ridge regression of the position on the state there, and test it on other rows.
+    """Fit a ridge regression of the position on the state, and test it on other rows.
 
-    States are (rows, positions, d); the penalty is chosen on those that it is fitted to (leave one out).
+    States are (rows, positions, d); the penalty is chosen on the training rows by leave-one-out.
 
     Args:
         states: (rows, positions, d) to fit.
@@ -120,7 +120,7 @@ def probe(
 
 
 def drawn(of: Subject, width: int, rows: int, seed: int = 0) -> Tensor:
-    """Draw token ids (rows, width) evenly from the vocabulary.
+    """Sample token ids (rows, width) uniformly from the vocabulary.
 
     Raises:
         DataError: if the model reads no tokens.
@@ -142,7 +142,7 @@ def _of_text(of: Subject, text: Sequence[str], width: int, rows: int) -> Tensor:
 
 
 def probe_bars(axes: Axes, found: Probe, *, title: str = "") -> None:
-    """Draw how much of the position a linear probe reads at each place, on rows held out.
+    """Draw the scores of the linear probes at each place, on held-out rows.
 
     Args:
         axes: to draw on.

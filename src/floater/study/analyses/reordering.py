@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHORTEST, LONGEST = 6, 49  # words, as in the authors' reorder_word.py
-LEAST = 40  # sentences that are too few to speak of
+LEAST = 40  # fewer sentences are too few
 HELD_OUT = 0.2
 
 
@@ -41,7 +41,8 @@ class Moved(NamedTuple):
 
 
 def move(words: int, random: np.random.Generator) -> Moved:
-    """Move one word of a sentence to another place, both drawn evenly; never the last word, nor behind it.
+    """Move one word of a sentence to another place, both sampled uniformly; never the last word, nor behind
+    it.
 
     Args:
         words: number of words, at least 3.
@@ -66,7 +67,7 @@ class Detection:
         inserted: share of sentences in which its place is found,
         original: in which the place that it came from is,
         both: in which both are.
-        chance: share that would be found without looking, of each of the two.
+        chance: share that a random choice would find, of each of the two.
         sentences: to train the pointers, and
         held_out: to test them.
         too_long: number of excluded sentences, which have more tokens than the model has positions.
@@ -84,8 +85,8 @@ class Detection:
 class Pointers(nn.Module):
     """Two pointers over the states of a model: to the moved word, and to its original place.
 
-    The first is additive attention with a learned query; the second is dot-product attention of what the
-    first points at.
+    The first is additive attention with a learned query; the second is dot-product attention from the
+    word that the first points at.
 
     Args:
         dim: width of the states.
@@ -123,7 +124,7 @@ def detect(
 
     One word of each sentence of 6 to 49 words is moved. The model is not trained on this, only the
     pointers are (the paper's setting for encoders that were trained to translate); a fifth of the sentences
-    is held out. A word is what the tokenizer takes for one, moved with all its subwords and pointed at by its
+    is held out. The tokenizer delimits words; a word is moved with all its subwords, and pointed at by the
     first.
 
     Args:
@@ -172,7 +173,8 @@ def _examples(
     """
     found: list[tuple[list[int], list[int], Moved]] = []
     too_long = 0
-    # Where a word at the beginning has other tokens than within a line, these would tell that it was moved.
+    # If a word has other tokens at the beginning of a line than within it, these would show that it was
+    # moved.
     twice = tokenizer("so so", add_special_tokens=False)["input_ids"]
     space = "" if twice[:1] == twice[-1:] else " "
     for line in dict.fromkeys(line.strip() for line in text):
@@ -241,7 +243,7 @@ def _batch(states: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def detection_bars(axes: Axes, found: Detection, *, title: str = "") -> None:
-    """Draw how often the moved word, its old place and both are found, beside chance.
+    """Draw the detection rates of the moved word, of its old place and of both, with those of chance.
 
     Args:
         axes: to draw on.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Smoothness(NamedTuple):
-    """Lengths along the sequence.
+    """Norms of position vectors, and of their differences.
 
     Args:
         norm: (positions,), |p_i|.
@@ -25,7 +25,7 @@ class Smoothness(NamedTuple):
 
     @property
     def roughness(self) -> float:
-        """Return the length of a step relative to two vectors that have nothing to do with each other.
+        """Return the length of a step relative to that between independent vectors.
 
         The root mean square step over sqrt(2) times the root mean square norm: about 1 for independent
         directions, near 0 for a smooth path.
@@ -34,7 +34,7 @@ class Smoothness(NamedTuple):
 
 
 def smoothness(vectors: Tensor) -> Smoothness:
-    """Compute the norms of vectors (positions, d), and how far each lies from the next.
+    """Compute the norms of vectors (positions, d), and the distance of each from the next.
 
     Args:
         vectors: (positions, d), at least two positions.

@@ -39,7 +39,7 @@ LONGEST = 512  # positions shown by default
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A model, and what is known of it.
+    """A model, its tokenizer and its training length.
 
     Args:
         name: name that a user gave it.
@@ -168,7 +168,7 @@ def _own(architecture: str) -> type[FloaterPreTrainedModel] | None:
 
 def _hugging_face(name: str) -> PreTrainedModel:
     before = logging.get_verbosity()
-    logging.set_verbosity_error()  # a head's weights that no analysis needs are not worth a line
+    logging.set_verbosity_error()  # weights of a head that no analysis needs are not reported
     local, offline = Path(name).is_dir(), constants.HF_HUB_OFFLINE
     constants.HF_HUB_OFFLINE = offline or (not local and not _hub_answers())
     try:
@@ -188,7 +188,7 @@ def _hugging_face(name: str) -> PreTrainedModel:
         constants.HF_HUB_OFFLINE = offline
     assert isinstance(model, PreTrainedModel)
     align(model)
-    # a model that was trained to fill in words has no pooler, and none is looked at
+    # a masked language model has no pooler, and no analysis needs one
     missing = sorted(key for key in keys["missing_keys"] if "pooler" not in key.split("."))
     if missing:
         others = sorted(keys["unexpected_keys"])
@@ -200,7 +200,7 @@ def _hugging_face(name: str) -> PreTrainedModel:
 
 
 def _hub_answers() -> bool:
-    """Return whether the hub can be reached; its own client tries for a minute to find out."""
+    """Return whether the hub can be reached; its own client would try for a minute."""
     if getproxies().keys() & {"https", "all"}:
         return True  # only the proxy can resolve it
     place = urlsplit(constants.ENDPOINT)
@@ -251,16 +251,16 @@ def label(stack: str, *parts: str) -> str:
 
 
 def enter(name: str, found: dict[str, Any], place: str, value: object) -> None:
-    """Note what was found at a place.
+    """Add a value at a place.
 
     Args:
         name: name of the model, for error messages.
         found: values by place, to which the value is added.
-        place: that nothing was found at before.
+        place: place without a value so far.
         value: value at the place.
 
     Raises:
-        DataError: if something was found there.
+        DataError: if the place has a value.
     """
     if place in found:
         raise DataError(f"{name} has two vectors at '{place}', which must have different names")
@@ -294,7 +294,7 @@ def chosen(kind: str, name: str, found: dict[str, Any], where: str | None) -> tu
     """Return the value at a place, by default at the first one.
 
     Raises:
-        DataError: if there is none there; it names those there are.
+        DataError: if there is none; the message names the places.
 
     Example:
         >>> chosen("vectors", "mine", {"input": 1, "block 2": 2}, "block 2")
@@ -308,7 +308,7 @@ def chosen(kind: str, name: str, found: dict[str, Any], where: str | None) -> tu
 
 
 def reader(model: PreTrainedModel) -> Any:
-    """Return the part of a model that reads its text: the encoder, or all but the head without one.
+    """Return the part of a model that reads its text: the encoder if it has one, else the body.
 
     Raises:
         DataError: if it reads something else.
@@ -341,13 +341,13 @@ def evaluation(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def foreign(failed: str) -> Iterator[None]:
-    """Run a model of another library, whose errors are many.
+    """Run a model of another library, and replace its errors by one line.
 
     Args:
         failed: meaning of an error, for the message.
 
     Raises:
-        DataError: instead of what such models raise.
+        DataError: instead of the errors of such models.
     """
     try:
         yield

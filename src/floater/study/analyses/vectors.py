@@ -37,7 +37,7 @@ _PROJECTIONS: dict[Site, tuple[Projection, ...]] = {
     "decoder": ("query", "key", "value", "cross_query"),
     "cross": ("key", "value"),
 }
-# what Hugging Face's models call the module that turns positions into vectors
+# names of the position modules of Hugging Face's models
 NAMES = ("position_embeddings", "position_embedding", "embed_positions", "wpe", "pos_embed")
 
 
@@ -77,14 +77,13 @@ def placed_vectors(source: Source, where: str | None = None, length: int | None 
 def all_vectors(source: Source, length: int | None = None) -> dict[str, Tensor]:
     """Return the vectors of positions by the place where a model adds them, learned ones first.
 
-    A place is one where something is added that depends on the position and not on the token. In the
+    A place is one where a model adds a vector that depends on the position and not on the token. In the
     reference Transformer, and where a flow was plugged into another model, places are called "input",
     "block 2", "block 1 query" and so on, with the name of the stack before them where there are several.
 
-    In other models places have the names of their modules. Modules are looked for by the names that Hugging
-    Face gives those which turn positions into vectors; one counts if what it gives changes what enters the
-    first block. Tables whose first rows stand for no position, as RoBERTa's and BART's, are given without
-    those rows.
+    In other models places have the names of their modules. They are found by the names
+    of position modules in Hugging Face; one counts if its output changes the input of the first block. Tables
+    whose first rows are not positions, as RoBERTa's and BART's, are returned without those rows.
 
     Args:
         source: see `floater.study.analyses.subject.subject`.
@@ -147,7 +146,8 @@ def _depends(rows: Tensor) -> bool:
 
 
 def _added(model: PositionModel, length: int, device: torch.device) -> dict[str, Tensor]:
-    """Return what the hooks of a position model add to any x, where that depends on the position alone."""
+    """Return the vectors that the hooks of a position model add to any x, if they depend on the position
+    alone."""
     state = model.prepare(Positions.arange(length, device=device))
     zeros = torch.zeros(1, length, model.spec.dim, device=device)
     noise = torch.randn(zeros.shape, generator=torch.Generator().manual_seed(0)).to(device)
@@ -200,7 +200,7 @@ def _tables(of: Subject, length: int | None) -> dict[str, Tensor]:
 
 
 def _modules(of: Subject) -> dict[str, Tensor | None]:
-    """Find what adds position vectors in a model of another library, by the names of the modules.
+    """Find the modules that add position vectors in a model of another library, by name.
 
     Returns:
         The table from the row of position 0 on; None where the vectors are computed.
@@ -228,7 +228,7 @@ def _modules(of: Subject) -> dict[str, Tensor | None]:
 def _read(
     model: PreTrainedModel, modules: Mapping[str, nn.Module], tokens: int, doubled: str | None = None
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """Let a model of another library read one token again and again.
+    """Run a model of another library on one repeated token.
 
     Args:
         model: a Hugging Face model.
@@ -237,7 +237,7 @@ def _read(
         doubled: the module whose output is doubled.
 
     Returns:
-        What each of the modules gives, (tokens, d), and what enters the first block of each stack.
+        The output of each module, (tokens, d), and the input of the first block of each stack.
     """
     seen: dict[str, Tensor] = {}
 
@@ -274,7 +274,7 @@ def _read(
 def heat_map(axes: Axes, vectors: Tensor, *, title: str = "") -> None:
     """Draw position vectors, a column per position and a row per dimension (Liu et al. 2020, Figure 3).
 
-    Blue is below zero and yellow above; the 1 % of values that are farthest out share the last colour.
+    Blue is below zero and yellow above; the 1 % of values with the largest magnitude share the last colour.
 
     Args:
         axes: to draw on.
