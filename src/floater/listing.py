@@ -178,7 +178,7 @@ def summary(name: str) -> str:
 
     Example:
         >>> summary("frozen")
-        'A table of positions that somebody else trained and that stays as it is.'
+        'A pretrained table of positions that is not trained further.'
     """
     return " ".join((inspect.getdoc(catalogue()[name]) or "").split("\n\n")[0].split())
 

@@ -1,4 +1,4 @@
-"""The catalogue of position models: every file in the folders beneath enters its own."""
+"""The catalogue of position models: each file in the folders below registers its own."""
 
 import pkgutil
 from importlib import import_module

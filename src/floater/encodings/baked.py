@@ -1,4 +1,4 @@
-"""Vectors of a flow that are stored in its place, for inference."""
+"""Stored vectors that replace a flow for inference."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from floater.flow.vectors import as_slice
 
 
 class BakedFlow(nn.Module):
-    """Store the vectors of a flow at positions 0, ..., length - 1, in its place.
+    """Stored vectors of a flow at positions 0, ..., length - 1, which replace it.
 
-    Liu et al. 2020, section 4.4. The vectors are a buffer, saved with the model; they learn no more.
+    Liu et al. 2020, section 4.4. The vectors are a buffer, saved with the model and not trained.
 
     Args:
         flow: the flow that it replaces; on the meta device, where weights are still to be loaded, nothing is
@@ -51,10 +51,10 @@ bake more, from the model that was saved with its flow
         self.register_buffer("vectors", vectors)
 
     def forward(self, positions: Tensor, *, below: int | None = None) -> FlowVectors:
-        """Return the vectors at whole positions; arguments as of `FlowEncoder.forward`.
+        """Return the vectors at integer positions; arguments as of `FlowEncoder.forward`.
 
         Raises:
-            PositionError: if a position is no whole number, or none of those that are stored.
+            PositionError: if a position is not an integer, or not among the stored ones.
         """
         index: Tensor | slice = positions.long()
         if not torch.compiler.is_compiling():
@@ -83,7 +83,7 @@ def check_baked(positions: Tensor, length: int, what: str = "positions") -> None
         what: their description, for error messages.
 
     Raises:
-        PositionError: if one is no whole number from 0 to length - 1.
+        PositionError: if one is not an integer from 0 to length - 1.
 
     Example:
         >>> check_baked(torch.tensor([[0.5]]), 4)

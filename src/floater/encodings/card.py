@@ -27,11 +27,11 @@ class SurveyRow:
 
     Args:
         injection: "APE", added to embeddings; "MAM", the attention matrix is modified; "both"; "-" neither.
-        parameters: their number, in the survey's letters.
+        parameters: number of parameters, in the survey's letters.
         learnable: whether it has parameters.
         recurring: whether it acts in every block.
-        unbound: whether it serves texts longer than any that was trained on.
-        differs: why a cell measured from our code is another one, by the name of the cell.
+        unbound: whether it serves texts longer than those of training.
+        differs: reasons why a measured property differs from the survey's, by the name of its column.
     """
 
     injection: Injection
@@ -44,16 +44,16 @@ class SurveyRow:
 
 @dataclass(frozen=True)
 class Card:
-    """A catalogue entry: what cannot be measured from the code.
+    """A catalogue entry: the properties that cannot be measured from the code.
 
     Args:
         paper: authors and year.
         link: address of the paper.
         point: the reference point of positions.
         equation: the model in one line of plain text, in the letters of the paper.
-        parameters: their number for one stack of blocks with default options: an arithmetic expression in
-            d (dim), h (heads), l (layers), t_max (max_length) and the names of options.
-        recipe: name of the recipe (`floater.transformer.RECIPES`) of a Transformer around it that names none:
+        parameters: number of parameters for one stack of blocks with default options: an arithmetic
+            expression in d (dim), h (heads), l (layers), t_max (max_length) and the names of options.
+        recipe: name of the recipe (`floater.transformer.RECIPES`) of a Transformer around it by default:
             initialisation, scales, norms and head.
         models: released models that use it, if there are any.
         survey: the row of the survey's Table 1, if it has one.
@@ -75,7 +75,7 @@ class Card:
 
     @property
     def published(self) -> str:
-        """Return when the paper was published: year and month of its preprint on arXiv, else the year.
+        """Return the date of publication: year and month of the preprint on arXiv, else the year.
 
         Example:
             >>> Card("Su et al. 2021", "https://arxiv.org/abs/2104.09864", "relative", "").published

@@ -23,10 +23,10 @@ def one_of(name: str, value: Any, valid: tuple[Any, ...]) -> None:
 
 
 def at_least_one(**given: float | None) -> None:
-    """Refuse options below 1; None, a default, is none.
+    """Refuse options below 1; None, a default, is allowed.
 
     Raises:
-        PositionError: it names the first that is.
+        PositionError: if one is; the message names the first.
 
     Example:
         >>> at_least_one(width=0)

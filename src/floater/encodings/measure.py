@@ -57,7 +57,7 @@ class Attended(NamedTuple):
 
 
 def places(model: type[PositionModel] | PositionModel, length: int, start: int = 0) -> Positions:
-    """Return positions start, start + 1, ... with whatever else the model reads.
+    """Return positions start, start + 1, ... with the other fields that the model reads.
 
     A tree or a graph is a chain: its nodes are the positions.
 
@@ -150,7 +150,7 @@ kernel='SDPA')
         model = row(_FRAME).double().eval()
         learnable = any(parameter.requires_grad for parameter in model.parameters())
         for parameter in model.parameters():
-            if not bool(parameter.any()):  # what starts at zero acts later
+            if not bool(parameter.any()):  # parameters that start at zero would have no effect
                 nn.init.normal_(parameter, std=0.1)
         x = torch.randn(1, 20, _FRAME.dim, dtype=torch.float64)
     return Measured(
@@ -164,7 +164,7 @@ kernel='SDPA')
 
 
 def injection(model: PositionModel) -> Injection:
-    """Return where a model acts, by the hooks it overrides.
+    """Return the kind of injection of a model, by the hooks it overrides.
 
     Example:
         >>> injection(catalogue()["deberta"](_FRAME))
@@ -180,11 +180,11 @@ def injection(model: PositionModel) -> Injection:
 
 
 def kernel(model: PositionModel) -> str:
-    """Return which attention the hooks of a model leave possible.
+    """Return the attention kernel that the hooks of a model allow.
 
     "SDPA" is PyTorch's `scaled_dot_product_attention`, "SDPA, bias" the same with an added mask or bias,
-    "flex" that FlexAttention can compute it, "own" a product of queries and keys in plain PyTorch, of which
-    the model changes more.
+    "flex" that FlexAttention can compute it, "own" attention in plain PyTorch, of which the model changes
+    more than the bias.
 
     Example:
         >>> [kernel(catalogue()[name](_FRAME)) for name in ("rotary", "alibi", "deberta", "shaw")]
@@ -227,7 +227,7 @@ def _unbound(model: PositionModel, x: Tensor) -> bool:
         blocks = respond(model, places(model, length), x[:, :1].expand(-1, length, -1))
     except PositionError:
         return False
-    one, two = 3 * _LENGTH, 7 * _LENGTH // 2  # seen from position 1: 0 may stand for the whole text
+    one, two = 3 * _LENGTH, 7 * _LENGTH // 2  # from position 1, since 0 may be [CLS]
 
     def apart(attended: Attended) -> bool:
         q, k, v, logits = attended[1:5]

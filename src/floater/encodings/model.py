@@ -25,7 +25,7 @@ class PositionModel(nn.Module):
     other hooks where they act; which of them are overridden decides the attention kernel. Shapes: x is
     (batch, T, dim). In `qkv` q, k and v are (batch, T, heads, head_dim). In `bias` and `logits` q is
     (batch, heads, T, head_dim) and k (batch, heads, S, head_dim), cached keys included.
-    Logits and weights are (batch, heads, T, S). `state` is what `prepare` returned; `layer` counts blocks
+    Logits and weights are (batch, heads, T, S). `state` is the result of `prepare`; `layer` counts blocks
     from 0.
 
     Class attributes: `card` is the entry in the catalogue; `sites` are those of `StackSpec.site` where it
@@ -67,20 +67,20 @@ class PositionModel(nn.Module):
 
     @property
     def caches(self) -> bool:
-        """Return whether decoding with a cache gives what the whole text gives."""
+        """Return whether decoding with a cache gives the outputs of the whole text."""
         card = getattr(self, "card", None)  # the identity has none
         return card is None or "cache" not in card.exceptions
 
     @property
     def supports_segment_memory(self) -> bool:
-        """Return whether its blocks can read their inputs of earlier segments, at other positions."""
+        """Return whether its blocks can attend to their inputs in earlier segments, at other positions."""
         return self.card.point in ("relative", "none") and self.caches
 
     @property
     def reads_times(self) -> bool:
         """Return whether the model reads the times of `Positions` instead of the positions.
 
-        By default encodings of absolute positions do, tables at whole times. Relative ones, rotations of
+        By default encodings of absolute positions do, tables at integer times. Relative ones, rotations of
         queries and keys included, read the true positions: random times would blur the distances.
         """
         card = getattr(self, "card", None)  # the identity has none
@@ -110,7 +110,7 @@ class PositionModel(nn.Module):
         """Replace the model's own flows by their vectors at positions 0, ..., length - 1, for inference."""
 
     def prepare(self, positions: Positions) -> Any:
-        """Return what all layers share, computed once per forward pass: solves, tables, buckets."""
+        """Return the state that all layers share, computed once per forward pass: solves, tables, buckets."""
         return None
 
     def prepared(self, positions: Positions) -> Any:
@@ -126,16 +126,16 @@ class PositionModel(nn.Module):
         return x
 
     def residual(self, layer: int) -> bool:
-        """Return whether the residual connection leads around the self-attention of a block."""
+        """Return whether the self-attention of a block has a residual connection."""
         return True
 
     def on_projections(
         self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: Any, layer: int
     ) -> None:
-        """Look at a block's own projections of self-attention, by their names, before they act."""
+        """Read a block's own projections of self-attention, by name, before they are applied."""
 
     def inputs(self, x: Tensor, state: Any, layer: int) -> QKV:
-        """Return what the query, key and value projections of self-attention read."""
+        """Return the inputs of the query, key and value projections of self-attention."""
         return x, x, x
 
     def projection_bias(self, name: Projection, state: Any, layer: int) -> Tensor | None:
@@ -186,11 +186,12 @@ class PositionModel(nn.Module):
         return weights.masked_fill(nothing, 0.0)
 
     def mask(self, state: Any, layer: int) -> Tensor | None:
-        """Return which keys a query may attend to: bool, broadcastable to (batch, heads, T, S)."""
+        """Return the bool mask of the keys that a query may attend to, broadcastable to (batch, heads, T,
+        S)."""
         return None
 
     def value_bias(self, weights: Tensor, state: Any, layer: int) -> Tensor | None:
-        """Return the weighted sum of biases that each pair of query and key adds to the value.
+        """Return the weighted sum of the biases of values, which depend on the pair of query and key.
 
         It is added to weights @ v: (batch, heads, T, head_dim).
         """
@@ -199,8 +200,8 @@ class PositionModel(nn.Module):
     def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
         """Return the terms of `bias` and `value_bias`, for a kernel that computes them tile by tile.
 
-        Optional: both forms compute the same, and None leaves it to those hooks. A subclass that overrides
-        them but not this has them used alone (`has_terms`).
+        Optional: both forms compute the same, and with None those hooks are used. They are also used for a
+        subclass that overrides them but not this method (`has_terms`).
         """
         return None
 

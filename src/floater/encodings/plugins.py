@@ -22,5 +22,5 @@ def load() -> None:
     for found in entry_points(group=GROUP):
         try:
             found.load()
-        except Exception as error:  # of somebody else's code, which must not keep the library from loading
+        except Exception as error:  # foreign code must not prevent the import of the library
             warnings.warn(f"entry point {found.name} of {GROUP} ({found.value}): {error}", stacklevel=2)

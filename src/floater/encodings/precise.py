@@ -13,7 +13,7 @@ from floater.encodings.model import PositionModel
 class Precise(PositionModel):
     """A position model whose parameters stay float32 or wider: positions multiply them.
 
-    A frequency that bfloat16 rounds in the third digit has another phase from the hundredth token on.
+    A frequency rounded to bfloat16, to three digits, has a wrong phase from the hundredth token on.
 
     Example:
         >>> from floater import build

@@ -1,4 +1,4 @@
-"""The catalogue: position models by name, their options, and how one is built."""
+"""The catalogue: position models by name, their options, and their construction."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _Model = TypeVar("_Model", bound=type[PositionModel])
 
 
 def register(name: str) -> Callable[[_Model], _Model]:
-    """Enter a position model in the catalogue under a name; a class decorator.
+    """Register a position model in the catalogue under a name; a class decorator.
 
     Args:
-        name: its name for `build` and `FloaterConfig.position`. A name that exists is taken over.
+        name: its name for `build` and `FloaterConfig.position`. It replaces a model of the same name.
 
     Raises:
         PositionError: if the class has no card.
@@ -105,7 +105,7 @@ _KINDS: dict[Any, str] = {
 def check_types(name: str, given: Mapping[str, Any]) -> None:
     """Refuse values of the wrong type, where the annotation of an option is of plain types.
 
-    Texts of several kinds and mappings are left to the model, which names what it takes.
+    Strings with several meanings and mappings are checked by the model, whose message names the valid ones.
 
     Raises:
         PositionError: it names the first.
@@ -116,7 +116,7 @@ def check_types(name: str, given: Mapping[str, Any]) -> None:
         floater.encodings.errors.PositionError: buckets is 'many'; it must be a whole number
     """
     hints: dict[str, Any] = {}
-    with suppress(NameError):  # annotations for type checkers alone
+    with suppress(NameError):  # annotations for type checkers only
         hints = get_type_hints(_CATALOGUE[name].__init__)
     for option, value in given.items():
         kind = hints.get(option)
@@ -133,7 +133,7 @@ def check_types(name: str, given: Mapping[str, Any]) -> None:
             NoneType: value is None,
             Sequence: isinstance(value, Sequence) and not isinstance(value, str),
         }
-        own_words = str in kinds and len(kinds) > 1  # the model names the texts that it takes
+        own_words = str in kinds and len(kinds) > 1  # the model's message names the valid strings
         if not own_words and all(each in fits for each in kinds) and not any(fits[each] for each in kinds):
             valid = " or ".join(_KINDS[each] for each in kinds)
             raise PositionError(f"{option} is {value!r}; it must be {valid}")

@@ -25,9 +25,9 @@ class StackSpec:
             starts with vectors of order one.
         site: "self" for an encoder or a language model, "decoder" for self-attention followed by
             cross-attention, "cross" for the keys and values that cross-attention reads from the source.
-        vocabulary: number of token ids, for models with parameters for each; None if that is not known.
+        vocabulary: number of token ids, for models with parameters for each; None if unknown.
         causal: whether queries of self-attention see their own and earlier keys only.
-        horizon: end T of the times that encodings which read times meet, in tokens (random times in
+        horizon: end T of the times for encodings that read times, in tokens (random times in
             training); None when times are the positions.
         initializer_range: standard deviation of initial tables and projections of positions where the
             Transformer around them has one for all weights (BERT, GPT); None for d^-1/2 and Xavier's.
@@ -59,12 +59,12 @@ class StackSpec:
         one_of("site", self.site, get_args(Site))
 
     def init_table(self, weight: Tensor) -> None:
-        """Draw a table of position vectors (..., dim)."""
+        """Initialise a table of position vectors (..., dim)."""
         own = self.initializer_range
         nn.init.normal_(weight, std=self.dim**-0.5 if own is None else own)
 
     def init_linear(self, weight: Tensor) -> None:
-        """Draw the weight (out, in) of a projection of positions."""
+        """Initialise the weight (out, in) of a projection of positions."""
         if self.initializer_range is None:
             nn.init.xavier_uniform_(weight)
         else:

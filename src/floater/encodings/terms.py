@@ -12,9 +12,9 @@ class AttentionTerms:
     """The terms of logits and outputs that depend on the distance of query and key.
 
     Logits are scale (q_t k_s + p_t a_{s-t} + k_s c_{s-t}) + b_{s-t}, outputs the sum of w_ts (v_s + d_{s-t}).
-    Tables have an entry for each of T + S rising distances, the first being that of the last query and the
-    first key: query t and key s, counted from 0, meet entry s - t + T - 1. So queries and keys must count up
-    by one, and be the same in all samples.
+    Tables have an entry for each of T + S increasing distances, the first being that of the last query and
+    the first key: query t and key s, counted from 0, meet entry s - t + T - 1. So queries and keys must be
+    consecutive, and the same in all samples.
 
     Args:
         content: q (batch, heads, T, D) and k (batch, heads, S, D) in place of the block's, of any width D.
@@ -25,8 +25,8 @@ class AttentionTerms:
         keys: c, as a.
         values: d, as a.
         masks: whether b is -inf where `PositionModel.mask` forbids a key, and the mask is not needed.
-        before: a and d begin with this entry (less than 0 if before the first): earlier ones are as their
-            first, and those past the end as their last. None where they have all entries.
+        before: a and d begin with this entry (less than 0 if before the first): earlier entries equal their
+            first, and those past the end their last. None where they have all entries.
 
     Example:
         >>> AttentionTerms().bias is None

@@ -21,16 +21,16 @@ class Abacus(PositionModel):
     """A learned vector for the place of a digit in its number, shifted at random in training (section 3).
 
     Digit i of a number, i = 1, 2, ... in the order of the text, gets e[k + i]; k is uniform in 0 to
-    `max_offset`, sampled for each batch in training, and 0 in evaluation: so digits beyond the longest number
-    of training have trained vectors. Other tokens get e[0]. Numbers must be written with the least
-    digit first, so that digits of the same place share a vector. Beside it the authors use FIRE:
-    `compose` joins the two. Positions are not read, only tokens and their order.
+    `max_offset`, sampled for each batch in training, and 0 in evaluation: so that the places beyond the
+    longest training number have trained vectors. Other tokens get e[0]. Numbers must be written with the
+    least digit first, so that digits of the same place share a vector. The authors combine it with FIRE, as
+    `compose` can. Positions are not read, only tokens and their order.
 
-    Position coupling (Cho et al. 2024), where tokens of one meaning share a position, needs no encoding of
-    its own: give `learned` such `position_ids` and random times of the mode "shift".
+    Position coupling (Cho et al. 2024), where tokens with the same role share a position, needs no separate
+    encoding: give `learned` such `position_ids` and random times of the mode "shift".
 
     Args:
-        digits: token ids of the digits, a token for each.
+        digits: token ids of the digits, one token each.
         size: vectors e, e[0] among them; a number with more digits is refused.
         max_offset: largest k, at least 0.
 

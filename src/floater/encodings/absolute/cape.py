@@ -22,24 +22,26 @@ from floater.positions import Positions
 class Cape(PositionModel):
     """Sinusoids of positions that are shifted and stretched at random while training.
 
-    Positions lose the mean of their sequence. In training they become (t + shift + local) x scale: one shift
-    and one scale for a sequence, a local shift for each token. Nothing random is left in evaluation.
+    The mean of their sequence is subtracted from positions. In training they become (t + shift + local) x
+    scale: one shift and one scale for a sequence, a local shift for each token. Evaluation is deterministic.
 
-    Dufter et al. 2022, section 4.2, draw the scale itself from U(-log max_scale, log max_scale), which would
-    turn sentences around; here its logarithm is drawn from there, as in the paper. Apart from that the survey
-    is the specification.
+    Dufter et al. 2022, section 4.2, sample the scale itself from U(-log max_scale, log max_scale), which
+    would reverse sentences; here its logarithm is sampled from there, as in the paper. Apart from that the
+    survey is the specification.
 
-    The mean needs the whole sequence, and tells a causal model how long it will be: decoders of an
+    The mean needs the whole sequence, and reveals its length to a causal model: decoders of an
     encoder-decoder do not subtract it, and a language model should set normalize=False.
 
     Args:
         max_shift: largest shift of a sequence, in the unit of positions, not negative.
         max_local: largest shift of a token, not negative; up to 0.5 it keeps the order of whole numbers.
         max_scale: largest factor, and one over the smallest; at least 1.
-        normalize: take the mean away; None means everywhere but in the decoder of an encoder-decoder.
+        normalize: whether to subtract the mean; None means everywhere but in the decoder of an
+            encoder-decoder.
 
     Raises:
-        PositionError: if dim is odd, an option is not valid, or a sequence is to be normalised in part.
+        PositionError: if dim is odd, an option is not valid, or only a part of a sequence would be
+            normalised.
 
     Example:
         >>> model = Cape(StackSpec(dim=2, heads=1, layers=1, max_length=16)).eval()

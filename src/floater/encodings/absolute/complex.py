@@ -20,16 +20,16 @@ _LINK = "https://arxiv.org/abs/1912.12333"
 
 @register("complex")
 class Complex(Precise):
-    """Words are complex vectors r exp(i (w t + theta)) whose phases turn with the position t.
+    """Words are complex vectors r exp(i (w t + theta)) whose phases rotate with the position t.
 
     Section 2.2 of the paper; Dufter et al. 2022, equation 8. Component k is the pair (2k, 2k + 1) of the
-    embedding, its real and imaginary part: so amplitude r and first phase theta are what the word's own row
-    of the embedding table holds, and the only new parameters are the frequencies w. Each word may have a
+    embedding, its real and imaginary part: so amplitude r and initial phase theta are those of the word's row
+    of the embedding table, and the only new parameters are the frequencies w. Each word may have a
     frequency for each component, or they are shared: by all words, or by all components of a word (the
     paper's schemes, by the shape of the table: n x d, 1 x d, n x 1).
 
-    Those of components start at the sinusoids' frequencies; one that serves all components of a word is drawn
-    from the same range, even in its logarithm. The blocks read real and imaginary parts as real numbers;
+    Those of components start at the sinusoids' frequencies; one that serves all components of a word is
+    sampled log-uniformly from the same range. The blocks read real and imaginary parts as real numbers;
     `complex_attention` reads them as complex ones.
 
     Args:
@@ -114,14 +114,14 @@ class Complex(Precise):
 
 @register("complex_attention")
 class ComplexAttention(Complex):
-    """Complex embeddings whose attention is complex, too: logits are moduli |q_t k_s*| of complex products.
+    """Complex embeddings with complex attention: logits are moduli |q_t k_s*| of complex products.
 
     Components 2j and 2j + 1 of a head's queries and keys are the real and imaginary part of its j-th complex
     one; the logit is the modulus of their Hermitian product over the root of the number of complex
     components, as in the released program. The survey does not mention
     attention; the paper's Transformer takes moduli, and its released program multiplies without conjugation
-    (and in part with a slip), where turning phases do not meet their opposites. The block's real projections
-    hold all complex ones.
+    (and with an error in a part), so that phases are not matched with their opposites. The block's real
+    projections contain all complex ones.
 
     Args:
         periods: see `complex`.

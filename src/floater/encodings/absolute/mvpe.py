@@ -17,7 +17,8 @@ from floater.positions import Positions
 
 @register("mvpe")
 class MaximumVariance(Sinusoidal):
-    """Sinusoids of k t instead of t, so that the components of near positions vary as those of far ones do.
+    """Sinusoids of k t instead of t, so that the components of near positions vary as much as those of
+    distant ones.
 
     Dufter et al. 2022, equation 25, which is printed with k and t inside the exponent: read
     sin(10000^{-j/d} k t). Angles of millions of radians are reduced in float64.

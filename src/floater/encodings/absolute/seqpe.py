@@ -38,15 +38,15 @@ class _Block(nn.Module):
 
 @register("seqpe")
 class SeqPE(PositionBias):
-    """A small Transformer reads the digits of a position; products of its vectors join the logits.
+    """A small Transformer over the digits of a position, whose products of vectors are added to the logits.
 
-    The tokens are the digits with zeros in front, each with a vector of its place, and a last token that
-    attends to all of them; its output after a layer norm and a linear layer is p(t). All blocks add
+    The tokens are the digits, padded with leading zeros, each with a vector of its place, and a last token
+    that attends to all of them; its output after a layer norm and a linear layer is p(t). All blocks add
     (p(t) W_Q + b_Q) (p(s) W_K + b_K) / sqrt(d_h), as the authors' language model does. Positions of more
     digits are an error.
 
     The authors add two losses to that of the task, over positions that they sample: one contrastive, one
-    that distils vectors of trained positions into those of untrained ones. Neither is here.
+    that distils vectors of trained positions into those of untrained ones. Neither is implemented.
 
     Args:
         digits: digits of a position; the first 10 ** digits positions are served.
@@ -68,7 +68,7 @@ class SeqPE(PositionBias):
         point="absolute",
         equation="(q_t k_s + (W_Q p(t) + b_Q) (W_K p(s) + b_K)) / sqrt(d_h), p(t) = Transformer(digits of t)",
         parameters="d * (10 + digits + 1 + depth * (12 * d + 13) + 3 * d + 5)",
-        exceptions={"real": "it reads the digits of whole numbers"},
+        exceptions={"real": "it reads the digits of integers"},
     )
 
     def __init__(self, spec: StackSpec, *, digits: int = 5, depth: int = 2, dropout: float = 0.1) -> None:
@@ -89,7 +89,7 @@ class SeqPE(PositionBias):
 
     @property
     def max_positions(self) -> int:
-        """Return the number of positions that have no more digits."""
+        """Return the number of positions with at most that number of digits."""
         return int(10 ** len(self.place.weight))
 
     def reset_parameters(self) -> None:
@@ -103,12 +103,12 @@ class SeqPE(PositionBias):
                     nn.init.zeros_(module.bias)
 
     def digit_values(self, at: Tensor) -> Tensor:
-        """Return the digits of whole numbers (N,), the highest first, (N, digits)."""
+        """Return the digits of integers (N,), the highest first, (N, digits)."""
         powers = [10**n for n in reversed(range(len(self.place.weight)))]
         return at[:, None] // torch.tensor(powers, device=at.device) % 10
 
     def vectors(self, at: Tensor) -> Tensor:
-        """Return p of whole positions (N,), (N, dim)."""
+        """Return p of integer positions (N,), (N, dim)."""
         x = self.value(self.digit_values(at)) + self.place.weight
         x = torch.cat([x, self.last.to(x.dtype).expand(len(x), 1, -1)], 1)
         for block in self.blocks:

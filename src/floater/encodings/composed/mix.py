@@ -14,7 +14,8 @@ from floater.encodings.spec import StackSpec
 
 @register("mix")
 class Mix(Composite):
-    """One encoding in most blocks and another in every fourth, as Llama 4 and SmolLM3 leave rotary out there.
+    """One encoding in most blocks and another in every fourth, as Llama 4 and SmolLM3 omit rotary positions
+    there.
 
     Source: Yang et al. 2025, "Rope to Nope and Back Again" (RNoPE). At the input both act.
 

@@ -122,7 +122,7 @@ class Composite(PositionModel):
 
     @property
     def reads_times(self) -> bool:
-        """Return whether a part does; each part is prepared at what it reads."""
+        """Return whether a part does; each part is prepared at its own positions or times."""
         return any(part.reads_times for part in self.models)
 
     def overrides(self, *hooks: str) -> bool:

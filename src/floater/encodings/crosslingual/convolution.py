@@ -18,11 +18,10 @@ from floater.positions import Positions
 
 @register("convolution")
 class Convolution(PositionModel):
-    """A one-dimensional convolution over the embeddings instead of positions: order is known nearby only.
+    """A one-dimensional convolution over the embeddings instead of positions: only the local order is known.
 
     Dufter et al. 2022, section 4.5, are the specification; they leave open where the convolution acts: here
-    it is added to the embeddings, where position vectors would be. Padding is no neighbour: outside of the
-    sentence there are zeros.
+    it is added to the embeddings, where position vectors would be. Padding is read as zeros.
 
     Args:
         kernel: width of the convolution in tokens, at least 1; odd unless the stack is causal, where it reads

@@ -30,7 +30,7 @@ class LanguageSpecific(PositionModel):
         languages: their number, at least 1.
 
     Raises:
-        PositionError: if an option is not valid, or the positions name no language or one there is not.
+        PositionError: if an option is not valid, or the positions have no languages or invalid ones.
 
     Example:
         >>> model = LanguageSpecific(StackSpec(dim=4, heads=1, layers=1, max_length=8), languages=3)

@@ -67,10 +67,10 @@ class Shuffled(PositionModel):
 
 @register("frozen")
 class Frozen(Learned):
-    """A table of positions that somebody else trained and that stays as it is.
+    """A pretrained table of positions that is not trained further.
 
     Dufter et al. 2022, section 4.5, are the specification. The table is a parameter, so that it is saved and
-    loaded with the model, but no gradient reaches it. Until `fill` it is a random one.
+    loaded with the model, but it gets no gradient. It is random until `fill`.
 
     Bounded: a position past the table is an error.
 
@@ -102,7 +102,7 @@ class Frozen(Learned):
 
     def train(self, mode: bool = True) -> Frozen:
         super().train(mode)
-        self.table(0).weight.requires_grad_(False)  # loaders of checkpoints make every parameter learn again
+        self.table(0).weight.requires_grad_(False)  # loaders of checkpoints switch gradients on
         return self
 
     @torch.no_grad()

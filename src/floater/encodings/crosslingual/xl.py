@@ -41,9 +41,9 @@ class CrossLingual(PositionModel):
     """Sinusoids of a token's position and of its position in the order of the other language.
 
     Dufter et al. 2022, section 4.5, are the specification; they leave open how the two are joined: here as a
-    sum, or by a learned map of both. The second positions are `Positions.reordered`; whatever reorders the
-    sentence is no part of this. The paper's variant that gives them to some heads only is `xl_heads`.
-    The decoder of an encoder-decoder reads the sinusoids of its own positions.
+    sum, or by a learned map of both. The second positions are `Positions.reordered`; the reordering itself is
+    not part of this encoding. The paper's variant that gives them to some heads only is `xl_heads`. The
+    decoder of an encoder-decoder reads the sinusoids of its own positions.
 
     Args:
         join: "sum", or "learned": tanh(W p + V r), W and V (dim, dim).
@@ -106,8 +106,8 @@ class CrossLingualHeads(PositionModel):
 
     The paper's variant at the level of heads. Head i projects x_t + p to its queries, keys and values, with p
     the sinusoid of the token's own position, in the last `reordered` heads that of its second. The survey and
-    what else could be read of the paper leave open in which blocks: here in every one, since no position goes
-    into what the blocks hand on. In the decoder of an encoder-decoder all heads read the own positions.
+    the available text of the paper do not specify the blocks; here it acts in every block, since the outputs
+    of blocks contain no positions. In the decoder of an encoder-decoder all heads read the own positions.
 
     Args:
         reordered: how many heads read second positions; None means half of them.

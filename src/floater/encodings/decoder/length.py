@@ -27,8 +27,8 @@ class LengthAware(PositionModel):
     prediction of the model's `LengthPredictor`.
 
     Args:
-        plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder
-            (the default there), instead of refusing. The decoder of an encoder-decoder refuses all the same.
+        plain: without a target length use plain sinusoids, as the encoder of such a decoder does by default,
+            instead of raising an error. The decoder of an encoder-decoder raises it in any case.
 
     Raises:
         PositionError: if dim is odd, or a target length is missing.
@@ -91,14 +91,14 @@ def ratio(place: Tensor, length: Tensor, dim: int) -> Tensor:
 
 @register("ldpe")
 class LengthDifference(LengthAware):
-    """Sinusoids of the tokens that are left, l - t: they count down to 1 for the last of l tokens.
+    """Sinusoids of the number of remaining tokens, l - t, which is 1 for the last of l tokens.
 
     Takase and Okazaki 2019, section 3.1; Dufter et al. 2022, equation 32. Positions t count from 0 and the
     exponents are the paper's; the released program counts one more and has other frequencies.
 
     Args:
-        plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder
-            (the default there), instead of refusing. The decoder of an encoder-decoder refuses all the same.
+        plain: without a target length use plain sinusoids, as the encoder of such a decoder does by default,
+            instead of raising an error. The decoder of an encoder-decoder raises it in any case.
 
     Raises:
         PositionError: if dim is odd, or a target length is missing.
@@ -130,8 +130,8 @@ class LengthRatio(LengthAware):
     exponents are the paper's; the released program counts from the padding index and has other frequencies.
 
     Args:
-        plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder
-            (the default there), instead of refusing. The decoder of an encoder-decoder refuses all the same.
+        plain: without a target length use plain sinusoids, as the encoder of such a decoder does by default,
+            instead of raising an error. The decoder of an encoder-decoder raises it in any case.
 
     Raises:
         PositionError: if dim is odd, or a target length is missing.
@@ -167,8 +167,8 @@ class NoisyLength(LengthAware):
     Args:
         kind: "difference" (ldpe) or "ratio" (lrpe).
         window: the largest error, at least 1.
-        plain: without a target length be plain sinusoids, as the encoder is that reads for such a decoder
-            (the default there), instead of refusing. The decoder of an encoder-decoder refuses all the same.
+        plain: without a target length use plain sinusoids, as the encoder of such a decoder does by default,
+            instead of raising an error. The decoder of an encoder-decoder raises it in any case.
 
     Raises:
         PositionError: if dim is odd, an option is not valid, or a target length is missing.

@@ -23,16 +23,16 @@ class PositionLearning(PositionModel):
     Dufter et al. 2022, section 4.4, and the authors' program are the specification. A decoder that writes all
     tokens at once reads copies of the encoded source, in the order of the source. A pointer network predicts
     their permutation into the order of the target; in training the reference permutation is
-    that of `heuristic_order`, and the pointer network learns it by a loss of its own. All of that is
-    `FloaterForNonAutoregressiveGeneration`: there the inputs come to the decoder in their new order, so
-    positions t are as always. Anywhere else the model permutes the positions of the tokens it is given.
+    that of `heuristic_order`, and the pointer network learns it by a loss of its own. All of that is in
+    `FloaterForNonAutoregressiveGeneration`, whose decoder gets the inputs in their new order, so that
+    positions t are as usual. Anywhere else the model permutes the positions of the given tokens.
 
-    Of the program's predictors this is the one that picks position after position; its other, for relative
-    positions, and the relative attention of its decoder are no part of this.
+    Of the program's predictors this is the one that picks position after position; the other one, for
+    relative positions, and the relative attention of its decoder are not implemented.
 
     Args:
-        plain: be plain sinusoids, as in the encoder that reads for such a decoder; the default there. The
-            decoder has its pointer network all the same.
+        plain: use plain sinusoids, as the encoder of such a decoder does by default. The decoder has its
+            pointer network in any case.
 
     Raises:
         PositionError: if dim is odd, decoding has a cache, or documents are packed.

@@ -1,4 +1,4 @@
-"""Pointer Networks (Vinyals, Fortunato, Jaitly 2015): a permutation, picked one item after another."""
+"""Pointer Networks (Vinyals, Fortunato, Jaitly 2015): a permutation, predicted item by item."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 class PointerNetwork(nn.Module):
-    """p(picks | x) = prod_t p(pick_t | picks before it, x), over the items that are left (section 2.3).
+    """p(picks | x) = prod_t p(pick_t | picks before it, x), over the remaining items (section 2.3).
 
     One GRU reads the items x in both directions, another the items picked so far; the dot product of the two
-    (the paper has a layer with tanh) points at the next. It computes in the precision of its parameters.
+    (the paper has a layer with tanh) points at the next item. It computes in the precision of its parameters.
 
     Args:
         dim: width of the items; even.
 
-    Shapes: items come first in each row, padding after them. picks (batch, T): the slot of the item that
-    comes t-th; the slot t itself where t is padding.
+    Shapes: items come first in each row, padding after them. picks (batch, T): the slot of the t-th
+    item; slot t itself if t is padding.
 
     Example:
         >>> pointer, items = PointerNetwork(4), torch.randn(1, 3, 4)
@@ -66,12 +66,12 @@ class PointerNetwork(nn.Module):
 
         Args:
             x: (batch, T, dim) items.
-            lengths: (batch,) how many of each row are items.
+            lengths: (batch,) number of items of each row.
             picks: (batch, T) as `forward` gives them.
 
         Example:
             >>> pointer, items = PointerNetwork(4), torch.randn(1, 1, 4)
-            >>> pointer.loss(items, torch.tensor([1]), torch.tensor([[0]])).item()  # no other pick is left
+            >>> pointer.loss(items, torch.tensor([1]), torch.tensor([[0]])).item()  # there is no other pick
             0.0
         """
         with torch.autocast(x.device.type, enabled=False):
@@ -81,7 +81,7 @@ class PointerNetwork(nn.Module):
             slots = torch.arange(x.shape[1], device=x.device)
             item = slots < lengths[:, None]
             left = picks.argsort(1)[:, None] >= slots[:, None]
-            left = left & (item[:, None] | ~item[..., None])  # where all is padding nothing is asked
+            left = left & (item[:, None] | ~item[..., None])  # rows of padding are not predicted
             logits = (self.query(queries) @ keys.mT).masked_fill(~left, -torch.inf)
             return F.cross_entropy(logits.mT, picks.where(item, -100))
 

@@ -26,10 +26,10 @@ def check_axes(axes: int) -> None:
 def coordinates(positions: Positions, axes: int, name: str) -> tuple[Tensor, Tensor]:
     """Return the coordinates of queries and keys; token t of a text is at t on every axis.
 
-    The diagonal is where M-RoPE (Wang et al. 2024, Qwen2-VL) puts the tokens of a text.
+    M-RoPE (Wang et al. 2024, Qwen2-VL) also puts the tokens of a text on the diagonal.
 
     Args:
-        positions: with or without `coordinates`.
+        positions: positions with or without `coordinates`.
         axes: number of axes that the model reads.
         name: name of the model, for error messages.
 

@@ -22,8 +22,8 @@ class LieRE(Precise):
     """Queries and keys are rotated by exp(sum_a c_a A_a), with a learned skew matrix A_a for each axis.
 
     Unlike rotary positions the rotations of two axes need not commute: attention on a grid then depends on
-    more than the difference of two coordinates, along an axis alone on the distance only. Coordinates are
-    counted in units of the training grid. Each head of a block has its generators, cut into blocks of
+    more than the difference of two coordinates; along one axis it depends on the distance alone. Coordinates
+    are counted in units of the training grid. Each head of a block has its generators, cut into blocks of
     `generator` components; their entries above the diagonal start uniform in (0, 2 pi), as in the released
     code. The tokens of a text lie on the diagonal of the grid, one max_length long.
 

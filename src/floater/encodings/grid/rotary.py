@@ -47,7 +47,7 @@ class GridRotary(PositionModel):
 
 @register("rotary_axial")
 class AxialRotary(GridRotary):
-    """Rotary positions whose pairs are shared out among the axes of a grid (RoPE-Axial, section 3.2).
+    """Rotary positions whose pairs are divided among the axes of a grid (RoPE-Axial, section 3.2).
 
     Each axis has an equal part of the pairs, one axis after another, and frequencies base^(-j / n) for its n
     pairs. The tokens of a text lie on the diagonal of the grid.
@@ -200,7 +200,7 @@ class MRope(GridRotary):
             raise PositionError(
                 f"sections is {sections!r}; it must be three numbers that sum to {half} pairs"
             )
-        # a list: a tensor made under a loader's meta device would hold nothing
+        # a list: a tensor made under a loader's meta device would have no data
         if interleaved:
             turns = [(pair, pair % 3) for pair in range(half)]
             self.axis_of_pair = [axis if pair < 3 * sections[axis] else 0 for pair, axis in turns]

@@ -18,7 +18,8 @@ from floater.positions import Positions
 
 
 def slopes(heads: int) -> list[float]:
-    """Return 2^(-8 m / heads), m = 1, ..., heads; filled up from twice as many if heads is no power of two.
+    """Return 2^(-8 m / heads), m = 1, ..., heads; completed from those of twice as many heads if heads is not
+    a power of two.
 
     Example:
         >>> slopes(3)

@@ -27,7 +27,7 @@ class Gaussian(PositionBias):
     be real.
 
     Args:
-        offsets: centres, key - query, dealt out to the heads in turn; None for those of the released
+        offsets: centres, key - query, assigned to the heads in turn; None for those of the released
             configurations, -1 and 1, in a causal stack -1 and 0.
         std: standard deviation, positive.
 

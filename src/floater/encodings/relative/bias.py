@@ -24,7 +24,7 @@ class PairBias:
     @property
     def matrix(self) -> Tensor:
         """Return the bias of each pair, (batch or 1, heads or 1, T, S), the same tensor for all blocks."""
-        if self._matrix is None:  # no functools.cached_property, whose lock torch.compile refuses
+        if self._matrix is None:  # not functools.cached_property, whose lock torch.compile does not support
             self._matrix = self._whole()
         return self._matrix
 
@@ -41,7 +41,7 @@ class DistanceBias(PairBias):
     """A bias of the distance.
 
     Args:
-        distances: those that occur.
+        distances: the distances that occur.
         table: the bias at each of them, (heads or 1, N).
 
     Example:
@@ -120,7 +120,8 @@ def product_terms(
 def bias_of_distance(
     positions: Positions, name: str, added: Callable[[Tensor], Tensor]
 ) -> DistanceBias | Tensor:
-    """Return a bias of the distance, once for each where positions count up evenly, else for each pair.
+    """Return a bias of the distance: computed once per distance if positions are evenly spaced, else for each
+    pair.
 
     Args:
         positions: positions of queries and keys, whole or real.
@@ -150,7 +151,7 @@ class PositionBias(PositionModel):
     def added(self, state: Any, layer: int) -> PairBias | Tensor:
         """Return the bias of a block, (batch or 1, heads or 1, T, S) if it is no `PairBias`.
 
-        By default it is what `prepare` returned, for all blocks.
+        By default it is the result of `prepare`, for all blocks.
         """
         if not isinstance(state, PairBias | Tensor):
             raise NotImplementedError(f"{type(self).__name__} must define added")
@@ -170,7 +171,7 @@ class PositionBias(PositionModel):
 
 
 def adds_bias_alone(model: PositionModel) -> TypeGuard[PositionBias]:
-    """Return whether a model does nothing but add a bias that depends on positions alone.
+    """Return whether a model only adds a bias that depends on positions alone.
 
     Example:
         >>> from floater import build

@@ -22,7 +22,8 @@ from floater.positions import Positions
 
 
 class Levels(NamedTuple):
-    """The place of each token in its segment, (batch or 1, T), and what distinguishes the segments."""
+    """The place of each token in its segment, (batch or 1, T), and the state of the encoding between
+    segments."""
 
     place: Tensor
     turns: tuple[Tensor, Tensor] | None

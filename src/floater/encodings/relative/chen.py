@@ -88,9 +88,8 @@ class RelativeState(NamedTuple):
 class ChenRelative(DistanceTable):
     """DIET-Rel: a learned scalar per distance is added to the logits of every head in every block.
 
-    The survey (section 4.6) is the specification. With `segments` the paper's segment term joins it, a scalar
-    for the pair of segments (`Positions.segment`) that query and key belong to. Bounded: distances stay below
-    max_length.
+    The survey (section 4.6) is the specification. With `segments` the paper's segment term is added, a scalar
+    for the pair of segments (`Positions.segment`) of query and key. Bounded: distances stay below max_length.
 
     Args:
         share_heads: one table for all heads.

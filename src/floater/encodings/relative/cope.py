@@ -15,7 +15,7 @@ from floater.positions import Positions
 
 @register("cope")
 class Cope(PositionModel):
-    """Positions count the tokens that the query cares for, not all of them (section 4).
+    """Positions count the tokens that the query selects by gates, not all of them (section 4).
 
     The position of key s for query t is p_ts = sum_{l=s}^t sigmoid(q_t k_l / sqrt(d_h)), a real number of at
     most `positions` - 1, and q_t e[p_ts] / sqrt(d_h) is added to the logit, e interpolated between whole
@@ -25,7 +25,7 @@ class Cope(PositionModel):
     The paper is causal; here the position of a later key counts the gates from the query to the key.
 
     Args:
-        positions: rows of e, at least 2; tokens farther away have the last.
+        positions: rows of e, at least 2; farther tokens use the last.
 
     Raises:
         PositionError: if an option is not valid.

@@ -29,7 +29,7 @@ class Dape(PositionModel):
     With the logits A (heads) and the bias B (heads) of a pair, A + B + f([A; B]), f from 2 h numbers to
     `width` leaky ReLU units to h, one f for each block, in torch's initialisation for linear layers (equation
     7 and the released code). It has no output bias, which would add one number to all logits of a query,
-    which the softmax does not see.
+    which the softmax would cancel.
 
     Args:
         model: the bias, an encoding whose bias depends on positions alone: "kerple", the best one in the

@@ -21,7 +21,7 @@ from floater.positions import Positions
 
 
 def log_distance(distance: Tensor, span: int, max_distance: int) -> Tensor:
-    """Return distances up to span / 2 as they are, farther ones on a logarithmic scale that ends at span - 1.
+    """Return distances up to span / 2 unchanged, larger ones on a logarithmic scale that ends at span - 1.
 
     Args:
         distance: whole numbers (...).
@@ -58,33 +58,34 @@ class DebertaState:
 
 @register("deberta")
 class Deberta(PositionModel):
-    """Content meets vectors of the distance both ways, and the last block's queries meet the position.
+    """Content-to-position and position-to-content logits, and absolute positions in the last block's queries.
 
     Equation 4: q_t k_s + q_t (P W_K)_{delta(t, s)} + k_s (P W_Q)_{delta(s, t)}, each over sqrt(head_dim times
     the number of terms). delta(t, s) is t - s + k, kept in 0 ... 2k - 1 (equation 3). P (2k x d) serves all
-    blocks, each of which projects it anew; the survey's count leaves these projections out. The released
+    blocks, each of which has its own projections; the survey's count excludes them. The released
     code, in all versions, uses delta(t, s) in the last term too: direction="released".
 
-    The absolute decoder (section 3.2) adds a learned vector of the position to what the last block's queries
-    read; keys, values and the residual do not see it. It is bounded: positions past its table are an error.
-    Distances are clipped, as in the paper.
+    The absolute decoder (section 3.2) adds a learned vector of the position to the input of the last block's
+    queries, but not to that of keys, values and the residual. It is bounded: positions past its table are an
+    error. Distances are clipped, as in the paper.
 
     The projections of P have biases in the released code, version 1 that of queries, later ones both:
-    bias=True. That of keys adds the same number to all logits of a query, so only that of queries is here.
+    bias=True. That of keys adds the same number to all logits of a query, so only that of queries is
+    implemented.
 
-    Later versions use logarithmic buckets and a layer norm on P, and project P as the block projects what it
-    reads, biases included (share_att_key): share=True.
+    Later versions use logarithmic buckets and a layer norm on P, and project P by the block's own
+    projections, biases included (share_att_key): share=True.
 
     Args:
         span: k, half the rows of P; None means max_length.
         terms: "both", "content_to_position" or "position_to_content".
         direction: "paper" or "released", of position_to_content.
         buckets: "clip", or "log" (versions 2 and 3).
-        max_distance: with "log", where the buckets end, above span / 2 + 1; None means 2 span.
+        max_distance: with "log", end of the buckets, above span / 2 + 1; None means 2 span.
         norm: whether P goes through a layer norm (versions 2 and 3).
         share: project P with the block's own projections of queries and keys (versions 2 and 3).
         absolute: whether the last block's queries read absolute positions.
-        bias: whether P's projection of queries has a bias, as in the released code; goes with share=False.
+        bias: whether P's projection of queries has a bias, as in the released code; requires share=False.
 
     Raises:
         PositionError: if an option is not valid; in `prepare`, if positions are real or past the table.
@@ -163,7 +164,7 @@ class Deberta(PositionModel):
 
     @property
     def reach(self) -> int:
-        """Return the distance from which on all have the last rows of the table."""
+        """Return the distance from which on all distances use the last rows of the table."""
         if self.buckets == "clip":
             return self.span
         middle = self.span // 2
@@ -232,7 +233,7 @@ class Deberta(PositionModel):
         return AttentionTerms(queries=keys, keys=queries)
 
     def tables(self, state: DebertaState, layer: int) -> tuple[Tensor | None, Tensor | None]:
-        """Return what queries and keys meet at each distance, (heads, N, head_dim)."""
+        """Return the projected vectors of each distance for queries and keys, (heads, N, head_dim)."""
 
         def projected(name: str) -> Tensor | None:
             if name not in state.rows:

@@ -1,4 +1,4 @@
-"""The distances between queries and keys, and products with one vector per distance."""
+"""Distances between queries and keys, and products with one vector per distance."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from floater.positions import Positions
 
 
 def whole_numbers(positions: Positions, name: str, limit: int | None = None) -> None:
-    """Refuse positions that are not whole numbers, or that a table of `limit` rows does not hold.
+    """Refuse positions that are not integers, or lie outside a table of `limit` rows.
 
     Args:
         positions: positions of queries and keys.
         name: name of the position model, for error messages.
-        limit: rows of its table; None if any whole number will do.
+        limit: rows of its table; None for no limit.
 
     Raises:
         PositionError: if a position is real, negative, or past the table.
@@ -43,7 +43,7 @@ def whole_numbers(positions: Positions, name: str, limit: int | None = None) -> 
 
 
 def consecutive(positions: Positions) -> bool:
-    """Return whether the batch shares one row of whole queries and one of keys, each counting up by one.
+    """Return whether query and key positions are consecutive integers, the same in all samples.
 
     False in compiled code, which cannot read the positions.
     """
@@ -56,9 +56,9 @@ def consecutive(positions: Positions) -> bool:
 
 
 def spacing(positions: Positions) -> float | None:
-    """Return the step of real positions that all samples share and that queries and keys count up by.
+    """Return the spacing of real positions if it is constant and the same in all samples, else None.
 
-    Stretched random times have one. None if steps differ, or positions are whole.
+    Stretched random times have one; integer positions have none.
 
     Example:
         >>> at = torch.arange(3.0)[None]
@@ -105,17 +105,17 @@ def _dots(x: Tensor, rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Distances:
-    """The distances key - query that occur, and where each one does.
+    """The distances key - query that occur, and the index of each pair's distance.
 
-    Where queries and keys count up by one, a product with a vector per distance is one matrix product and a
-    skewed view of it; else it is gathered. Neither makes a tensor (batch, heads, T, S, head_dim).
+    If queries and keys are consecutive, a product with a vector per distance is one matrix product and a
+    skewed view of it; otherwise it is gathered. Neither allocates a tensor (batch, heads, T, S, head_dim).
 
     Args:
-        values: (N,) distances in rising order; among them all that occur, those past `reach` as that one.
+        values: (N,) increasing distances, among them all that occur; those beyond `reach` are clipped to it.
             Grouped ones (`Positions.group`) may repeat.
-        index: (batch or 1, T, S), which of them each pair has; None for the skewed view, then N = T + S.
+        index: (batch or 1, T, S), index of each pair's distance; None for the skewed view, then N = T + S.
         shape: T and S.
-        first: for the skewed view, the first of `values` if they rise by one; None if they are grouped.
+        first: for the skewed view, the first of `values` if they are consecutive; None if they are grouped.
 
     Example:
         >>> distances = Distances.of(Positions.arange(2), "shaw")
@@ -138,10 +138,10 @@ class Distances:
         """Return the distances of a batch.
 
         Args:
-            positions: whole numbers.
+            positions: integers.
             name: name of the position model, for error messages.
-            limit: distances must be smaller, on both sides; None if any will do.
-            reach: farther distances, on both sides, are as this one to the model; None if none are.
+            limit: exclusive limit of distances on both sides; None for no limit.
+            reach: distance to which the model clips larger ones, on both sides; None for no clipping.
 
         Raises:
             PositionError: if a position is real or a distance too far.
@@ -178,7 +178,7 @@ class Distances:
             delta = delta.clamp(-reach, reach)
         if high - low < sum(shape):
             return cls(torch.arange(low, high + 1, device=key.device), delta - low, shape)
-        # Time stamps may be too far apart for an entry per distance: keep the distances that occur.
+        # Timestamps may be too far apart for an entry per distance: keep the distances that occur.
         values, index = torch.unique(delta, return_inverse=True)
         return cls(values, index, shape)
 
@@ -194,16 +194,17 @@ class Distances:
         shape = query.shape[1], key.shape[1]
         first = float(key[0, 0] - query[0, -1]) / step
         if abs(first - round(first)) <= 1e-9 * (1 + abs(first)):
-            first = round(first)  # of one text: a token has a distance of 0 from itself
+            first = round(first)  # for one text: the distance of a token from itself is 0
         counts = torch.arange(sum(shape), device=key.device, dtype=key.dtype)
         return cls((counts + first) * step, None, shape)
 
     def rows(self, table: Tensor, reach: int, dim: int = 0) -> Tensor:
-        """Return the entries of a table of 2 reach + 1 distances, -reach first; farther ones get the last.
+        """Return the entries of a table of 2 reach + 1 distances, -reach first; larger distances get the
+        last.
 
         Args:
             table: 2 reach + 1 entries along `dim`.
-            reach: the farthest distance of the table.
+            reach: the largest distance of the table.
             dim: the dimension of the distances.
 
         Returns:
@@ -245,7 +246,7 @@ class Distances:
 
     def plane(self, row: Tensor) -> Tensor:
         """Return b(s - t): (..., N) gives (batch or 1, ..., T, S)."""
-        row = row.contiguous()  # so that each head's plane lies in one piece, as attention reads it
+        row = row.contiguous()  # so that each head's plane is contiguous, as attention reads it
         if self.index is not None:
             return row[..., self.index].movedim(-3, 0)
         plane: Tensor = _Plane.apply(row, *self.shape)  # type: ignore[no-untyped-call]
@@ -257,11 +258,11 @@ _BLOCK = 32
 
 
 class _Plane(torch.autograd.Function):
-    """b(s - t) at every query and key from b at T + S distances in rising order.
+    """b(s - t) at every query and key from b at T + S increasing distances.
 
     The gradient of `unfold` adds up one window after another; that of a plane is a sum along diagonals, which
-    a view with one column more turns into columns. A block of queries at a time passes through one buffer
-    that stays in the cache: copies of whole planes would take longer than the sums.
+    a view with one column more turns into columns. Blocks of queries pass through one buffer that
+    stays in the cache: copies of whole planes would take longer than the sums.
     """
 
     @staticmethod

@@ -17,10 +17,10 @@ from floater.encodings.spec import StackSpec
 class DufterRelative(DistanceTable):
     """A learned scalar b_{s-t} is added to the logits, for every head of every block.
 
-    The survey (section 4.1.2) is the specification: position biases instead of position embeddings. What is
-    shared it does not say. The released program has one head, and learns the spectrum of a circulant matrix
+    The survey (section 4.1.2) is the specification: position biases instead of position embeddings. It does
+    not specify sharing. The released program has one head, and learns the spectrum of a circulant matrix
     of twice the size, of Glorot's variance, which makes the biases the same on both sides; here the two sides
-    are apart, and biases start as large as there. Bounded: distances stay below max_length.
+    have biases of their own, of the same initial scale. Bounded: distances stay below max_length.
 
     Raises:
         PositionError: in `prepare`, if positions are real or a distance is past the table.

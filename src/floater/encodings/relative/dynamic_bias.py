@@ -21,8 +21,8 @@ class DynamicBias(PositionBias):
 
     f(x) with x = t - s, or sign(x) log(1 + |x|), and f `depth` layers of `width` SiLU units in torch's
     initialisation, as in x-transformers; CrossFormer introduced the network, with ReLU and two coordinates,
-    and Swin Transformer V2 (Liu et al. 2022, section 3.3) the logarithm. Its output bias is left out: the
-    softmax does not see it. Positions may be real.
+    and Swin Transformer V2 (Liu et al. 2022, section 3.3) the logarithm. It has no output bias, which
+    the softmax would cancel. Positions may be real.
 
     Args:
         width: units of a layer; a quarter of the model's width by default.

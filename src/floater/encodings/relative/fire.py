@@ -22,7 +22,7 @@ from floater.positions import Positions
 def piecewise(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
     """Apply a network with one layer of ReLU to scalars, by the pieces in which it is linear.
 
-    As many numbers as heads are made for each scalar, never one for each hidden unit.
+    It computes one number per head for each scalar, never one per hidden unit.
 
     Args:
         x: (...).
@@ -72,10 +72,10 @@ class Fire(PositionBias):
 
     Initialisation and numbers are those of the released module: c = 0.1, weights and hidden biases of torch's
     linear layers, eps = 1e-6 beside psi(max(L, t)). It has no output bias, which would add one number to
-    all logits of a query, which the softmax does not see.
+    all logits of a query, which the softmax would cancel.
 
-    The paper is causal. Here a key after its query enters with a negative sign, and the later of the two is
-    the position that counts: f(-psi(s - t) / psi(max(L, s))). A causal stack sees the paper's half alone. It
+    The paper is causal. Here a key after its query has a negative sign, and the later of the two positions
+    normalises: f(-psi(s - t) / psi(max(L, s))). A causal stack uses the paper's half only. It
     serves any length and real positions.
 
     Args:
@@ -127,7 +127,7 @@ class Fire(PositionBias):
         distances, near = None, (False,) * len(self.c)
         if not positions.query.is_floating_point():
             distances = Distances.of(positions, "fire")
-            if not torch.compiler.is_compiling():  # which cannot look at the limits that are learned
+            if not torch.compiler.is_compiling():  # which cannot read the learned limits
                 places = torch.cat([positions.query.flatten(), positions.key.flatten()])
                 last = int(places.max()) if len(places) else 0
                 near = tuple(last <= start for start in (self.multiplier.abs() * self.threshold).tolist())
@@ -158,5 +158,5 @@ class Fire(PositionBias):
         return self.of_block(state, layer) if state.shared is None else state.shared
 
     def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
-        # far from here a bias is a matrix, which is computed for `bias` alone
+        # beyond the threshold the bias is a matrix, which is computed for `bias` only
         return super().attention_terms(q, k, state, layer) if state.near[layer % len(state.near)] else None

@@ -28,8 +28,8 @@ class Solved(NamedTuple):
 
     Args:
         vectors: W psi(u) of each block and direction, for all heads.
-        delta: (1, U) the distances, keys after the query positive.
-        shape: (batch or 1, T, S) where the distances are those of all pairs, else (1, U).
+        delta: (1, U) the distances, positive for keys after the query.
+        shape: (batch or 1, T, S) if the distances are those of all pairs, else (1, U).
     """
 
     vectors: FlowVectors
@@ -38,7 +38,7 @@ class Solved(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Biases (U, blocks, heads) at the distances that occur, and where each one does."""
+    """Biases (U, blocks, heads) at the distances that occur, and the index of each pair's distance."""
 
     biases: Tensor
     distances: Distances
@@ -55,25 +55,25 @@ class FloaterRelative(PositionBias):
     FIRE (Li et al. 2024) is another function of the same u. w = 0 is the plain Transformer.
 
     Training sees few pairs at distances near the training length, and none beyond it, so the flow is not
-    trained there: `clip` reads all distances beyond it alike, as Shaw et al. (2018) do. Positions may be
-    real. The bias follows from the distance of query and key alone, so a cache stays right.
+    trained there: `clip` limits the distance, as Shaw et al. (2018) do. Positions may be
+    real. The bias depends on the distance of query and key alone, so caches stay valid.
 
     Args:
         spec: the stack of blocks it serves; log(1 + min(max_length, clip)) is the span over which vectors
             start of order one.
         width: width of psi.
         hidden: width of the field; None means `width`.
-        clip: the farthest distance, in tokens, that differs from those beyond; None for no limit; "auto"
+        clip: distance, in tokens, to which larger ones are clipped; None for no limit; "auto"
             means max_length // 2, with `normalise` None.
         start: "small" (psi(0) normal, w of order one) or "zero" (w = 0: no change until trained).
         tail: subtract r_h log(1 + a_h |s - t|), r, a > 0 learned for each head and block (KERPLE), so that
-            the weights of far keys are sure to fall.
+            the weights of distant keys certainly decrease.
         normalise: beyond max_length L divide u by log(1 + max(t, s)) / log(1 + L) (FIRE's normaliser), so
-            that u never leaves the span of training.
+            that u stays within the training range.
         solver: a method of `floater.flow.solve`.
 
     Raises:
-        PositionError: if an option is not valid, or start="zero" comes with a tail, which is not zero.
+        PositionError: if an option is not valid, or start="zero" is combined with a tail, which is not zero.
 
     Example:
         >>> model = FloaterRelative(StackSpec(dim=8, heads=2, layers=3, max_length=16), start="zero")
@@ -181,7 +181,7 @@ class FloaterRelative(PositionBias):
         return self._solved(u, delta)
 
     def placed(self, distances: Distances) -> Placed:
-        """Return the biases at whole distances, each of which is computed once."""
+        """Return the biases at integer distances, each computed once."""
         if self.baked is not None:
             return Placed(self._stored(distances), distances)
         delta = distances.values.double()
@@ -194,7 +194,7 @@ class FloaterRelative(PositionBias):
     def _stored(self, distances: Distances) -> Tensor:
         """Return the baked biases (U, blocks, heads) at distances."""
         assert self.baked is not None
-        # the last distance of a skewed view is of no pair
+        # the last distance of a skewed view belongs to no pair
         values = distances.values
         occurring = values[:-1] if distances.index is None else values
         if not (self.endless or torch.compiler.is_compiling()):
@@ -205,7 +205,7 @@ class FloaterRelative(PositionBias):
         return torch.log1p(delta.abs().clamp(max=self.clip))
 
     def _solved(self, u: Tensor, delta: Tensor) -> Solved:
-        # the end of the training span is always solved for, so that the plan of a solve outlives a batch
+        # always solve to the end of the training span, so that the plan can be reused in other batches
         times = F.pad(u.reshape(1, -1), (0, 1), value=self.span)
         return Solved(self.flow(times).projected(self.readout), delta.reshape(-1, 1), tuple(u.shape))
 

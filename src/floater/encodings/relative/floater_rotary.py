@@ -1,4 +1,4 @@
-"""A flow that turns queries and keys: dp/dt = A p with a learned skew matrix A."""
+"""A flow that rotates queries and keys: dp/dt = A p with a learned skew matrix A."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class FloaterRotary(Precise):
     start as rotary's, which makes the model equal to `rotary` before training.
 
     The spectral theorem also limits what such a flow can add: the outer Q cancels in the product, and Q^T q
-    is what another query projection would give. With projections that train, learned frequencies are
+    equals the output of another query projection. With projections that train, learned frequencies are
     therefore all of the flow that is new; basis="learned" adds Q for projections that do not, at 1/2 (d / h -
     1) d l parameters more.
 
     A frequency moves the phase at distance t by t times its own change. The parameter is therefore the
-    phase that a pair gains over max_length tokens, in units of `rate` radians: a step of the optimizer moves
-    no phase of the training span further than `rate` times its length.
+    phase that a pair gains over max_length tokens, in units of `rate` radians: a step of the optimizer
+    changes phases within the training span by at most `rate` times the length of the step.
 
     Relatives: Su et al. 2021 (A fixed and block-diagonal), LieRE (Ostmeier et al. 2024), ComRoPE (Yu et al.
-    2025), GRAPE (Zhang et al. 2025), all of rotations exp(t A).
+    2025), GRAPE (Zhang et al. 2025), all with rotations exp(t A).
 
     Args:
         pairs: see `Rotary`.

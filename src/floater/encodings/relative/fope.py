@@ -21,13 +21,13 @@ from floater.positions import Positions
 
 @register("fope")
 class FoPE(PositionModel):
-    """Every pair of components turns by a Fourier series of the position instead of by one wave.
+    """Every pair of components is rotated by a Fourier series of the position instead of one wave.
 
     The frequencies are those of `rotary` whose period fits into the training length; the others are zero. In
     head h of a block, pair i has sum_m a_{mi} cos(w_m t) and sum_m b_{mi} sin(w_m t) in place of cos(w_i t)
     and sin(w_i t). As in the released code, a and b are the identity, its rows spread over the frequencies,
-    plus normal numbers of Xavier's size times `gain`; they do not learn; at most half of the pairs
-    have a series; the others have a sine and a cosine of 1, which is no rotation by zero but doubles their
+    plus normal numbers of Xavier's size times `gain`; they are not trained. At most half of the pairs
+    have a series. The others have a sine and a cosine of 1, which is not a rotation by zero but doubles their
     products. As a differs from b, products do not depend on s - t alone.
 
     Args:

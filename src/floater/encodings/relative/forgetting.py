@@ -25,11 +25,11 @@ class ForgettingState:
 
 @register("forgetting")
 class Forgetting(PositionModel):
-    """Each token decides how much of the tokens before it is forgotten (section 3).
+    """Each token decides by a gate how much earlier tokens are forgotten (section 3).
 
     Head h of a block adds log f_{s+1} + ... + log f_t to the logit of query t and key s, with
-    f_l = sigmoid(w_h x_l + b_h) of what the block reads: ALiBi whose slope depends on the text. Positions are
-    not read, only the order of the tokens.
+    f_l = sigmoid(w_h x_l + b_h) of the block's input x: ALiBi with a slope that depends on the text.
+    Positions are not read, only the order of the tokens.
 
     The paper is causal; here a key after its query is forgotten by the tokens between, its own gate included:
     log f_{t+1} + ... + log f_s. Gates start near one: w of the Transformer's own initial size, b as in

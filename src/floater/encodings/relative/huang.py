@@ -56,7 +56,7 @@ class Huang(PositionModel):
 class Huang1(Huang):
     """Method 1: logits are multiplied by a scalar of the distance |s - t| (the survey's equation 18).
 
-    One scalar per distance, head and block; the survey leaves open what is shared. Scalars start near 1: at 0
+    One scalar per distance, head and block; the survey does not specify sharing. Scalars start near 1: at 0
     the logits would vanish.
 
     Example:
@@ -82,7 +82,7 @@ class Huang1(Huang):
 
 @register("huang2")
 class Huang2(Huang):
-    """Method 2: logits are multiplied by a scalar of the distance s - t, left and right apart.
+    """Method 2: logits are multiplied by a scalar of the signed distance s - t.
 
     One scalar per distance, head and block, near 1 at the start.
 
@@ -115,8 +115,8 @@ class Huang3(Huang):
     """Method 3: the sum over components of q_t, k_s and r_{s-t} (the survey's equation 19).
 
     Vectors as wide as a head, one per distance and block, shared by heads, near 1 at the start. The sum over
-    three factors is no matrix product: it runs over a few queries at a time and is done again in the backward
-    pass, so that memory stays that of the logits.
+    three factors is no matrix product: it runs over a few queries at a time and is recomputed in the backward
+    pass, so that it needs no more memory than the logits.
 
     Example:
         >>> Huang3(StackSpec(dim=8, heads=2, layers=3, max_length=16)).table.shape
@@ -136,7 +136,7 @@ class Huang3(Huang):
         self.make(2 * spec.max_length - 1, spec.dim // spec.heads)
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor:
-        # r - 1 on top of the plain product keeps whatever else was added to the logits
+        # adding the product with r - 1 to the plain product keeps all else that was added to the logits
         rows = state.rows(self.table[layer], self.spec.max_length - 1).to(q.dtype) - 1
         places = torch.arange(len(state.values), device=q.device)
         index = state.plane(places) if state.index is None else state.index
@@ -149,7 +149,8 @@ class Huang3(Huang):
 
 @register("huang4")
 class Huang4(Huang):
-    """Method 4: r_{s-t} joins queries and keys, without its product with itself (the survey's equation 20).
+    """Method 4: r_{s-t} is added to queries and keys, without its product with itself (the survey's equation
+    20).
 
     (q_t k_s + q_t r_{s-t} + k_s r_{s-t}) / sqrt(head_dim). Vectors as wide as a head, one per distance and
     block, shared by heads, as in the authors' code for Hugging Face, which takes the distance as t - s.

@@ -21,9 +21,9 @@ _INITIAL = {"log": (2.0, 1.0), "power": (1.0, 2.0)}  # r1 and r2 start uniform b
 
 
 class _Confined(torch.autograd.Function):
-    """Values kept between two bounds, whose gradients still lead back from beyond a bound.
+    """Values clamped between two bounds, with gradients that lead back from beyond a bound.
 
-    The released code writes the kept values into the parameters at each forward pass. A forward pass here
+    The released code writes the clamped values into the parameters at each forward pass. Here a forward pass
     changes no parameter: one beyond a bound counts as the bound and can only move towards it.
     """
 

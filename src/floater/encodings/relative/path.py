@@ -32,12 +32,12 @@ class Path(PositionModel):
     """Every token between a key and a query transforms the key, by a matrix that depends on the token.
 
     The logit is q_t H_t H_{t-1} ... H_{s+1} k_s / sqrt(d_h) with H_l = I - beta_l w_l w_l^T, w_l a unit
-    vector and beta_l = 2 sigmoid(u x_l + c) (section 3.1): rotary positions whose rotation the text chooses.
-    As in flash-linear-attention, w comes of a projection of rank `rank`, a causal convolution along the
-    tokens for each component, SiLU and the norm. Positions are not read, only the order of the tokens.
+    vector and beta_l = 2 sigmoid(u x_l + c) (section 3.1): rotary positions whose rotations depend on the
+    text. As in flash-linear-attention, w results from a projection of rank `rank`, a causal convolution along
+    the tokens for each component, SiLU and the norm. Positions are not read, only the order of the tokens.
 
-    All products of a row of S tokens come of one triangular system (the UT transform, section 3.2); here it
-    is solved whole, in time S^3. Keys carry w and beta in the cache. The paper is causal; a later key is
+    All products of a row of S tokens result from one triangular system (the UT transform, section 3.2); here
+    it is solved at once, in time S^3. Keys carry w and beta in the cache. The paper is causal; a later key is
     transformed by the tokens between in their order, its own included: q_t H_{t+1} ... H_s k_s.
 
     Args:

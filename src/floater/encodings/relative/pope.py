@@ -21,14 +21,14 @@ from floater.positions import Positions
 
 @register("pope")
 class PoPE(PositionModel):
-    """Content is the length of a component, position its angle, so that neither moves the other's match.
+    """Content is the magnitude of a component and position its angle, so that they do not interact.
 
     Component c of a query becomes softplus(q_c) e^{i t w_c}, that of a key softplus(k_c) e^{i (s w_c +
-    delta_c)} with w_c = base^(-c / d_h); the logit is the real part of their product. Rotary positions turn
-    pairs by an angle that content has a part in; here every component has a frequency of its own and no angle
-    but that of its position. delta belongs to a head of a block and starts at zero; the paper keeps it within
-    [-2 pi, 0], which is every angle there is, so nothing is cut off here. Queries and keys become twice as
-    wide, the scale stays. Positions may be real.
+    delta_c)} with w_c = base^(-c / d_h); the logit is the real part of their product. With rotary positions
+    the angle of a pair also depends on content; here every component has a frequency of its own, and its
+    angle depends on the position alone. delta belongs to a head of a block and starts at zero; the paper
+    keeps it within [-2 pi, 0], which contains every angle, so it is not clamped here. Queries and keys become
+    twice as wide, the scale stays. Positions may be real.
 
     Args:
         base: base of the frequencies, above 1.

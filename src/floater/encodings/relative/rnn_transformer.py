@@ -15,10 +15,10 @@ from floater.positions import Positions
 
 @register("rnn_transformer")
 class RNNTransformer(PositionModel):
-    """A GRU reads the embeddings, and the Transformer reads the GRU: there are no positions.
+    """A GRU over the embeddings, whose outputs the Transformer reads instead of positions.
 
     Section 3.2 of the paper; Dufter et al. 2022, section 4.1.2 and figure 5. The GRU runs from the first
-    token to the last in encoder and decoder, passes padding over, and starts at zero. The released program
+    token to the last in encoder and decoder, skips padding, and starts at zero. The released program
     drops embeddings out before the GRU, here its outputs are; it does not scale embeddings by sqrt(d), but
     starts them sqrt(d) larger. The GRU's last state is not kept for later calls, so decoding with a cache is
     refused.

@@ -24,9 +24,9 @@ from floater.positions import Positions
 class Rotary(PositionModel):
     """Queries and keys are rotated by angles that grow with their position (equations 14, 15 and 34).
 
-    Component pairs turn by t / base^(2i / head_dim); the product of query t and key s then depends on the
-    positions only through s - t. The survey's equation 26 writes the rotation in the opposite sense, which
-    gives the same products. Values are left alone; positions may be real.
+    Component pairs are rotated by t / base^(2i / head_dim); the product of query t and key s then depends on
+    the positions only through s - t. The survey's equation 26 writes the rotation in the opposite sense,
+    which gives the same products. Values are unchanged; positions may be real.
 
     Args:
         spec: the stack of blocks it serves; head_dim must be even.
@@ -77,7 +77,7 @@ class Rotary(PositionModel):
         super().__init__(spec)
         self.turned = check_pairs(spec, pairs, base, partial)
         one_of("uncovered", uncovered, UNCOVERED)
-        rescaled(self.turned, base, spec.max_length, scaling)  # refuses what is not valid
+        rescaled(self.turned, base, spec.max_length, scaling)  # refuses invalid values
         self.pairs, self.base, self.scaling, self.uncovered = pairs, base, scaling, uncovered
 
     def frequencies(self, device: torch.device) -> tuple[Tensor, float]:
@@ -85,7 +85,7 @@ class Rotary(PositionModel):
         span = self.spec.max_length
         scaled, factor = rescaled(self.turned, self.base, span, self.scaling, device)
         if self.uncovered == "cut":
-            # training saw the plain periods; scaling comes after it and uncovers no more
+            # training covers the plain periods; scaling comes after it and leaves no more uncovered
             plain = frequencies(self.turned, self.base, device)
             return scaled * (covered(plain, span, "cut") > 0), factor
         return covered(scaled, span, self.uncovered), factor

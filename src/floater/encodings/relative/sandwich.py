@@ -25,7 +25,7 @@ class Sandwich(PositionBias):
 
     Head i = 1, ..., h adds p_t . p_s h / (8 i), where p_t . p_s = sum_j cos((t - s) / 10000^(2j / width))
     depends on the distance alone. It falls about as the logarithm of the distance does. Here width / 2, the
-    product of a position with itself, is subtracted: the softmax does not see it. Sources: section 5 and
+    product of a position with itself, is subtracted, which the softmax cancels. Sources: section 5 and
     appendix E. Positions may be real.
 
     Args:

@@ -23,9 +23,9 @@ Turns = tuple[Tensor, Tensor]
 
 @register("self_extend")
 class SelfExtend(Rotary):
-    """Rotary positions that read distances of at least a window as shorter ones; nothing is trained for it.
+    """Rotary positions that read distances beyond a window as shorter ones, without training.
 
-    A distance d below `window` w is read as it is. A farther one is read, by `form`, as
+    A distance d below `window` w is unchanged. A larger one is read, by `form`, as
 
     - "floor": floor(t / G) - floor(s / G) + w - w / G, G the `group` (Self-Extend, section 3.2; the paper
       rounds w / G down, the released code does not);
@@ -35,8 +35,8 @@ class SelfExtend(Rotary):
     No distance then exceeds those of training while the text is shorter than about G (L - w) + w tokens. A
     model that was trained with `rotary` has the same parameters. Queries and keys carry a rotation for near
     and one for far keys, so the cache holds twice the numbers. Both papers are causal; later keys are
-    compressed alike on their side. Groups begin at multiples of G: with "floor" a shift of all positions by
-    less than G moves far products a little.
+    compressed in the same way. Groups begin at multiples of G: with "floor" a shift of all positions by
+    less than G changes the products of distant tokens slightly.
 
     Args:
         spec: the stack of blocks it serves; head_dim must be even.

@@ -16,7 +16,7 @@ from floater.positions import Positions
 
 
 class ShawTables(PositionModel):
-    """Vectors a of a query's and a key's positions, added to keys and to values.
+    """Vectors a of the positions of a query and a key, added to keys and values.
 
     Logits get q_t . a^K / sqrt(head_dim), outputs the sum over s of w_ts a^V. Each block has its tables; the
     heads share them.
@@ -42,14 +42,15 @@ class Shaw(ShawTables):
     """One vector per clipped distance, for keys and for values (equations 3 and 4, the survey's 9 to 11).
 
     a_ts = w_{clip(s - t, k)}. The survey's count has a vector of width d for each distance below t_max; the
-    paper clips at k = 16 and shares vectors of width head_dim among the heads. Whether blocks have tables of
-    their own the paper leaves open; here they have, as in the authors' code. Its initialisation is Xavier's.
+    paper clips at k = 16 and shares vectors of width head_dim among the heads. The paper does not specify
+    whether blocks share tables; here each has its own, as in the authors' code. Its initialisation is
+    Xavier's.
 
-    Clips as the paper does: farther distances share a vector, so it serves any length.
+    Distances are clipped as in the paper, so it serves any length.
 
     Args:
         clip: the farthest distance with a vector of its own, at least 1.
-        values: whether values get vectors too; the paper finds that keys alone may do.
+        values: whether values get vectors too; the paper finds that keys alone may suffice.
 
     Raises:
         PositionError: if clip is not valid; in `prepare`, if positions are real.
@@ -111,9 +112,9 @@ class Shaw(ShawTables):
 class ShawAbsolute(ShawTables):
     """One vector per pair of positions, for keys and for values: the survey's equations 9 and 10.
 
-    Neither the paper nor its code has this; the survey reads the paper's general form so. Bounded. Where the
-    samples of a batch have different positions, their vectors (batch, T, S, head_dim) are gathered, once
-    for all heads.
+    Neither the paper nor its code has this; it is the survey's reading of the paper's general form. Bounded.
+    Where the samples of a batch have different positions, their vectors (batch, T, S, head_dim) are gathered,
+    once for all heads.
 
     Args:
         spec: the stack of blocks it serves; max_length positions.

@@ -46,13 +46,14 @@ class StochasticPositions(PositionModel):
     to noise that falls as 1 / sqrt(realizations). With gates g, learned for each block, head and component,
     P_d becomes (1 - g) P_d + g. Subclasses give the processes.
 
-    The noise is drawn once in a forward pass, for all blocks and samples. In evaluation it is drawn from
-    `seed`, so that outputs do not change and a cache serves; the released program samples it anew. Relative
-    means here: in expectation. Attention is full, or linear with `FloaterConfig.attention` = "linear".
+    The noise is sampled once per forward pass, for all blocks and samples. In evaluation it is sampled from
+    `seed`, so that outputs are deterministic and caches valid; the released program samples it each time. The
+    encoding is relative in expectation. Attention is full, or linear with `FloaterConfig.attention` =
+    "linear".
 
     Args:
         realizations: R, the width of filtered queries and keys, at least 1.
-        gated: learn how much of each component is content alone.
+        gated: whether to learn the share of each component that depends on content alone.
         seed: seed of the noise in evaluation, not negative.
     """
 
@@ -71,7 +72,7 @@ class StochasticPositions(PositionModel):
             nn.init.normal_(self.gate)
 
     def noise(self, shape: Sequence[int], like: Tensor, chunk: int = 0) -> Tensor:
-        """Return standard normal numbers; in evaluation those of one chunk are always the same."""
+        """Return standard normal numbers; in evaluation those of a chunk are always the same."""
         if self.training:
             return torch.randn(*shape, device=like.device, dtype=like.dtype)
         generator = torch.Generator().manual_seed(self.seed + chunk)
@@ -120,7 +121,7 @@ class SineSPE(Precise, StochasticPositions):
     Args:
         sines: K, waves of each component, at least 1.
         realizations: R, the width of filtered queries and keys, at least 1.
-        gated: learn how much of each component is content alone.
+        gated: whether to learn the share of each component that depends on content alone.
         seed: seed of the noise in evaluation, not negative.
 
     Raises:
@@ -187,15 +188,15 @@ class SineSPE(Precise, StochasticPositions):
 class ConvSPE(StochasticPositions):
     """SPE of filtered noise: P_d(t - s) = sum_i a_i b_{i + t - s}, a and b learned filters.
 
-    Section 2.2 of the paper. Tokens as far apart as the filters are long, or further, see nothing of each
-    other's position (P = 0). See `StochasticPositions`.
+    Section 2.2 of the paper. P = 0 for tokens at least as far apart as the length of the
+    filters. See `StochasticPositions`.
 
     Shapes: filters (2, heads, head_dim, kernel), for queries and for keys; gate (layers, heads, head_dim).
 
     Args:
         kernel: length of the filters in tokens, at least 1.
         realizations: R, the width of filtered queries and keys, at least 1.
-        gated: learn how much of each component is content alone.
+        gated: whether to learn the share of each component that depends on content alone.
         seed: seed of the noise in evaluation, not negative.
 
     Raises:

@@ -25,10 +25,11 @@ class StickOrder(NamedTuple):
 
 @register("stick_breaking")
 class StickBreaking(PositionModel):
-    """Each key takes a share of the attention that nearer keys have left, in place of the softmax.
+    """Each key takes a share of the attention that nearer keys leave, instead of a softmax.
 
     A_ts = beta_ts prod_l (1 - beta_tl) with beta = sigmoid(q_t k_s / sqrt(d_h)) and l the keys between s and
-    t: the nearest key with a large logit wins, without any positional parameter. The weights of a query sum
+    t: the nearest key with a large logit gets most weight, without any positional parameter. The weights of a
+        query sum
     to at most 1, and a query does not attend to itself, as in the released code. Positions are not read, only
     the order of the tokens.
 
@@ -63,7 +64,7 @@ class StickBreaking(PositionModel):
         own = key[slots - length :, None] == key
         if self.spec.causal:
             return StickOrder(own, None)
-        # the distance in tokens: padding between two of them counts for nothing
+        # the distance in tokens, without the padding between them
         count = key[None] if positions.key_valid is None else positions.key_valid.cumsum(1)
         delta = count[:, None, :] - count[:, slots - length :, None]
         # two stable sorts: by the side, then by the distance

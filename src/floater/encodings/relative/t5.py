@@ -21,11 +21,11 @@ def bucket(distance: Tensor, buckets: int, max_distance: int, *, both: bool) -> 
     """Return the bucket of each distance key - query: one each if near, logarithmic beyond.
 
     Args:
-        distance: (...); a real one shares the bucket of the next whole one towards 0, but with `both` those
-            between 0 and 1 have one for themselves: they are after the query.
+        distance: (...); real ones are rounded towards 0, but with `both` those between 0 and 1 have a bucket
+            of their own, as they are after the query.
         buckets: their number; with `both` half of them for keys after the query.
-        max_distance: from here on all share the last bucket.
-        both: whether keys after the query have buckets of their own; else they share that of distance 0.
+        max_distance: distance from which on all share the last bucket.
+        both: whether keys after the query have buckets of their own; otherwise they share that of distance 0.
 
     Returns:
         (...), from 0 to buckets - 1. With `both`, no whole distance is in bucket buckets / 2.
@@ -54,15 +54,15 @@ class T5(PositionBias):
     One table serves all blocks of a stack, as in the released models; the survey counts a scalar per
     distance.
 
-    T5 leaves out 1/sqrt(head_dim) and starts with query weights smaller by that factor: of std
+    T5 has no factor 1/sqrt(head_dim) and starts with query weights smaller by that factor: of std
     (d head_dim)^-1/2, where those of keys and values have d^-1/2. So the initial logits are those of the
-    plain Transformer, but an optimizer that moves every weight alike, such as Adam, moves the logits
-    sqrt(head_dim) times as far. `scaled` puts the factor back into the dot products, never into the bias.
-    In T5 all of this holds for cross-attention too; here cross-attention is the plain Transformer's, whose
-    initial logits are the same.
+    plain Transformer, but an optimizer with steps of equal size for all weights, such as Adam,
+    changes the logits sqrt(head_dim) times as much. `scaled` applies the factor to the dot products, never to
+    the bias. In T5 all of this holds for cross-attention too; here cross-attention is the plain
+    Transformer's, whose initial logits are the same.
 
-    Clips as the paper does: distances of max_distance and more share a bucket, so it serves any length.
-    Real positions are served, as a bucket holds a range of distances.
+    Distances of max_distance and more share a bucket, so it serves any length.
+    Positions may be real, as a bucket covers a range of distances.
 
     Args:
         directions: "both", "past" (later keys share the bucket of distance 0), or "auto": "past" in a causal

@@ -28,7 +28,7 @@ class TenerState:
 
 @register("tener")
 class Tener(PositionModel):
-    """Sinusoids of the distance, as wide as a head and not projected, so that they keep its direction.
+    """Unprojected sinusoids of the signed distance, as wide as a head.
 
     "paper" (the survey's equations 22 and 23): q_t k_s + q_t R_{t-s} + u k_s + v R_{t-s}, no 1/sqrt(d),
     and the identity for W_k: a head's keys are its slice of the block's input. The block's own key projection
@@ -44,7 +44,7 @@ class Tener(PositionModel):
         form: "paper" or "released".
 
     Raises:
-        PositionError: if head_dim does not do, or form is not valid.
+        PositionError: if head_dim or form is not valid.
 
     Example:
         >>> model = Tener(StackSpec(dim=8, heads=2, layers=3, max_length=16))

@@ -88,9 +88,9 @@ class Reset:
 class UntiedBias(PairBias):
     """Another bias, with [CLS] untied.
 
-    Equation 9 adds products of two columns to what meets no [CLS]: with c_t = 1 at a [CLS], else 0, that is
-    c_t theta_1 + (1 - c_t) theta_2 c_s. Where a bias b_{s-t} of the distance is added to all pairs, the
-    columns take away its entries at the row and the column of the [CLS].
+    Equation 9 adds products of two columns to the pairs without a [CLS]: with c_t = 1 at a [CLS], else 0,
+    that is c_t theta_1 + (1 - c_t) theta_2 c_s. Where a bias b_{s-t} of the distance is added to all pairs,
+    the columns subtract its entries in the row and the column of the [CLS].
 
     Args:
         inner: the other bias.
@@ -149,7 +149,7 @@ class UntiedBias(PairBias):
 
 
 def untied(bias: PairBias | Tensor, reset: Reset | None, theta: Tensor) -> PairBias | Tensor:
-    """Return a bias with [CLS] untied; as it is without a reset."""
+    """Return a bias with [CLS] untied; unchanged without a reset."""
     if reset is None:
         return bias
     if isinstance(bias, DistanceBias | ProductBias):
@@ -159,14 +159,15 @@ def untied(bias: PairBias | Tensor, reset: Reset | None, theta: Tensor) -> PairB
 
 @register("untied_cls")
 class UntiedCls(PositionBias):
-    """Another model's position bias, with [CLS] untied: equation 9 on any bias that content has no part in.
+    """Another model's position bias, with [CLS] untied: equation 9 on any bias that does not depend on
+    content.
 
     Where the query is a [CLS] the bias of each head is theta_1, else where the key is one it is theta_2, both
     learned and the same in all blocks. They start at a standard deviation of 0.02; the released code of TUPE
     starts those of T5's bias at 1, as it does the bias.
 
     Args:
-        model: name of a model that adds a content-free bias and does nothing else, such as "t5", "alibi",
+        model: name of a model that only adds a content-free bias, such as "t5", "alibi",
             "dufter_relative" or "chen_absolute".
         options: its options.
         cls: "first" (the token at position 0) or "special" (`Positions.special`).
@@ -204,7 +205,7 @@ class UntiedCls(PositionBias):
 
     @property
     def max_positions(self) -> int | None:
-        """Return the bound of the model within."""
+        """Return the bound of the inner model."""
         return self.inner.max_positions
 
     def reset_parameters(self) -> None:
@@ -223,7 +224,7 @@ class UntiedCls(PositionBias):
     def added(self, state: Any, layer: int) -> PairBias | Tensor:
         assert isinstance(self.inner, PositionBias)
         inner, reset = state
-        # a model with a matrix of its own has no more to compute
+        # a model with a matrix of its own computes nothing else
         bias = (
             self.inner.added(inner, layer) if self.inner.has_terms else self.inner.correlation(inner, layer)
         )

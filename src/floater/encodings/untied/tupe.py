@@ -22,15 +22,16 @@ _LINK = "https://arxiv.org/abs/2006.15595"
 
 @register("tupe_a")
 class TupeA(PositionBias):
-    """Words meet words and positions meet positions, each with projections of their own (equation 10).
+    """Correlations of words with words and of positions with positions, with separate projections (equation
+    10).
 
     q_t k_s / sqrt(2 head_dim) + reset((p_t U_Q) (p_s U_K) / sqrt(2 head_dim)). The position vectors go
     through a layer norm; U_Q and U_K (d x d, a slice for each head) have no bias, as in the paper, where the
     released code gives them one. All of it is computed once per forward pass and added in every block.
 
-    [CLS] is untied by equation 9. theta_1 and theta_2 are products of projected learned vectors, scaled alike
-    (section 3.3), not free numbers; each has a vector here, while the released code takes theta_2's from a
-    token's row. The survey's row of TUPE is that of `tupe_r`. Bounded.
+    [CLS] is untied by equation 9. theta_1 and theta_2 are products of projected learned vectors, scaled
+    equally (section 3.3), not free numbers; each has a vector here, while the released code takes theta_2's
+    from a token's row. The survey's row of TUPE is that of `tupe_r`. Bounded.
 
     Args:
         spec: the stack of blocks it serves; max_length positions.
@@ -127,7 +128,7 @@ class TupeA(PositionBias):
 
 
 class FactoredBias(nn.Embedding):
-    """A vector for each bucket of distances, which projections turn into a scalar per head (appendix D).
+    """A vector for each bucket of distances, projected to a scalar per head (appendix D).
 
     b_{s-t} = (r_{s-t} F_Q) (r_{s-t} F_K), a slice of the projections for each head, where T5 has a table of
     scalars. Not scaled, as the bias that it replaces.
@@ -155,7 +156,7 @@ class FactoredBias(nn.Embedding):
 
 @register("tupe_r")
 class TupeR(TupeA):
-    """TUPE-A and T5's bias on top, [CLS] untied from their sum (equation 11).
+    """TUPE-A plus T5's bias, with [CLS] untied from their sum (equation 11).
 
     The bias is not scaled; its scalars start with a standard deviation of 1, as in the released code, where
     the rest has BERT's 0.02. That code resets the two parts one by one, which gives theta one more scalar per
