@@ -303,6 +303,8 @@ def test_a_directory_that_is_no_run_is_left_alone(fails: Says, trained: object) 
     assert fails("translate", "corpus").startswith("corpus holds no trained model")
     assert fails("evaluate", "corpus") == "corpus holds no run; a saved model needs --source"
     assert fails("translate", "rum") == "rum: there is no such directory; did you mean run?"
+    assert fails("glue", "rum") == "rum: there is no such directory; did you mean run?"
+    assert fails("glue", "corpus") == "corpus holds no run (no config.yaml)"
     assert fails("translate", "corpus/test.en").startswith("corpus/test.en is a file; the run's directory")
     none = fails("train", "mine.yaml", "run=new", "training.warm_start=none", "data.train_source=none.en")
     assert none == "none holds no trained model, which training.warm_start needs"

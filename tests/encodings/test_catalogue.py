@@ -1,6 +1,7 @@
 """The catalogue: names, options, and what is refused."""
 
 import inspect
+import math
 
 import pytest
 import torch
@@ -122,7 +123,11 @@ def test_a_model_overrides_what_its_paper_changes(name, hooks):
         ("floater", {"injection": "kv"}, "injection is 'kv'; it must be one of 'qkv', 'add'"),
         ("floater", {"start": "big"}, "start is 'big'"),
         ("floater", {"share": "heads"}, "share is 'heads'"),
-        ("floater", {"time_scale": "learnt"}, "time_scale is 'learnt'; it must be one of 'learned'"),
+        (
+            "floater",
+            {"time_scale": "learnt"},
+            "time_scale is 'learnt'; it must be a positive number or 'learned'",
+        ),
         ("floater", {"start": "sinusoidal"}, "start='sinusoidal' goes with injection='add'"),
         ("rnn", {"depth": 3}, "depth is 3; it must be one of 1, 2"),
         ("rnn", {"input": "time"}, "input is 'time'"),
@@ -136,6 +141,18 @@ def test_a_model_overrides_what_its_paper_changes(name, hooks):
 def test_what_does_not_exist_is_refused_and_the_nearest_named(name, given, message):
     with pytest.raises(PositionError, match=message):
         build(name, **SIZES, **given)
+
+
+WRONG = [object(), 1j, math.nan, b"text", {1}, ["text"], [[1]], [None], {"a": 1}, torch.ones(2)]
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_option_refuses_values_of_the_wrong_type_in_one_line(name):
+    for option in options(name):
+        for value in WRONG:
+            with pytest.raises(PositionError, match=rf"{option}|'a'|'text'|encoding") as refused:
+                build(name, **SIZES, vocabulary=10, **{option: value})
+            assert len(str(refused.value).splitlines()) == 1 + str(value).count("\n")
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,16 @@ def test_nothing_to_plug() -> None:
         ({"refresh_every": None}, "refresh_every is None"),
         ({"hidden": True}, "hidden is True"),
         ({"max_length": True}, "max_length is True"),
+        (
+            {"blocks": ["first"]},
+            r"blocks is \['first'\]; it must be 'input', 'all' or a list of block indices",
+        ),
+        ({"projections": 1}, "projections is 1; it must be a list of some of query, key, value"),
+        ({"projections": [[1]]}, r"projections is \[\[1\]\]; it must be a list"),
+        ({"time_scale": []}, r"time_scale is \[\]; it must be a positive number or 'learned'"),
+        ({"step": "small"}, "step is 'small'; it must be a positive number or None"),
+        ({"step": 0.1}, "step=0.1 does not apply to the adaptive method"),
+        ({"freeze_model": "yes"}, "freeze_model is 'yes'; it must be True or False"),
     ],
 )
 def test_options_that_are_not_valid(options: dict[str, Any], message: str) -> None:

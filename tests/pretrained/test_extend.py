@@ -238,6 +238,19 @@ def test_a_longer_table_costs_nothing(name: str) -> None:
     assert found() == before
 
 
+@pytest.mark.parametrize("method", ["linear", "ntk", "dynamic", "yarn", "longrope", "llama3"])
+def test_what_is_scaled_is_not_scaled_again(tmp_path: Path, method: str) -> None:
+    """A second scaling would count from the new length; also of a model that was saved in between."""
+    model = build("llama")
+    floater.extend(model, 256, method)
+    model.save_pretrained(tmp_path)
+    alone = LlamaForCausalLM.from_pretrained.__func__.__wrapped__  # type: ignore[attr-defined]
+    for extended in (model, LlamaForCausalLM.from_pretrained(tmp_path), alone(LlamaForCausalLM, tmp_path)):
+        with pytest.raises(ExtendError, match=rf"'{method}'\)? already|already \('{method}'\)") as refused:
+            floater.extend(extended, 1024, "yarn")
+        assert "\n" not in str(refused.value)
+
+
 def test_ntk_stretches_the_slowest_wave_by_the_factor() -> None:
     model = zoo.build("qwen3")  # 8 components of a head, 4 frequencies
     before = model.model.rotary_emb.inv_freq.clone()

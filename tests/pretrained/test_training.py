@@ -111,6 +111,17 @@ def test_the_flow_alone_learns_when_the_model_is_frozen() -> None:
     assert losses[-1] < losses[0] - 1e-3
 
 
+def test_a_solver_takes_its_step() -> None:
+    """Long steps solve less exactly."""
+    given = zoo.inputs("bert")
+    short, other, long = (
+        zoo.output(plugged("bert", delta=2.0, **options), **given)
+        for options in ({}, {"solver": "rk4", "step": 0.01}, {"solver": "rk4", "step": 4.0})
+    )
+    torch.testing.assert_close(other, short, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(long, short, atol=2e-3)
+
+
 @pytest.mark.parametrize("name", ["bert", "t5"])
 def test_a_frozen_flow_gets_no_gradient_and_gives_none_away(name: str) -> None:
     model, given = plugged(name), zoo.inputs(name)

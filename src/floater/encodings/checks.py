@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 from floater.encodings.errors import PositionError
@@ -20,6 +21,16 @@ def one_of(name: str, value: Any, valid: tuple[Any, ...]) -> None:
     """
     if value not in valid:
         raise PositionError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, valid))}")
+
+
+def is_number(value: Any) -> bool:
+    """Return whether something is a real number.
+
+    Example:
+        >>> is_number(2), is_number(0.5), is_number(True), is_number("2"), is_number(float("nan"))
+        (True, True, False, False, False)
+    """
+    return isinstance(value, Real) and not isinstance(value, bool) and value == value
 
 
 def at_least_one(**given: float | None) -> None:
@@ -52,7 +63,7 @@ def chosen_blocks(blocks: str | list[int] | tuple[int, ...], layers: int) -> tup
         return tuple(range(layers))
     if blocks == "input":
         return (0,)
-    if not isinstance(blocks, list | tuple):
+    if not isinstance(blocks, list | tuple) or not all(type(block) is int for block in blocks):
         raise PositionError(f"blocks is {blocks!r}; it must be 'input', 'all' or a list of block indices")
     chosen = tuple(sorted(set(blocks)))
     if not chosen or chosen[0] < 0 or chosen[-1] >= layers:

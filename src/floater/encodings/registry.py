@@ -7,10 +7,11 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from numbers import Integral, Real
+from numbers import Integral
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from floater.encodings.checks import is_number
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.spec import Site, StackSpec
@@ -98,14 +99,14 @@ _KINDS: dict[Any, str] = {
     float: "a number",
     str: "a text",
     NoneType: "None",
-    Sequence: "a list",
+    Mapping: "a mapping",
 }
 
 
 def check_types(name: str, given: Mapping[str, Any]) -> None:
     """Refuse values of the wrong type, where the annotation of an option is of plain types.
 
-    Strings with several meanings and mappings are checked by the model, whose message names the valid ones.
+    Options with several kinds of strings are checked by the model, whose message names the valid ones.
 
     Raises:
         PositionError: it names the first.
@@ -121,22 +122,29 @@ def check_types(name: str, given: Mapping[str, Any]) -> None:
     for option, value in given.items():
         kind = hints.get(option)
         members = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-        kinds = [
-            Sequence if get_origin(each) in (list, tuple) else get_origin(each) or each for each in members
-        ]
-        number = isinstance(value, Real) and not isinstance(value, bool) and value == value
-        fits = {
-            bool: isinstance(value, bool),
-            int: number and isinstance(value, Integral),
-            float: number,
-            str: isinstance(value, str),
-            NoneType: value is None,
-            Sequence: isinstance(value, Sequence) and not isinstance(value, str),
-        }
-        own_words = str in kinds and len(kinds) > 1  # the model's message names the valid strings
-        if not own_words and all(each in fits for each in kinds) and not any(fits[each] for each in kinds):
-            valid = " or ".join(_KINDS[each] for each in kinds)
-            raise PositionError(f"{option} is {value!r}; it must be {valid}")
+        own_words = str in members and len(members) > 1  # the model's message names the valid strings
+        valid = [_valid(each) for each in members]
+        if not own_words and all(valid) and not any(_fits(value, each) for each in members):
+            raise PositionError(f"{option} is {value!r}; it must be {' or '.join(dict.fromkeys(valid))}")
+
+
+def _valid(kind: Any) -> str:
+    """Return the values that an annotation allows in words; empty where they are not plain."""
+    kind, inner = get_origin(kind) or kind, get_args(kind)
+    if kind in (list, tuple, Sequence):
+        return f"a list, each {each}" if (each := _valid(inner[0])) else "a list"
+    return _KINDS.get(Mapping if kind is dict else kind, "")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return whether an annotation with words in `_valid` allows a value."""
+    kind, inner = get_origin(kind) or kind, get_args(kind)
+    if kind in (list, tuple, Sequence):
+        known = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        return known and (not _valid(inner[0]) or all(_fits(each, inner[0]) for each in value))
+    if kind in (int, float):
+        return is_number(value) and (kind is float or isinstance(value, Integral))
+    return isinstance(value, Mapping if kind is dict else kind)
 
 
 def build(

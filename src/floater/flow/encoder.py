@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from numbers import Real
 from typing import Any
 
 import torch
@@ -99,8 +100,8 @@ class FlowEncoder(nn.Module):
             if not entries or len(set(entries)) != len(entries):
                 raise ValueError(f"{what} must be distinct and not empty, got {list(entries)}")
         for what, value in (("delta", delta), ("time_scale", time_scale)):
-            if not 0 < value < math.inf:
-                raise ValueError(f"{what} must be a positive number, got {value}")
+            if not isinstance(value, Real) or not 0 < value < math.inf:
+                raise ValueError(f"{what} must be a positive number, got {value!r}")
         if refresh_every < 1:
             raise ValueError(f"refresh_every must be at least 1 call, got {refresh_every}")
         if horizon is not None and not 0 < horizon < math.inf:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.absolute.floater import learned_field
-from floater.encodings.checks import one_of
+from floater.encodings.checks import is_number, one_of
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import check_options, options
 from floater.encodings.relative.waves import UNCOVERED, covered
@@ -81,12 +81,11 @@ def known_options(given: Mapping[str, Any]) -> dict[str, Any]:
         raise PositionError(
             f"uncovered={known['uncovered']!r} changes the clocks of field='bounded', not {known['field']!r}"
         )
-    for name in ("delta", "time_scale"):
+    for name, other in (("delta", ()), ("time_scale", ("learned",)), ("step", (None,))):
         value = known[name]
-        if name == "time_scale" and isinstance(value, str):
-            one_of(name, value, ("learned",))
-        elif not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-            raise PositionError(f"{name} is {value!r}; it must be a positive number")
+        if not (is_number(value) and 0 < value < math.inf) and value not in other:
+            valid = " or ".join(["a positive number", *map(repr, other)])
+            raise PositionError(f"{name} is {value!r}; it must be {valid}")
     for name in ("hidden", "refresh_every"):
         value = known[name]
         if not is_count(value) and not (name == "hidden" and value is None):
@@ -161,6 +160,7 @@ class Flows(nn.Module):
                     time_scale=scale,
                     learn_time_scale=learned,
                     method=options["solver"],
+                    step=options["step"],
                     gradient=options["gradient"],
                     refresh_every=options["refresh_every"],
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,8 +105,8 @@ def plug(
         start: "zero", or "small": b(0) and the weights of h are small random numbers.
         freeze_model: train the flow only.
         max_length: tokens over which the vectors of start="small" are of order one.
-        options: of the position model `floater`: delta, time_scale, share, refresh_every, solver, gradient,
-            activation, hidden, field.
+        options: of the position model `floater`: delta, time_scale, share, refresh_every, solver, step,
+            gradient, activation, hidden, field, uncovered.
 
     Returns:
         What was plugged: each field with its width.
@@ -133,11 +133,13 @@ def plug(
     if hasattr(model, "floater"):
         raise PlugError(f"{type(model).__name__} has a part named 'floater' that is none of ours")
     table = dict(projections) if isinstance(projections, Mapping) else None
-    names = tuple(projections)
-    if isinstance(projections, str) or not names or not set(names) <= set(NAMES):
+    names = tuple(projections) if isinstance(projections, Iterable) else ()
+    if isinstance(projections, str) or not names or any(name not in NAMES for name in names):
         raise PlugError(f"projections is {projections!r}; it must be a list of some of {', '.join(NAMES)}")
     if not is_count(max_length):
         raise PlugError(f"max_length is {max_length!r}; it must be a whole number of at least 1 token")
+    if not isinstance(freeze_model, bool):
+        raise PlugError(f"freeze_model is {freeze_model!r}; it must be True or False")
     known = known_options({"start": start, **options})
     found = find(model, table)
     depth = max(body.depth for body in found)

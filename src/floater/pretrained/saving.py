@@ -18,7 +18,7 @@ from floater.pretrained.families import PlugError
 from floater.pretrained.plug import bake, flows_of, inner, need, plug, plugged, unplug
 
 TENSORS, RECORD = "floater.safetensors", "floater.json"
-_FREE = frozenset({"start", "max_length", "gradient", "refresh_every", "solver"})
+_FREE = frozenset({"start", "max_length", "gradient", "refresh_every", "solver", "step"})
 """Options that say how a flow begins, or is solved and trained, and may differ where it is loaded."""
 
 

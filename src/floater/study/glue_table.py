@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from floater.errors import DataError
+from floater.errors import DataError, no_directory
 from floater.settings import load, peek
 from floater.tasks.corpora.glue import TASKS
 from floater.tasks.finetuning import Plug
@@ -69,6 +69,8 @@ def read_run(run: str) -> Finished:
         DataError: if it is no such run.
         SettingsError: if its settings cannot be read.
     """
+    if not Path(run).exists():
+        raise no_directory(run)
     if not (Path(run) / SETTINGS).is_file():
         raise DataError(f"{run} holds no run (no {SETTINGS})")
     if (task := peek(Path(run) / SETTINGS, "task", "translation")) != "glue":

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from floater.encodings.baked import BakedFlow, baked
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.checks import at_least_one, chosen_blocks, one_of
+from floater.encodings.checks import at_least_one, chosen_blocks, is_number, one_of
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel, Projection
 from floater.encodings.registry import register
@@ -156,8 +156,8 @@ class Floater(PositionModel):
         one_of("injection", injection, ("qkv", "add"))
         one_of("start", start, ("small", "zero", "sinusoidal"))
         one_of("share", share, ("blocks", "none"))
-        if isinstance(time_scale, str):
-            one_of("time_scale", time_scale, ("learned",))
+        if not is_number(time_scale) and time_scale != "learned":
+            raise PositionError(f"time_scale is {time_scale!r}; it must be a positive number or 'learned'")
         if start == "sinusoidal" and injection == "qkv":
             raise PositionError(
                 "start='sinusoidal' goes with injection='add': 'qkv' keeps sinusoids at the input"

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from floater.encodings.baked import check_baked
 from floater.encodings.card import Card
-from floater.encodings.checks import at_least_one, one_of
+from floater.encodings.checks import at_least_one, is_number, one_of
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
@@ -112,8 +112,8 @@ class FloaterRelative(PositionBias):
         if isinstance(clip, str):
             one_of("clip", clip, ("auto",))
             clip = None if normalise else max(1, spec.max_length // 2)
-        if clip is not None and not clip >= 1:
-            raise PositionError(f"clip is {clip}; it must be at least 1, 'auto' or None")
+        if clip is not None and not (is_number(clip) and clip >= 1):
+            raise PositionError(f"clip is {clip!r}; it must be at least 1, 'auto' or None")
         if tail and start == "zero":
             raise PositionError("start='zero' goes with tail=False: a tail changes the logits from the start")
         self.start, self.normalise = start, normalise

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from floater.pretrained.extending import attention, biases, clex, continuation, rotary
 from floater.pretrained.extending.errors import ExtendError
-from floater.pretrained.extending.installed import KEY, follows_length, install
+from floater.pretrained.extending.installed import KEY, PLAIN, follows_length, install
 from floater.pretrained.extending.tables import Table, find_tables, lengthen
 from floater.pretrained.plug import UNSAVED, inner, plugged, rename
 
@@ -284,7 +284,7 @@ def _extend_rotary(
         for body in bodies:
             rotary.scale(body.config, method, length, options)
             rotary.rebuild(body)
-        if method in ("dynamic", "longrope"):
+        if method in PLAIN:
             install(model, settings)
     moves = _moves(settings, bodies)
     if moves:

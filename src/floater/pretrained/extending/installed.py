@@ -25,8 +25,9 @@ KEY = "floater_extension"
 GUARD = "floater: the positions of this model are extended; import floater before the model is loaded"
 """Entry of `fusion_config` with which Transformers alone refuses the configuration (see `loading`)."""
 
-PLAIN = frozenset({"dynamic", "longrope"})
-"""Methods that Transformers computes alone; what is put into the model only refuses cached keys."""
+PLAIN = frozenset({"dynamic", "longrope", "ntk"})
+"""Methods that Transformers computes alone. Two refuse cached keys, as they rotate by the length; of "ntk"
+only the note in the configuration tells that it is scaled already."""
 
 _WEIGHTLESS = frozenset({"self_extend", "log_n"})
 """Methods without parameters, that attention computes."""
@@ -122,6 +123,8 @@ def _install_scale(
     model: nn.Module, body: PreTrainedModel, settings: Mapping[str, Any], parts: nn.ModuleDict
 ) -> None:
     old, new, method = settings["old"], settings["new"], settings["method"]
+    if method == "ntk":
+        return
     if method == "dynamic":  # rotates anew with each token past the training length
         Watch(body, method, scale=partial(max, old))
     elif method == "longrope":
