@@ -1,8 +1,8 @@
 """Compare the forward passes of an extended model and of the original, in paired steps.
 
-Models with random weights, at a length of training and at the new length. The original of a learned table has
-a table of the new length from the start; rotary positions and biases take any length. Both models take every
-step in turn (see `overhead.py`).
+Models with random weights, at a length of training and at the new length. The originals of a learned table
+and of MPT have the new length from the start; rotary positions and other biases take any length. Both models
+take every step in turn (see `overhead.py`).
 
     python benchmarks/extend.py --busy                     # processor time, for a machine with other work
     python benchmarks/extend.py --what "llama yarn" --what "t5 flow" --steps 40
@@ -21,7 +21,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     BertConfig,
@@ -30,11 +29,14 @@ from transformers import (
     BloomModel,
     LlamaConfig,
     LlamaModel,
+    MptConfig,
+    MptModel,
     T5Config,
     T5EncoderModel,
 )
 
 import floater
+from operators import Operators
 from overhead import paired, report
 from plug import step
 
@@ -70,7 +72,19 @@ def bloom(old: int) -> Any:
     )
 
 
-MODELS: dict[str, Callable[[int], Any]] = {"llama": llama, "bert": bert, "t5": t5, "bloom": bloom}
+def mpt(old: int) -> Any:
+    sizes = {"d_model": WIDTH, "n_layers": LAYERS, "n_heads": HEADS}
+    return MptModel(MptConfig(**sizes, vocab_size=WORDS, max_seq_len=old, use_cache=False))
+
+
+MODELS: dict[str, Callable[[int], Any]] = {
+    "llama": llama,
+    "bert": bert,
+    "t5": t5,
+    "bloom": bloom,
+    "mpt": mpt,
+}
+BOUNDED = ("bert", "mpt")  # their original has the new length from the start
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama linear": ("linear", {}),
     "llama ntk": ("ntk", {}),
@@ -88,21 +102,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert hierarchical": ("hierarchical", {}),
     "t5 flow": ("flow", {"trained": 0}),
     "bloom flow": ("flow", {}),
+    "mpt flow": ("flow", {}),
 }
-
-
-class Operators(TorchDispatchMode):
-    """Notes the operators that PyTorch is asked for: name, shape and type of what each gives."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[str, Any, Any]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
-        first = output[0] if isinstance(output, tuple | list) else output
-        self.found.append((str(func), getattr(first, "shape", None), getattr(first, "dtype", None)))
-        return output
 
 
 @torch.no_grad()
@@ -150,8 +151,8 @@ def main() -> None:
         if "trained" in options:
             options = {"trained": arguments.old}
         torch.manual_seed(0)
-        base = MODELS[kind](arguments.new if kind == "bert" else arguments.old).eval()
-        other = copy.deepcopy(base) if kind != "bert" else MODELS[kind](arguments.old).eval()
+        base = MODELS[kind](arguments.new if kind in BOUNDED else arguments.old).eval()
+        other = copy.deepcopy(base) if kind not in BOUNDED else MODELS[kind](arguments.old).eval()
         floater.extend(other, arguments.new, method, **options)
         for length in (arguments.old, arguments.new):
             ids = torch.randint(WORDS, (arguments.tokens // length, length))

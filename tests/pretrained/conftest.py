@@ -1,8 +1,13 @@
 """Fits of biases that take no time."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from floater.pretrained.extending import biases
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # what tests and measurements share
 
 
 @pytest.fixture

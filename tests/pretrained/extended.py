@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
@@ -17,6 +16,7 @@ from transformers import (
 )
 
 import floater
+from operators import Operators
 
 from . import zoo
 
@@ -59,20 +59,6 @@ def extended(name: str, method: str | None = None, **options: Any) -> Any:
     floater.extend(model, 128, method, **options)
     noisy(model)
     return model
-
-
-class Operators(TorchDispatchMode):
-    """The operators that PyTorch is asked for: name, shape and type of what each gives."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[str, Any, Any]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
-        first = output[0] if isinstance(output, tuple | list) else output
-        self.found.append((str(func), getattr(first, "shape", None), getattr(first, "dtype", None)))
-        return output
 
 
 def operators(model: Any, **inputs: Tensor) -> list[tuple[str, Any, Any]]:

@@ -1,0 +1,21 @@
+"""The operators of a forward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Operators(TorchDispatchMode):
+    """Record of the operators that PyTorch is asked for: name, shape and type of what each gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        first = output[0] if isinstance(output, tuple | list) else output
+        self.found.append((str(func), getattr(first, "shape", None), getattr(first, "dtype", None)))
+        return output
