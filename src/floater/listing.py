@@ -188,7 +188,7 @@ def arguments(name: str) -> Iterator[tuple[str, str]]:
 
     Example:
         >>> dict(arguments("rotary"))["base"]
-        'of the frequencies, above 1.'
+        'base of the frequencies, above 1.'
     """
     found = re.search(r"^Args:\n((?: {4}.*\n?)+)", inspect.getdoc(catalogue()[name]) or "", re.MULTILINE)
     for key, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", found[1] if found else "", re.MULTILINE):

@@ -85,7 +85,7 @@ def make(cls: type[T], tree: Any, origin: str, overrides: Sequence[str] = ()) ->
         SettingsError: See `load`.
 
     >>> from dataclasses import make_dataclass
-    >>> make(make_dataclass("Training", [("steps", int), ("lr", float, 1e-3)]), {"steps": 100}, "a cell")
+    >>> make(make_dataclass("Training", [("steps", int), ("lr", float, 1e-3)]), {"steps": 100}, "a trial")
     Training(steps=100, lr=0.001)
     """
     place, keys = origin, _keys(cls)
