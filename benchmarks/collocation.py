@@ -2,7 +2,7 @@
 
 512 positions, spacing 0.1, `ROWS` starting vectors, rtol 1e-6, the weights of `benchmarks/flow.py`:
 intervals, dependent evaluations by pipeline depth, the contraction of an iteration, the cost of a new mesh in
-solves on a kept one, and the drift of the weights that a mesh survives.
+solves on a kept one, and the change of the weights after which a mesh remains valid.
 
     python benchmarks/collocation.py
 """
@@ -82,7 +82,7 @@ def new_mesh(dim: int) -> float:
 
 
 def survived(dim: int, drift: float, seeds: int = 5) -> int:
-    """Return how many of some random changes of all weights, relative to each, keep the mesh."""
+    """Return the number of seeds with which a relative random change of all weights keeps the mesh."""
     found = 0
     for seed in range(seeds):
         field, start, times = problem(dim, LENGTH, "default")

@@ -1,4 +1,4 @@
-"""Commands in processes of their own, small runs, and a tally of what came of them: see reliability.py."""
+"""Commands in separate processes, small runs, and a tally of their outcomes: see reliability.py."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ sys.exit(main(sys.argv[2:]))
 
 @dataclass
 class Command:
-    """A command that runs in a process of its own.
+    """A command in a separate process.
 
     Args:
-        arguments: of `floater`.
-        limits: of resources, as `resource.setrlimit` takes them; no core is dumped in any case.
-        without: a package that is not to be found; the process then starts a Python of its own.
+        arguments: arguments of `floater`.
+        limits: resource limits, as for `resource.setrlimit`; core dumps are off in any case.
+        without: a package that is hidden from the process, which then starts a new Python.
     """
 
     arguments: list[str]
@@ -80,7 +80,7 @@ class Command:
             self.output = file.read()
 
     def wait(self, seconds: float = LIMIT) -> bool:
-        """Wait for its end, at most some seconds; return whether it has ended."""
+        """Wait for its end for a number of seconds; return whether it has ended."""
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -112,7 +112,7 @@ class Command:
 
     @property
     def is_line(self) -> bool:
-        """Return whether it ended with a line for a person; logs and bars come before it."""
+        """Return whether it ended with one line for the user; logs and bars may precede it."""
         return (
             self.lines[-1:] != [] and self.lines[-1].startswith("floater: ") and "Traceback" not in self.text
         )
@@ -123,14 +123,14 @@ class Tally:
     """The results of the cases of a part of the campaign.
 
     Args:
-        name: of the part.
-        meaning: of a case.
-        cases: their number.
-        lost: runs that did not end, or not with the weights of one that nothing happened to.
+        name: name of the part.
+        meaning: description of a case.
+        cases: number of cases.
+        lost: runs that did not end, or not with the weights of an undisturbed one.
         silent: wrong results with exit code 0.
-        tracebacks: commands that ended with one.
-        notes: the first lines of what went wrong, and numbers to tell.
-        told: runs whose final model is a mean without a damaged checkpoint, and whose log says so.
+        tracebacks: commands that ended with a traceback.
+        notes: the first lines of errors, and numbers to report.
+        told: runs whose final model is a mean without a damaged checkpoint, as their log states.
     """
 
     name: str
@@ -150,7 +150,7 @@ class Tally:
 
 
 class Runs:
-    """Small runs in a directory, each the same but for its name, and the weights that they end with.
+    """Small runs in a directory, which differ only in name, and the weights that they end with.
 
     Args:
         folder: an empty directory.
@@ -208,7 +208,7 @@ class Runs:
             tally.lost += 1
             tally.notes.append(f"{what}: no model, exit code {command.code}: {command.text[-200:]!r}")
         elif self.weights_of(name) != self.weights and "the final model is a mean without" in command.text:
-            tally.told += 1  # what would be read was damaged, and what came before it is gone
+            tally.told += 1  # the checkpoint to resume from is damaged, and the one before it was deleted
         elif self.weights_of(name) != self.weights:
             tally.lost += 1
             tally.silent += 1

@@ -1,7 +1,7 @@
 """Cost of irregular times: the shipped events model at as many different real times as a batch has events.
 
 The first table compares forward and backward passes of one model, step by step in turn, on sequences whose
-events all stand at different times and on the same sequences at positions 0, 1, 2, ... over the same span;
+events all have different times and on the same sequences at positions 0, 1, 2, ... over the same span;
 the ratio is printed with a 95 % interval. The second shows the flow alone: its solve, and the reading of
 vectors, whose time per number should not grow, forward and backward.
 
@@ -69,7 +69,7 @@ def median_ms(step: Callable[[], object], count: int) -> float:
 
 
 def alone(encoder: FlowEncoder, times: Tensor, steps: int) -> None:
-    """Print what the solve and the reading take, forward and backward."""
+    """Print the times of the solve and of the evaluation, forward and backward."""
     field, start = encoder.field, encoder.start.flatten(0, 1)
     end = float(times.max()) * encoder.delta
     rows, dim = start.shape
@@ -91,7 +91,7 @@ def alone(encoder: FlowEncoder, times: Tensor, steps: int) -> None:
 
 
 def read(curve: Solution, at: Tensor, cotangent: Tensor) -> None:
-    """All rows, one after another, as the projections of a Transformer ask for them."""
+    """Read all trajectories, one after another, as the projections of a Transformer do."""
     for vectors in curve.sample(at):
         vectors.backward(cotangent, retain_graph=True)
 

@@ -1,15 +1,15 @@
 """Compare the forward passes of an extended model and of the original, in paired steps.
 
 Models with random weights, at a length of training and at the new length. The originals of a learned table
-and of MPT have the new length from the start; rotary positions and other biases take any length. Both models
-take every step in turn (see `overhead.py`).
+and of MPT have the new length from the start; rotary positions and other biases accept any length. Both
+models take every step in turn (see `overhead.py`).
 
     python benchmarks/extend.py --busy                     # processor time, for a machine with other work
     python benchmarks/extend.py --what "llama yarn" --what "t5 flow" --steps 40
     python benchmarks/extend.py --operators                # no times: what a forward pass computes
 
-`--operators` compares the operators that PyTorch is asked for, and the sizes of what they give: a pass that
-asks for the same ones, in the same order, costs the same on any machine.
+`--operators` compares the operators that PyTorch executes, and the shapes of their outputs: passes with the
+same operators in the same order cost the same on any machine.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 @torch.no_grad()
 def computed(model: Any, ids: torch.Tensor) -> tuple[list[tuple[str, Any, Any]], int]:
     """Return the operators of a forward pass, and the floating-point operations of its products."""
-    model(ids)  # what is solved once is solved
+    model(ids)  # flows that are solved once are solved
     with Operators() as operators:
         model(ids)
     with FlopCounterMode(display=False) as products:

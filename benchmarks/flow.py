@@ -3,8 +3,8 @@
 The baseline is torchdiffeq as it ships: `rk4` with step 0.02 (the paper's Delta / 5), gradients by
 autograd through the solver. The second rival is its `dopri5` at a tolerance of 1e-6, as shipped.
 "gathered" is the same method with its outputs gathered step by step, so that its backward pass is
-linear in the length. All solvers take turns in one process, so a ratio compares runs made under the
-same load; torchode and diffrax join where they are installed. The first turn, in which collocation
+linear in the length. All solvers alternate in one process, so a ratio compares runs made under the
+same load; torchode and diffrax take part if they are installed. The first turn, in which collocation
 selects its mesh, is not counted. Errors compare with a float64 solve at a tolerance of 1e-11.
 
     python benchmarks/flow.py --quick          # small shapes, seconds
@@ -48,7 +48,7 @@ def shipped_dopri5(field: nn.Module, start: Tensor, times: Tensor) -> Tensor:
 
 
 class AnyField(nn.Module):
-    """A field that is not known to be an MLP, so that its products cannot be merged."""
+    """A field that is not recognised as an MLP, so that its products cannot be merged."""
 
     def __init__(self, field: nn.Module) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ PAPER, DOPRI5 = "torchdiffeq rk4, 0.02 (paper)", "torchdiffeq dopri5"
 
 
 def runs(rtol: float, few: bool) -> dict[str, Run]:
-    """All that take turns on one problem, or a few of them; other packages where they are installed."""
+    """Return the solvers that alternate on one problem; other packages if they are installed."""
     ours: dict[str, Any] = {"method": "collocation", "rtol": rtol, "atol": rtol}
     state, other = SolverState(), SolverState()
     solvers: dict[str, Solver] = {
@@ -123,7 +123,7 @@ def exact(field: MLPField, start: Tensor, times: Tensor) -> tuple[Tensor, list[T
 
 
 def compare(dim: int, length: int, weights: str, repeats: int, limit: float, sides: dict[str, Run]) -> None:
-    """Print the rows of one shape, the solvers taking turns."""
+    """Print the rows of one shape; the solvers alternate."""
     field, start, times = problem(dim, length, weights)
     reference, reference_gradients = exact(field, start, times)
     seconds: dict[str, list[float]] = {name: [] for name in sides}

@@ -2,11 +2,11 @@
 
 Three tables: solves of the flow against the paper's setting and torchdiffeq's dopri5; a training step with
 FLOATER against the same model with sinusoids or learned positions, with and without compilation, in float32
-and bfloat16; and every encoding against none, by SDPA and by FlexAttention. Both sides of a ratio take turns
-in one process, and every time is that of work that the GPU has finished.
+and bfloat16; and every encoding against none, by SDPA and by FlexAttention. Both sides of a ratio alternate
+in one process, and every time includes waiting for the GPU to finish.
 
     python benchmarks/gpu.py                        # all, on the first GPU; writes docs/gpu.md
-    python benchmarks/gpu.py --toy --page toy.md    # minutes to seconds, toy sizes, on a CPU, too
+    python benchmarks/gpu.py --toy --page toy.md    # toy sizes in seconds, also on a CPU
     python benchmarks/gpu.py --unmeasured           # a page without measurements
 """
 
@@ -39,7 +39,7 @@ BERT = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12
 TOY = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 1, "num_hidden_layers": 1}
 UNMEASURED = """# Performance on a GPU
 
-Nothing was measured on CUDA. `python benchmarks/gpu.py` measures on a GPU, and replaces this page by its
+Nothing was measured on CUDA. `python benchmarks/gpu.py` measures on a GPU and replaces this page by its
 tables: the solve (paper's setting, dopri5, collocation), the overhead of a training step with and without
 compilation in float32 and bfloat16, and the speed and memory of every encoding, with
 `attn_implementation="sdpa"` and `"flex_attention"`. The tests run it at toy sizes on a CPU.
@@ -48,7 +48,7 @@ Rows = list[list[str]]
 
 
 def waited(device: str, call: Callable[[], Any]) -> float:
-    """Return the seconds of a call whose work is done on the device."""
+    """Return the seconds of a call, including its work on the device."""
 
     def wait() -> None:
         if device.startswith("cuda"):
@@ -62,7 +62,7 @@ def waited(device: str, call: Callable[[], Any]) -> float:
 
 
 def turns(sides: dict[str, Callable[[], Any]], device: str, count: int) -> dict[str, list[float]]:
-    """Return the seconds of calls that take turns, after two turns that warm up."""
+    """Return the seconds of alternating calls, after two turns of warm-up."""
     taken: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(-2, count):
         for name in (list(sides), list(sides)[::-1])[turn % 2]:
@@ -103,7 +103,8 @@ def solves(dims: Sequence[int], lengths: Sequence[int], limit: int, device: str,
 
 
 def training(model: str, position: str, toy: bool, device: str) -> Callable[[torch.dtype | None, bool], Any]:
-    """Return what makes a training step of transformer-base or BERT-base, in a precision, compiled or not."""
+    """Return a function that takes a training step of transformer-base or BERT-base, in a precision, compiled
+    or not."""
     batch, length, vocabulary = (2, 16, 50) if toy else (32, 128, 32768)
     sizes = TOY | {"decoder_layers": 1} if toy else BERT if model == "BERT-base" else {}
     more = {"vocab_size": vocabulary, "training_length": length, "position": position}
@@ -132,7 +133,7 @@ def training(model: str, position: str, toy: bool, device: str) -> Callable[[tor
 
 
 def overheads(toy: bool, device: str, count: int) -> Rows:
-    """Measure training steps with FLOATER against the positions that the model has without it."""
+    """Measure training steps with FLOATER against the model's own positions."""
     rows = []
     for model, base in (("transformer-base", "sinusoidal"), ("BERT-base", "learned")):
         for precision, dtype in PRECISIONS.items():
@@ -149,7 +150,7 @@ def overheads(toy: bool, device: str, count: int) -> Rows:
 
 
 def encodings(names: Sequence[str], lengths: Sequence[int], arguments: argparse.Namespace) -> Rows:
-    """Measure encodings beside none, as `train.py` does, by each attention in float32 and bfloat16."""
+    """Measure encodings against none, as `train.py` does, with each attention in float32 and bfloat16."""
     rows = []
     for length in lengths:
         for name in names:
@@ -189,7 +190,7 @@ def page(machine: str, parts: Sequence[tuple[str, str]], toy: bool) -> str:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Measure what the arguments ask for, and write the page."""
+    """Take the requested measurements and write the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Files that are damaged, or made to harm: see reliability.py."""
+"""Damaged and malicious files: see reliability.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Case = tuple[str, list[str]]
 
 
 def corrupted(file: Path, chance: random.Random) -> str:
-    """Damage a file in a random way, and return which."""
+    """Damage a file in a random way, and return its path."""
     content = bytearray(file.read_bytes())
     how = chance.choice(["removed", "cut", "a bit flipped", "a block of zeros", "bytes added", "a directory"])
     at = chance.randrange(max(1, len(content)))
@@ -44,7 +44,7 @@ def corrupted(file: Path, chance: random.Random) -> str:
 
 
 class Evil:
-    """Unpickled as pickle does, it would make a directory."""
+    """An object whose unpickling would create a directory."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -54,13 +54,13 @@ class Evil:
 
 
 def hostile_cases(folder: Path, config: Path, marker: Path, chance: random.Random) -> Iterator[Case]:
-    """Yield files that are made to harm, each with the command that reads it, without end.
+    """Yield malicious files, each with the command that reads it, endlessly.
 
     Args:
-        folder: with a finished run, whole, and one that was stopped, template.
-        config: of these runs.
-        marker: what a file would make if it were executed.
-        chance: chooses what is changed.
+        folder: folder with a finished run, "whole", and an interrupted one, "template".
+        config: configuration of these runs.
+        marker: path that a file would create if it were executed.
+        chance: random choice of the change.
     """
     bomb = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
         f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]\n"
@@ -134,7 +134,7 @@ def hostile_cases(folder: Path, config: Path, marker: Path, chance: random.Rando
         for path in (folder / "hostile").glob("interrupted-*"):
             shutil.rmtree(path)
         yield f"code in {part}", ["train", str(config), f"run={folder / 'hostile'}"]
-    while True:  # a finished run, whose files may come from others
+    while True:  # a finished run, whose files may be from others
         shutil.rmtree(folder / "model", ignore_errors=True)
         shutil.copytree(folder / "whole" / "model", folder / "model")
         file = chance.choice(sorted((folder / "model").iterdir()))

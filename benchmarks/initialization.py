@@ -1,4 +1,4 @@
-"""Loss curves of our recipes beside the models of Hugging Face that they are named after.
+"""Loss curves of our recipes and of the Hugging Face models that they are named after.
 
 Both sides start from their own initialisation, not from copied weights, and train on the same batches of the
 built-in corpus, without dropout. A recipe is the published one if the curves cannot be distinguished: the
@@ -88,7 +88,7 @@ DEBERTA = {
     "bias": False,
 }
 NEOX_ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
-# Hugging Face's GPT-NeoX and BLOOM start what writes to the residual stream as large as the other weights
+# Hugging Face's GPT-NeoX and BLOOM initialise outputs to the residual stream like the other weights
 UNSCALED = {"preset": "gpt", "initialization": "normal"}
 GPT_SIZES = {
     "vocab_size": VOCABULARY + 1,

@@ -1,8 +1,8 @@
-"""Time solvers of a ReLU field, whose kinks lower the order of every step that they lie in.
+"""Time solvers of a ReLU field, whose kinks lower the order of every step that contains one.
 
 Forward and backward from a given cotangent, 18 starting vectors, 512 positions at a spacing of 0.1. The
-solvers take turns in one process, one thread each; seconds are CPU time, the least of the turns after one
-that is not counted. Errors of the vectors compare with rk4 with step 0.002 in float64.
+solvers alternate in one process, one thread each; seconds are CPU time, the minimum over the turns after a
+first one that is not counted. Errors of the vectors compare with rk4 with step 0.002 in float64.
 
     python benchmarks/kinks.py              # minutes: width 128, both initialisations
     python benchmarks/kinks.py --quick      # seconds: width 16, 32 positions

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Operators(TorchDispatchMode):
-    """Record of the operators that PyTorch is asked for: name, shape and type of what each gives."""
+    """Record of the operators that PyTorch executes: name, and shape and type of the output."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Cost of FLOATER in a Transformer, in paired steps against the same model with sinusoids.
 
 FLOATER is at all blocks with injection "qkv". Training steps are forward, backward and Adam on random
-pairs of texts; inference is a forward pass with baked vectors. Both models take every step in turn, the one
-that begins changing from step to step, and the ratio of their times is printed with a 95 % interval (of
+pairs of texts; inference is a forward pass with baked vectors. Both models take every step in
+alternating order, and the ratio of their times is printed with a 95 % interval (of
 the geometric mean of the paired ratios, by Student's t; whole refresh cycles count as one pair).
 
     python benchmarks/overhead.py                            # tiny
@@ -59,7 +59,7 @@ class Case:
 
 
 def paired(first: Step, second: Step, steps: int, cycle: int = 1) -> tuple[list[float], list[float]]:
-    """Seconds of both, summed over cycles; the steps before the first whole cycle warm up."""
+    """Return the seconds of both, summed over cycles; steps before the first whole cycle warm up."""
     taken: tuple[list[float], list[float]] = ([], [])
     for step in range(-cycle - 2, steps):
         for which in (0, 1) if step % 2 else (1, 0):
@@ -115,11 +115,12 @@ def inference(arguments: argparse.Namespace) -> None:
 
 
 def monitoring(arguments: argparse.Namespace) -> None:
-    """The flow of a Transformer that learns to reverse random texts, its solves checked and trusted.
+    """Measure solves with and without checks of the flow of a Transformer that learns to reverse random
+    texts.
 
     Both solve forward and backward with the weights of the same step, in changing order. One checks its plan
-    and makes it anew when it fails; the other is given the plan with which a third, which checks too and
-    warms the caches, ended, and does not look.
+    and replaces it when it fails. The other uses, without checks, the final plan of a third solve, which also
+    warms the caches.
     """
     case = Case("floater", {}, arguments, lr=1e-3)
     encoder = next(module for module in case.model.modules() if isinstance(module, FlowEncoder))

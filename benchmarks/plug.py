@@ -1,8 +1,8 @@
 """Cost of FLOATER in a plugged model, in paired steps against the model without it.
 
 BERT with random weights and texts. Inference is a forward pass with baked vectors; training steps are
-forward, backward and Adam with the flow frozen, or trained. Both models take every step in turn, the one
-that begins changing from step to step, and the ratio of their times is printed with a 95 % interval (see
+forward, backward and Adam with the flow frozen, or trained. Both models take every step in
+alternating order, and the ratio of their times is printed with a 95 % interval (see
 `overhead.py`).
 
     python benchmarks/plug.py                              # BERT-base shapes at length 512

@@ -1,8 +1,9 @@
-"""Kill, corrupt, double, fill and deceive runs, and count what was lost, silent, or no line for a person.
+"""Kill, corrupt, duplicate and deceive runs, fill their disks, and count lost runs, silent errors and
+tracebacks.
 
-It is a benchmark and no test, as it takes an hour and publishes numbers: docs/reliability.md. A part of it is
-`python benchmarks/reliability.py --scale 0.1`. Every command is the real one, in a process of its own that is
-forked from this one, which has imported the library already; trials of a study start their own.
+It is a benchmark and not a test, as it takes an hour and publishes numbers: docs/reliability.md.
+`python benchmarks/reliability.py --scale 0.1` runs a tenth of it. Every command is the real one, in a process
+forked from this one, which has imported the library already; trials of a study start processes of their own.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 138}
 
 
 def kills(count: int, folder: Path, chance: random.Random) -> Tally:
-    """Kill trainings: two thirds by SIGKILL, a third by the signals that ask for a checkpoint."""
+    """Kill trainings: two thirds by SIGKILL, a third by the signals that request a checkpoint."""
     tally = Tally(
-        "Kills of `train`", "SIGKILL, or a signal that asks to stop, at any time; then started again"
+        "Kills of `train`", "SIGKILL, or a signal that requests a stop, at any time; then started again"
     )
     several = [Runs(folder / position, position) for position in ("sinusoidal", "learned", "floater")]
     while tally.cases < count:
@@ -156,7 +157,7 @@ def double_starts(count: int, folder: Path, chance: random.Random) -> Tally:
 
 
 def full_disks(count: int, folder: Path, chance: random.Random) -> Tally:
-    """Let no file grow past a size."""
+    """Limit the size of files."""
     tally = Tally("Full disks", "no file may grow past a random size (RLIMIT_FSIZE); then started again")
     runs = Runs(folder)
     largest = max(path.stat().st_size for path in (folder / "whole").rglob("*") if path.is_file())
@@ -181,7 +182,7 @@ def adversarial_fields(count: int, folder: Path, chance: random.Random) -> Tally
 
 
 def hostile_files(count: int, folder: Path, chance: random.Random) -> Tally:
-    """Read files that are made to harm."""
+    """Read malicious files."""
     tally = Tally("Hostile files", "a file that would fill the memory, execute, or mean something else")
     runs, marker, refused = Runs(folder), folder / "executed", 0
     runs.stopped("template")
@@ -201,7 +202,7 @@ def hostile_files(count: int, folder: Path, chance: random.Random) -> Tally:
 
 
 def first_hour(count: int, folder: Path, chance: random.Random) -> Tally:
-    """Type what a new user types: right commands, which others build on, then wrong ones."""
+    """Run the commands of a new user: right ones, each building on those before, then wrong ones."""
     tally = Tally("A new user's hour", "a right command works, a wrong one is answered by one line")
     folder.mkdir()
     prepare(folder)

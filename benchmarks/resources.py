@@ -1,8 +1,8 @@
 """Time and memory of a training step by the size of the model, with sinusoids and with FLOATER.
 
-Each line is a process of its own: a causal language model of a preset, two rows of 512 tokens, forward,
-backward and Adam. Time is CPU time of one thread, the least of the measured steps; memory is the peak of the
-process less what it held after the imports. Prints a Markdown table.
+Each line is measured in a separate process: a causal language model of a preset, two rows of 512 tokens,
+forward, backward and Adam. Time is CPU time of one thread, the minimum of the measured steps; memory is the
+peak of the process minus its memory after the imports. Prints a Markdown table.
 
     python benchmarks/resources.py
     python benchmarks/resources.py --sizes tiny,small --steps 5
@@ -31,7 +31,7 @@ def peak() -> float:
 
 
 def measure(size: str, position: str, steps: int) -> dict[str, float]:
-    """Return what a training step takes."""
+    """Return the time and memory of a training step."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     before = peak()

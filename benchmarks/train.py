@@ -1,10 +1,10 @@
 """Training speed and memory of every position model, as ratios to no position information.
 
 A 6-layer encoder of width 512, forward and backward, the same tokens a step at every length. Each encoding
-takes turns with `none`, in alternating order, so that other load of the machine affects both. A ratio of 0.9
+alternates with `none`, so that other load of the machine affects both. A ratio of 0.9
 means 90 % of the tokens a second of `none`; a memory of 1.1 that a step allocates 10 % more at its peak,
 beyond weights. The last column compares with the goal, where there is one. Denormal numbers are flushed to
-zero: a softmax produces them for far keys, and CPUs, not GPUs, are slow with them.
+zero: a softmax produces them for distant keys, and they slow CPUs down, but not GPUs.
 
     python benchmarks/train.py
     python benchmarks/train.py --rows rotary,t5,shaw --lengths 512 --turns 5
@@ -49,13 +49,13 @@ PEERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "xpos": ({}, {"rotary_pos_emb": True, "rotary_emb_dim": 64, "rotary_xpos": True}, NO_TABLE),
     "pope": ({}, {"polar_pos_emb": True, "rotary_emb_dim": 64}, NO_TABLE),
     "alibi": ({}, {"alibi_pos_bias": True}, NO_TABLE),
-    # their fused attention takes none of these biases
+    # their fused attention supports none of these biases
     "t5": ({"scaled": True}, {"rel_pos_bias": True, "attn_flash": False}, NO_TABLE),
     "dynamic_bias": ({"log_distance": False}, {"dynamic_pos_bias": True, "attn_flash": False}, NO_TABLE),
     "forgetting": ({}, {"attn_data_dependent_alibi": True, "attn_flash": False}, NO_TABLE),
     "cope": ({"positions": 16}, {"attn_use_cope": True, "attn_flash": False}, NO_TABLE),
 }
-# theirs are for decoders alone: both sides are causal
+# theirs are for decoders only: both sides are causal
 CAUSAL_PEERS = "xpos", "pope", "forgetting", "cope"
 Step = Callable[[], float]
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -113,7 +113,7 @@ def config(name: str, length: int, arguments: argparse.Namespace, **changes: Any
 
 
 def places(name: str, length: int, device: str) -> Positions:
-    """Return positions with all that a model reads; trees and graphs are binary trees."""
+    """Return positions with all fields that a model reads; trees and graphs are binary trees."""
     at = torch.arange(length)[None]
     if hasattr(catalogue()[name], "needs"):
         return Positions.tree([[(i - 1) // 2 if i else -1 for i in range(length)]]).to(device)
@@ -177,7 +177,7 @@ def theirs(name: str, length: int, arguments: argparse.Namespace) -> Step:
 
 
 def peak(step: Step) -> int:
-    """Return the most bytes that a step allocates at once, beyond those allocated before."""
+    """Return the peak of the bytes that a step allocates, beyond those allocated before."""
     kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
     with profile(activities=kinds, profile_memory=True) as seen:
         step()
@@ -190,7 +190,8 @@ def peak(step: Step) -> int:
 
 
 def compared(base: Step, other: Step, turns: int) -> dict[str, Any]:
-    """Return the seconds of both, in turns after two that warm up, and their ratios, base / other."""
+    """Return the seconds of both in alternating turns, after two of warm-up, and their ratios, base /
+    other."""
     taken: tuple[list[float], list[float]] = ([], [])
     for turn in range(-2, turns):
         for which in (0, 1) if turn % 2 else (1, 0):
@@ -208,7 +209,7 @@ def compared(base: Step, other: Step, turns: int) -> dict[str, Any]:
 
 
 def measured(name: str, length: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measure an encoding beside `none`, or x-transformers' model of the same scheme beside ours."""
+    """Measure an encoding against `none`, or x-transformers' model of the same encoding against ours."""
     if arguments.peers:
         changes = {"norm_first": True, "activation_function": "gelu", "position_options": PEERS[name][0]}
         return compared(

@@ -35,12 +35,13 @@ HEADER = f"""# Catalogue of position encodings
 - injection: APE changes the embeddings that enter a block, MAM the attention matrix.
 - recurring: acts in every block.
 - unbound: serves four times the training length and distinguishes positions (or distances) there. An encoding
-  with a limit of distances is not unbound; it serves any length, and all distances beyond the limit alike.
+  that clips distances is not unbound: it serves any length, but treats all distances beyond the limit equally.
 - kernel: SDPA is PyTorch's `scaled_dot_product_attention`; "SDPA, bias" the same with an added mask or bias;
   "flex" through FlexAttention on a GPU with `attn_implementation="flex_attention"`; "own" computes the
-  attention matrix in plain PyTorch. On a CPU terms of the distance, of products of positions and those of
-  `shaw`, `deberta` and `transformer_xl` are computed in tiles from 256 or 512 queries on.
-- cache: decoding with a cache gives what the whole text gives.
+  attention matrix in plain PyTorch. On a CPU, attention in tiles computes
+  biases by distance, products of positions, and the terms of `shaw`, `deberta` and `transformer_xl`, from 256
+  or 512 queries on.
+- cache: decoding with a cache gives the outputs of the whole text.
 - models: released models that use it.
 - formula: {LETTERS}; other letters are options.
 - parameters: {SIZES}.
@@ -64,7 +65,7 @@ on a binary tree whose node i has the children 2i + 1 and 2i + 2.
 
 
 def page() -> str:
-    """Return the whole of catalogue.md."""
+    """Return the text of catalogue.md."""
     names = list(catalogue())
     rows = table(names, COUNTED, "markdown")
     reach = {"name": "extrapolates", "---": "---"} | extrapolation()
@@ -78,7 +79,7 @@ def page() -> str:
 
 
 def extrapolation() -> dict[str, str]:
-    """Return what the studies of lengths measured just beyond the trained ones, by encoding."""
+    """Return the scores of the studies of lengths just beyond the trained ones, by encoding."""
     found: dict[str, dict[str, list[float]]] = {}
     for task in ("copy", "reverse"):
         with (HERE / "far" / f"generated_{task}.csv").open(encoding="utf-8") as file:
@@ -112,7 +113,7 @@ def section(name: str) -> str:
 
 
 def example(model: PositionModel) -> Positions:
-    """Return positions for a figure, with all that the model reads."""
+    """Return positions for a figure, with all fields that the model reads."""
     length = DRAWN.max_length
     at = torch.arange(length)[None]
     if hasattr(model, "needs"):

@@ -2,8 +2,8 @@
 
     python docs/extend.py --run runs/extend --train TRAIN.txt --valid VALID.txt --seeds 1 2 3
 
-A stopped study resumes when the command is given again: trainings from their last checkpoint, measurements
-by method. More seeds and other lengths are added to a run directory; what is there is not computed again.
+An interrupted study resumes when the command is repeated: trainings from their last checkpoint, measurements
+by method. More seeds and other lengths are added to a run directory; existing results are not computed again.
 The defaults are those of docs/extend.md; full size:
     --seeds 1 2 3 --block 256 --length 1024 --hidden 512 --layers 8 --steps 20000 --tune 1000 --trials 20
 """
@@ -40,7 +40,7 @@ from floater.training import flush_denormals
 from floater.training.files import save_whole, write_json, write_whole
 
 CHARACTERS = 100_000
-"""The begin of the validation text, which chooses no model here, that trainings are logged on."""
+"""The beginning of the validation text, which is for the log of trainings only."""
 
 MAX_TOKENS, DEPTHS, POINTS = 4096, 5, 32
 """Settings of the measurements: tokens in a batch, depths of a hidden number, points of a line."""
@@ -76,12 +76,12 @@ class Result:
     """The measurements of one model.
 
     Args:
-        method: by which it was extended.
+        method: method of the extension.
         trained: whether it was trained afterwards.
-        seed: of all trainings.
+        seed: seed of all trainings.
         scores: perplexities, by the name of their column.
         curve: first position, last position and loss in nats, of each range of the long rows.
-        found: of each length, the share of the hidden numbers found at each depth.
+        found: for each length, the share of the hidden numbers found at each depth.
     """
 
     method: str
@@ -213,7 +213,7 @@ def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def perplexities(results: Sequence[Result]) -> str:
-    """Return the perplexities of all methods as Markdown, the least at the end of long rows first."""
+    """Return the perplexities of all methods as Markdown, sorted by that at the end of long rows."""
     names = list(results[0].scores)
     groups = by_method(results).items()
     rows = [
@@ -294,7 +294,7 @@ def main() -> None:
         write_whole(run / "valid.txt", Path(given.valid).read_text(encoding="utf-8")[:CHARACTERS])
     results: list[Result] = []
     with flush_denormals():
-        for seed in given.seeds:  # the tables of the seeds so far are there while the next one is computed
+        for seed in given.seeds:  # write the tables of the seeds so far before the next one
             results += one_seed(given, seed)
             text = write(results, given.block, folder)
     print(text, end="")

@@ -30,7 +30,7 @@ WAYS = ("cut", "flow", "parts", "repeat", "hierarchical", "interpolation")
 
 
 def read(path: str, count: int) -> dict[str, str]:
-    """Return reviews by the names of their files, evenly spaced in those of each class."""
+    """Return reviews by file name, evenly spaced in each class."""
     with zipfile.ZipFile(path) as archive:
         names = sorted(name for name in archive.namelist() if name.endswith(".txt"))
         chosen = [
@@ -54,7 +54,7 @@ def load(file: Path) -> dict[str, tuple[np.ndarray, int]]:
 
 
 def save(file: Path, sums: dict[str, tuple[np.ndarray, int]]) -> None:
-    """Write what `load` reads; a stopped run leaves the file before."""
+    """Write the file that `load` reads; an interrupted run keeps the old one."""
     values = zip(*sums.values(), strict=True)
     arrays = dict(zip(("sums", "counts"), map(np.array, values), strict=True))
     np.savez(file.with_name("part.npz"), names=np.array(list(sums)), **arrays)
@@ -98,7 +98,7 @@ def add_sums(
 
 
 def right(x: np.ndarray, positive: np.ndarray, seed: int) -> np.ndarray:
-    """Return of which reviews a ridge classifier of the other folds knows the class.
+    """Return the mask of the reviews that a ridge classifier of the other folds classifies correctly.
 
     Its ridge has the least leave-one-out error on those folds.
     """
