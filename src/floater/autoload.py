@@ -23,6 +23,7 @@ def install() -> None:
     - `PreTrainedModel`: `from_pretrained`, in which every Auto class, pipeline and library above them ends,
       `_from_config`, `_load_from_state_dict`, `load_adapter` and `save_pretrained` include a flow, and a
       model made by its class refuses to run without it; see `floater.pretrained.loading`.
+    - `Trainer` resumes a model that is plugged and extended as that of the checkpoint, or not at all.
     - `AutoConfig.from_pretrained` finds the model types of this library, and so do the Auto classes.
 
     Example:
@@ -33,6 +34,7 @@ def install() -> None:
         True
     """
     _when_imported("transformers.modeling_utils", _wrap_models)
+    _when_imported("transformers.trainer", _wrap_trainer)
     _when_imported("transformers.models.auto.configuration_auto", _wrap_configurations)
 
 
@@ -91,7 +93,7 @@ def _wrap_models(module: ModuleType) -> None:
     def read(self: Any, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         from floater.pretrained import loading
 
-        loading.check_plugged(self, state_dict, prefix)
+        loading.prepare_weights(self, state_dict, prefix)
         from_state_dict(self, state_dict, prefix, *args, **kwargs)
 
     @wraps(save_pretrained)
@@ -118,6 +120,23 @@ def _wrap_models(module: ModuleType) -> None:
     kind.from_pretrained, kind._from_config = classmethod(load), classmethod(build)  # type: ignore[arg-type]
     kind._load_from_state_dict, kind.save_pretrained, kind.load_adapter = read, save, adapt
     kind.__init__ = make
+
+
+def _wrap_trainer(module: ModuleType) -> None:
+    kind: Any = module.Trainer
+    original = kind._load_from_checkpoint
+    if getattr(original, "floater", False):
+        return
+
+    @wraps(original)
+    def resume(self: Any, checkpoint: str, *args: Any, **kwargs: Any) -> None:
+        from floater.pretrained import loading
+
+        loading.check_resumed(self.model, checkpoint)
+        original(self, checkpoint, *args, **kwargs)
+
+    resume.floater = True  # type: ignore[attr-defined]
+    kind._load_from_checkpoint = resume
 
 
 def _wrap_configurations(module: ModuleType) -> None:

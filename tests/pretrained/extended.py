@@ -20,6 +20,12 @@ from operators import Operators
 
 from . import zoo
 
+ROTARY = (
+    "llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "gemma", "gemma2", "gemma3", "llama4",
+    "gpt_neox", "modernbert",
+)  # fmt: skip
+BIASES = ("t5", "bloom", "mpt")
+
 
 def build(name: str) -> Any:
     """A model whose training length is 32 or 64 tokens."""

@@ -19,17 +19,13 @@ from floater.pretrained.extending import ExtendError
 from floater.pretrained.extending.continuation import METHODS, continued, continued_grid, fit_flow
 
 from . import zoo
-from .extended import build, given, operators
+from .extended import ROTARY, build, given, operators
 
 TABLES = {
     "bert": 512, "roberta": 510, "xlm-roberta": 510, "distilbert": 512, "electra": 512, "albert": 512,
     "mpnet": 510, "gpt2": 64, "bart": 64, "whisper": 32, "siglip-text": 16, "bert-decoder": 512,
     "bert2bert": 512,
 }  # fmt: skip
-ROTARY = (
-    "llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "gemma", "gemma2", "gemma3", "llama4",
-    "gpt_neox", "modernbert",
-)  # fmt: skip
 NEITHER = ("deberta-v2", "marian")
 
 

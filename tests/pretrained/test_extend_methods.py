@@ -21,17 +21,12 @@ from floater.pretrained.extending import attention, clex
 from floater.pretrained.extending.passes import Pass
 
 from . import zoo
-from .extended import build, extended, given, noisy
+from .extended import BIASES, ROTARY, build, extended, given, noisy
 
 pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
 
 
 OWN = ("clex", "self_extend", "log_n")
-ROTARY = (
-    "llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "gemma", "gemma2", "gemma3", "llama4",
-    "gpt_neox", "modernbert",
-)  # fmt: skip
-BIASES = ("t5", "bloom", "mpt")
 
 
 CASES = [(name, method) for name in ROTARY for method in OWN] + [(name, None) for name in BIASES]

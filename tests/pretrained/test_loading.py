@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -13,13 +14,16 @@ import pytest
 import torch
 import transformers
 from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, Trainer, TrainingArguments, pipeline
+from transformers.trainer_utils import load_sharded_checkpoint
 
 import floater
 from floater.pretrained import FAMILIES, PlugError
 
-from . import zoo
+from . import extended, zoo
+from .extended import BIASES, ROTARY, build, noisy
 
 AUTO = {
     "ForCausalLM": "AutoModelForCausalLM",
@@ -51,9 +55,38 @@ def trained(name: str) -> Any:
     return model
 
 
-def assert_same(name: str, again: Any, model: Any) -> None:
-    given = zoo.inputs(name)
-    assert torch.equal(zoo.output(again.eval(), **given), zoo.output(model, **given))
+UNBOUNDED = ("deberta-v2", "marian")  # these declare no length to extend
+EXTENDED = [name for name in (*zoo.NAMES, "bloom", "mpt") if name not in UNBOUNDED]
+CHANGED = [*((name, "plug") for name in zoo.NAMES), *((name, "extend") for name in EXTENDED)]
+
+
+def changed(name: str, how: str) -> Any:
+    """A plugged model, or one that is extended by what this library adds to its weights, where it can be."""
+    if how == "plug":
+        return trained(name)
+    model = build(name)
+    floater.extend(
+        model,
+        16 if name in zoo.IMAGES else 600,
+        "clex" if name in ROTARY else None,
+        **({"trained": 32} if name == "t5" else {}),
+    )
+    noisy(model)
+    return model
+
+
+@pytest.fixture(autouse=True)
+def fast(few_steps_for_biases: None) -> None:
+    """Fits take no time."""
+
+
+def assert_same(name: str, again: Any, model: Any, how: str = "plug") -> None:
+    given = inputs(name, how)
+    assert torch.equal(zoo.output(again.eval(), **given), zoo.output(model.eval(), **given))
+
+
+def inputs(name: str, how: str) -> dict[str, Tensor]:
+    return zoo.inputs(name) if how == "plug" else extended.given(name, 100)
 
 
 def test_every_family_is_in_the_zoo() -> None:
@@ -80,23 +113,28 @@ def test_auto_and_own_classes_give_the_plugged_model(tmp_path: Path, name: str) 
         assert again.config.floater == model.config.floater
 
 
-@pytest.mark.parametrize("name", zoo.NAMES)
-def test_adapters_merge_and_come_back(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "how"), CHANGED)
+def test_adapters_merge_and_come_back(tmp_path: Path, name: str, how: str) -> None:
     """On a flow that was saved with its model, and on one that the adapter brings along."""
-    model = trained(name)
+    model = changed(name, how)
     model.save_pretrained(tmp_path / "base")
-    inner = {"bert2bert": "bert", "siglip-vision": "siglip_vision_model"}
-    family = FAMILIES[inner.get(name, model.config.model_type)]
-    config = LoraConfig(target_modules=[family.attention[0].module], modules_to_save=["floater"], r=2)
+    named = {
+        "bert2bert": "bert",
+        "siglip-vision": "siglip_vision_model",
+        "bloom": "gpt_neox",
+        "mpt": "modernbert",
+    }
+    family = FAMILIES[named.get(name, model.config.model_type)]  # one with the same names of projections
+    flows = ["floater"] if how == "plug" else None  # PEFT does not save a ModuleDict, as of extensions
+    config = LoraConfig(target_modules=[family.attention[0].module], modules_to_save=flows, r=2)
     base = auto(model).from_pretrained(tmp_path / "base", attn_implementation="eager")
-    assert base.floater is not None
     lora: Any = get_peft_model(base, config)
     torch.manual_seed(4)
     for parameter in lora.parameters():
         if parameter.requires_grad:
             torch.nn.init.normal_(parameter, std=0.2)
     lora.eval()
-    given = zoo.inputs(name)
+    given = inputs(name, how)
     expected = zoo.output(lora, **given)
     lora.save_pretrained(tmp_path / "adapter")
     base = auto(model).from_pretrained(tmp_path / "base", attn_implementation="eager")
@@ -105,7 +143,7 @@ def test_adapters_merge_and_come_back(tmp_path: Path, name: str) -> None:
     merged: Any = lora.merge_and_unload()
     merged.save_pretrained(tmp_path / "merged")
     loaded = auto(merged).from_pretrained(tmp_path / "merged", attn_implementation="eager")
-    assert_same(name, loaded, merged)
+    assert_same(name, loaded, merged, how)
 
 
 def test_an_adapter_with_a_flow_needs_a_plugged_base(tmp_path: Path) -> None:
@@ -191,50 +229,137 @@ def test_an_adapter_does_not_run_without_what_its_base_had(tmp_path: Path, chang
         PeftModel.from_pretrained(changed(plain()), str(tmp_path / f"{i}"))
 
 
-class Texts(torch.utils.data.Dataset[dict[str, Tensor]]):
+class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
+    """Inputs of a model, row by row."""
+
+    def __init__(self, given: dict[str, Tensor]) -> None:
+        self.given = given
+
     def __len__(self) -> int:
         return 4
 
     def __getitem__(self, i: int) -> dict[str, Tensor]:
-        return {"input_ids": zoo.text(1, 6, seed=i)[0], "labels": torch.tensor(i % 2)}
+        return {name: tensor[i % len(tensor)] for name, tensor in self.given.items()}
+
+
+class Squares(Trainer):
+    """A training that needs no labels."""
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
+        return zoo.logits(model(**inputs)).square().mean()
+
+
+def train(model: Any, given: dict[str, Tensor], folder: Path, checkpoint: str | None = None) -> None:
+    arguments = TrainingArguments(
+        str(folder), max_steps=2, save_steps=1, per_device_train_batch_size=2, learning_rate=1e-2,
+        report_to=[], use_cpu=True, disable_tqdm=True, remove_unused_columns=False, seed=1,
+    )  # fmt: skip
+    Squares(model, arguments, train_dataset=Rows(given)).train(checkpoint)
+
+
+@pytest.mark.parametrize(("name", "how"), CHANGED)
+def test_a_trainer_resumes_with_the_flow_or_not_at_all(tmp_path: Path, name: str, how: str) -> None:
+    model, given = changed(name, how), inputs(name, how)
+    train(model, given, tmp_path)
+    checkpoint = str(tmp_path / "checkpoint-1")
+    again = changed(name, how)
+    train(again, given, tmp_path / "again", checkpoint)
+    expected = model.state_dict()
+    assert all(torch.equal(tensor, expected[key]) for key, tensor in again.state_dict().items())
+    assert_same(name, again, model, how)
+    with pytest.raises((PlugError, RuntimeError), match=r"is not plugged|is not extended|size mismatch"):
+        train(build(name), given, tmp_path / "plain", checkpoint)
 
 
 @pytest.mark.parametrize("shards", [False, True])
-def test_a_trainer_does_not_resume_without_the_flow(tmp_path: Path, shards: bool) -> None:
-    model = trained("bert")
-    checkpoint = tmp_path / "checkpoint-1"
-    model.save_pretrained(checkpoint, **({"max_shard_size": "5KB"} if shards else {}))
-    assert (checkpoint / "model.safetensors.index.json").is_file() == shards
-    (checkpoint / "trainer_state.json").write_text(
-        json.dumps({"global_step": 1, "train_batch_size": 4, "save_steps": 1, "max_steps": 1})
-    )
-    arguments = TrainingArguments(
-        str(tmp_path),
-        max_steps=1,
-        per_device_train_batch_size=4,
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    with pytest.raises(PlugError, match="BertForSequenceClassification is not plugged"):
-        Trainer(zoo.build("bert"), arguments, train_dataset=Texts()).train(str(checkpoint))
-    again = zoo.build("bert")
-    floater.plug(again, delta=0.2)
-    Trainer(again, arguments, train_dataset=Texts()).train(str(checkpoint))
-    assert_same("bert", again, model)
+def test_a_checkpoint_by_other_names_is_read(tmp_path: Path, shards: bool) -> None:
+    """Transformers writes GPT-NeoX by the names of its first release, also of one that is not plugged."""
+    for folder, model in ((tmp_path / "plug", trained("gpt_neox")), (tmp_path / "plain", build("gpt_neox"))):
+        model.save_pretrained(folder, **({"max_shard_size": "5KB"} if shards else {}))
+        again = type(model)(copy.deepcopy(model.config))
+        if hasattr(model, "floater"):
+            floater.plug(again, delta=0.2)
+        again.set_attn_implementation("eager")
+        assert not torch.equal(again.lm_head.weight, model.lm_head.weight)
+        if shards:
+            load_sharded_checkpoint(again, str(folder), strict=False)
+        else:
+            again.load_state_dict(load_file(folder / "model.safetensors"))
+        assert_same("gpt_neox", again, model)
 
 
-def test_pipelines_run_the_plugged_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["delta", "log_n", "self_extend", "ntk"])
+def test_a_trainer_does_not_resume_a_model_of_another_kind(tmp_path: Path, change: str) -> None:
+    """Though weights have the same names and shapes."""
+    model, other, given = build("llama"), build("llama"), inputs("llama", "extend")
+    if change == "delta":
+        floater.plug(model, delta=0.2)
+        floater.plug(other, delta=0.3)
+    else:
+        floater.extend(model, 128, change)
+    train(model, given, tmp_path)
+    with pytest.raises(PlugError, match=r"delta is 0.2 there and 0.3 here|is not extended as the model in"):
+        train(other, given, tmp_path / "other", str(tmp_path / "checkpoint-1"))
+
+
+TASKS = {
+    "AutoModelForCausalLM": "text-generation",
+    "AutoModelForMaskedLM": "fill-mask",
+    "AutoModelForSequenceClassification": "text-classification",
+    "AutoModelForImageClassification": "image-classification",
+    "AutoModelForSpeechSeq2Seq": "automatic-speech-recognition",
+}
+
+
+def task(model: Any) -> Any:
+    """The pipeline of a model's head, or that of features."""
+    return TASKS.get(auto(model).__name__, "feature-extraction")
+
+
+@pytest.fixture(scope="module")
+def processors() -> dict[str, Any]:
+    """What pipelines read beside a model."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
 
-    model = trained("bert")
-    model.save_pretrained(tmp_path)
     words = Tokenizer(WordLevel({str(i): i for i in range(zoo.VOCABULARY)}, unk_token="0"))
     words.pre_tokenizer = Whitespace()
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="1")
-    tokenizer.save_pretrained(tmp_path)
+    return {
+        "tokenizer": transformers.PreTrainedTokenizerFast(
+            tokenizer_object=words, pad_token="1", mask_token="2"
+        ),
+        "image_processor": transformers.ViTImageProcessor(size={"height": 8, "width": 8}),
+        "feature_extractor": transformers.WhisperFeatureExtractor(feature_size=4),
+    }
+
+
+@pytest.mark.parametrize(("name", "how"), CHANGED)
+def test_pipelines_have_the_model(tmp_path: Path, processors: dict[str, Any], name: str, how: str) -> None:
+    """Where none is for the head, that of features has the model without it."""
+    model = changed(name, how)
+    model.save_pretrained(tmp_path)
+    runs = pipeline(
+        task(model),
+        model=str(tmp_path),
+        model_kwargs={"attn_implementation": "eager"},
+        device="cpu",
+        **processors,
+    )
+    given = inputs(name, how)
+    if type(runs.model) is type(model):
+        expected = zoo.output(model.eval(), **given)
+    else:
+        with torch.no_grad():
+            states = model.eval()(**given, output_hidden_states=True)
+        expected = (states.get("hidden_states") or states["decoder_hidden_states"])[-1]
+    assert torch.equal(zoo.output(runs.model.eval(), **given), expected)
+
+
+def test_a_pipeline_runs_the_plugged_model(tmp_path: Path, processors: dict[str, Any]) -> None:
+    model = trained("bert")
+    model.save_pretrained(tmp_path)
+    processors["tokenizer"].save_pretrained(tmp_path)
     runs: Any = pipeline(
         "text-classification", model=str(tmp_path), model_kwargs={"attn_implementation": "eager"}
     )
@@ -342,31 +467,33 @@ PLAIN = """
 import sys, transformers
 assert "floater" not in sys.modules
 for line in sys.stdin:
-    folder, *names = line.split()
-    for name in names:
+    folder, task, *names = line.split()
+    ways = [getattr(transformers, name).from_pretrained for name in names]
+    for way in (*ways, lambda folder: transformers.pipeline(task, folder)):
         try:
-            getattr(transformers, name).from_pretrained(folder)
+            way(folder)
         except Exception as error:
-            print(str(error).splitlines()[0])
+            print(str(error).replace("\\n", " "))
         else:
             print("loaded")
 """
 
 
 def test_transformers_alone_refuses(tmp_path: Path) -> None:
-    """In a process that does not import this library, of all families."""
+    """In a process that does not import this library, of all families; but for ordinary extended models."""
     asked = []
-    for name in zoo.NAMES:
-        model = trained(name)
-        model.save_pretrained(tmp_path / name)
-        asked.append(f"{tmp_path / name} {auto(model).__name__} {type(model).__name__}")
+    for name, how in CHANGED:
+        if how == "plug" or name in (*ROTARY, *BIASES):
+            model, folder = changed(name, how), tmp_path / f"{name}-{how}"
+            model.save_pretrained(folder)
+            asked.append(f"{folder} {task(model)} {auto(model).__name__} {type(model).__name__}")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", PLAIN], input="\n".join(asked), capture_output=True, text=True,
         env=environment, cwd=tmp_path, check=True,
     )  # fmt: skip
     lines = done.stdout.splitlines()
-    assert len(lines) == 2 * len(zoo.NAMES)
+    assert len(lines) == 3 * len(asked) > 3 * len(zoo.NAMES)
     assert {line for line in lines if "import floater" not in line} == set()
 
 

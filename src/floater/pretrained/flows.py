@@ -167,7 +167,7 @@ class Flows(nn.Module):
                 if options["start"] == "zero":
                     nn.init.zeros_(encoder.start)
         self.length: int | None = None
-        self.register_state_dict_pre_hook(_refresh)
+        self.register_state_dict_pre_hook(refresh)
 
     def forward(self, site: str, positions: Tensor, below: int | None = None) -> dict[str, FlowVectors]:
         """Return the vectors of a site's projections, solved with gradients where one is asked for.
@@ -241,8 +241,13 @@ class Flows(nn.Module):
         self.fields, self.encoders = nn.ModuleDict(), nn.ModuleDict()
 
 
-def _refresh(flows: Flows, *_: Any) -> None:
-    """Make a training that continues after a save solve with new plans, as one resumed from the save does."""
+def refresh(flows: nn.Module, *_: Any) -> None:
+    """Make a training that continues after a save solve with new plans, as one resumed from the save does.
+
+    Args:
+        flows: a module with `FlowEncoder`s.
+        *_: what a hook is given besides.
+    """
     for module in flows.modules():
         if isinstance(module, FlowEncoder):
             module.refresh()

@@ -40,11 +40,12 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHT
 from transformers.utils.hub import cached_file
 
 from floater.alignment import align
+from floater.names import by_own_names
 from floater.pretrained.card import write_card
 from floater.pretrained.extending import installed
 from floater.pretrained.families import PlugError
-from floater.pretrained.plug import GUARD, UNSAVED, bake, plug, plugged, record, refuse_to_run
-from floater.pretrained.saving import fill, read_tensors
+from floater.pretrained.plug import GUARD, UNSAVED, bake, inner, plug, plugged, record, refuse_to_run
+from floater.pretrained.saving import check_same, fill, read_tensors
 
 _PREFIX, _EXTENSION = "floater.", f"{installed.KEY}."
 _HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
@@ -102,8 +103,10 @@ def with_flow(model: Any) -> Any:
     return model
 
 
-def check_plugged(model: Any, state_dict: Mapping[str, Tensor], prefix: str) -> None:
+def prepare_weights(model: Any, state_dict: dict[str, Tensor], prefix: str) -> None:
     """Refuse weights that were trained with a flow or an extension for a model without it.
+
+    Weights by the names of a file get the model's own, in place: a Trainer that resumes does not see to it.
 
     Raises:
         PlugError: if the weights have a flow and the model has none, or its configuration or its adapter says
@@ -123,6 +126,29 @@ def check_plugged(model: Any, state_dict: Mapping[str, Tensor], prefix: str) -> 
             "make it by from_config of its Auto class, or load it by from_pretrained"
         )
     check_adapters(model)
+    if not prefix:
+        own = by_own_names(model, state_dict)
+        state_dict.clear()
+        state_dict.update(own)
+
+
+def check_resumed(model: Any, checkpoint: str) -> None:
+    """Refuse to resume a model that is plugged or extended otherwise than that of the checkpoint.
+
+    Raises:
+        PlugError: if it is; weights alone do not always tell.
+    """
+    model, saved = inner(model), _configuration(checkpoint)
+    if (options := saved.get("floater")) is not None and (state := plugged(model)) is not None:
+        check_same(
+            {name: options[name] for name in state.options if name in options}, state.options, checkpoint
+        )
+    there, here = saved.get(installed.KEY), installed.installed(model)
+    if there is not None and there != json.loads(json.dumps(here)):
+        raise PlugError(
+            f"this {type(model).__name__} is not extended as the model in {checkpoint} was: by "
+            f"{here or 'nothing'}, not {there}; extend it so first (floater.extend)"
+        )
 
 
 def check_adapters(model: Any) -> None:

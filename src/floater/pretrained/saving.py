@@ -124,7 +124,7 @@ def fill(
     if new:
         plug(root, **options)
     else:
-        _check_same(options, need(root).options, directory)
+        check_same(options, need(root).options, directory)
     flows = flows_of(root)
     baking = length is not None and flows.length is None
     own = {name: tuple(tensor.shape) for name, tensor in flows.state_dict().items()}
@@ -146,7 +146,17 @@ def fill(
     return model
 
 
-def _check_same(saved: Mapping[str, Any], own: Mapping[str, Any], directory: str | Path) -> None:
+def check_same(saved: Mapping[str, Any], own: Mapping[str, Any], directory: str | Path) -> None:
+    """Refuse a flow of a model that is plugged otherwise.
+
+    Args:
+        saved: options of the flow's model.
+        own: options of the model that is to have it.
+        directory: where the flow comes from, for messages.
+
+    Raises:
+        PlugError: if they differ in more than how a flow begins, or is solved and trained.
+    """
     for name, value in saved.items():
         # neither blocks nor projections have an order
         here, there = (sorted(v) if isinstance(v, list | tuple) else v for v in (own[name], value))

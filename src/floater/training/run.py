@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from floater.errors import DataError, first_line
 from floater.flow import FlowEncoder
+from floater.names import by_own_names
 from floater.settings import dump, load, peek
 from floater.training.averaging import average
 from floater.training.files import UNFINISHED, save_whole, write_whole
@@ -148,13 +149,14 @@ def fill(
 
     Args:
         model: of any weights.
-        weights: a state dict; tied tensors may be there once.
+        weights: a state dict, or what a file has; tied tensors may be there once.
         origin: where it comes from, for messages.
         may_lack: which parameters the model may keep as they are, by name.
 
     Raises:
         DataError: if names or shapes are not those of the model.
     """
+    weights = by_own_names(model, weights)
     known, tied = model.state_dict(), model.all_tied_weights_keys
     for name in {**known, **weights}:
         here, there = (tuple(state[name].shape) if name in state else "absent" for state in (known, weights))

@@ -16,6 +16,7 @@ from floater.pretrained.extending import attention, biases, clex, continuation, 
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.installed import KEY, PLAIN, follows_length, install
 from floater.pretrained.extending.tables import Table, find_tables, lengthen
+from floater.pretrained.flows import refresh
 from floater.pretrained.plug import UNSAVED, inner, plugged, rename
 
 _OPTIONS: Mapping[str, frozenset[str]] = {
@@ -366,6 +367,8 @@ def _extend_biases(model: nn.Module, parts: list[Any], length: int, options: dic
         torch.manual_seed(0)  # the flow's start, from which it is fitted
         trained = install(model, {"method": "flow", "old": old, "new": length})
     errors = [biases.fit(flow, bias, old) for flow, bias in trained]
+    for flow, _ in trained:
+        refresh(flow)  # a loaded model, which was not fitted, has no plans either
     for part in parts:
         if part.config.model_type == "mpt":
             part.config.max_seq_len = length

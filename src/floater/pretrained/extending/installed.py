@@ -17,6 +17,7 @@ from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.passes import Watch
 from floater.pretrained.extending.tables import find_tables
 from floater.pretrained.find import find
+from floater.pretrained.flows import refresh
 from floater.pretrained.plug import allow_to_run
 
 KEY = "floater_extension"
@@ -108,6 +109,7 @@ def install(model: nn.Module, settings: Mapping[str, Any]) -> list[tuple[Floater
         for body in rotary.rotary_bodies(model):
             _install_scale(model, body, settings, parts)
     if len(parts):
+        parts.register_state_dict_pre_hook(refresh)  # type: ignore[no-untyped-call]
         setattr(model, KEY, parts.train(model.training))
     model.__dict__["_floater_extension"] = settings
     _note(model, settings)

@@ -1,0 +1,38 @@
+"""Names of weights in files, which Transformers changes when it saves some models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+from transformers.core_model_loading import revert_weight_conversion
+
+_Value = TypeVar("_Value")
+
+
+def by_own_names(model: Any, weights: Mapping[str, _Value]) -> dict[str, _Value]:
+    """Return weights by a model's own names.
+
+    `save_pretrained` writes GPT-NeoX, ViT and others by the names of their first release. `from_pretrained`
+    reads these, and a Trainer that resumes leaves them out (transformers#43701).
+
+    Args:
+        model: of Transformers.
+        weights: by its names, or by those of its files.
+
+    Example:
+        >>> from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+        >>> sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 8}
+        >>> model = GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, intermediate_size=8))
+        >>> by_own_names(model, {"embed_out.weight": 1, "other": 2})
+        {'lm_head.weight': 1, 'other': 2}
+    """
+    tensors = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    own = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors}
+    if weights.keys() <= own.keys():
+        return dict(weights)
+    known = {id(tensor): name for name, tensor in own.items()}
+    written = revert_weight_conversion(model, own)  # a tensor that is only renamed is the same object
+    names = {there: known.get(id(tensor), there) for there, tensor in written.items()}
+    return {names.get(name, name): value for name, value in weights.items()}
