@@ -35,4 +35,4 @@ def by_own_names(model: Any, weights: Mapping[str, _Value]) -> dict[str, _Value]
     known = {id(tensor): name for name, tensor in own.items()}
     written = revert_weight_conversion(model, own)  # a tensor that is only renamed is the same object
     names = {there: known.get(id(tensor), there) for there, tensor in written.items()}
-    return {names.get(name, name): value for name, value in weights.items()}
+    return {name if name in own else names.get(name, name): value for name, value in weights.items()}

@@ -8,7 +8,9 @@ and leaves them out with a note. So methods that all models of Transformers shar
 - `from_pretrained`, in which every Auto class, pipeline and library above them ends, plugs the model that it
   has loaded and reads the flow; `_from_config` plugs a new one.
 - `_load_from_state_dict`, by which a Trainer resumes and PEFT reads an adapter, refuses a flow's weights
-  where there is no flow, and an adapter that was trained with one.
+  where there is no flow, and an adapter that was trained with one. It reads weights by the names that files
+  have, too.
+- A Trainer does not resume a model that is plugged or extended otherwise than that of the checkpoint.
 - A model made by its class from a configuration with a flow does not run until it is plugged or extended.
 - `load_adapter`, by which `from_pretrained` reads an adapter whose folder it is given, first brings the flow.
 

@@ -18,6 +18,8 @@ from transformers import (
     BertForMaskedLM,
     BloomConfig,
     BloomForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MptConfig,
@@ -65,7 +67,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         eos_token_id=None, initializer_range=0.2,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(made / "llama")
-    fast.save_pretrained(made / "llama")
+    half = {"partial_rotary_factor": 0.5, "rope_theta": 10000.0, "rope_type": "default"}
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    same = {name: getattr(config, name) for name in (*sizes, "max_position_embeddings", "initializer_range")}
+    GPTNeoXForCausalLM(
+        GPTNeoXConfig(**same, rope_parameters=half, pad_token_id=0, bos_token_id=None, eos_token_id=None)
+    ).save_pretrained(made / "gpt_neox")
+    for name in ("llama", "gpt_neox"):
+        fast.save_pretrained(made / name)
     lines = [" ".join(f"w{(i * step) % 30}" for i in range(12)) for step in range(1, 25)]
     (made / "text.txt").write_text("\n".join(lines), encoding="utf-8")
     return made
@@ -117,10 +126,13 @@ def test_what_learns(folder: Path, what: str) -> None:
     assert (scores["loss"], scores["long_loss"]) == (result["loss"], result["long_loss"])
 
 
-def test_a_resumed_run_ends_with_the_weights_of_a_whole_one(folder: Path) -> None:
-    parts: dict[str, Any] = {"train": "lora", "extend": {"positions": "pose"}}
-    whole, _ = train(write_config(folder, "whole", **parts))
-    path = write_config(folder, "halves", **parts)
+@pytest.mark.parametrize(("name", "what"), [("llama", "lora"), ("gpt_neox", "all")])
+def test_a_resumed_run_ends_with_the_weights_of_a_whole_one(folder: Path, name: str, what: str) -> None:
+    """Also where files have other names of the weights, as those of GPT-NeoX."""
+    parts: dict[str, Any] = {"train": what, "extend": {"positions": "pose"}}
+    parts["model"] = {"path": str(folder / name)}
+    whole, _ = train(write_config(folder, f"whole_{name}", **parts))
+    path = write_config(folder, f"halves_{name}", **parts)
 
     class Stopped(Exception):
         pass
