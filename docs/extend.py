@@ -240,18 +240,21 @@ def hidden_numbers(results: Sequence[Result]) -> str:
 def draw(results: Sequence[Result], block: int, path: Path) -> None:
     """Draw the loss by position, one line a method, a panel without training and one with it."""
     pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "extend", "svg.fonttype": "none"})
-    figure, panels = pyplot.subplots(1, 2, figsize=(10, 4.2), sharex=True)
+    figure, panels = pyplot.subplots(1, 2, figsize=(10, 4.5), sharex=True)
+    methods = [*dict.fromkeys(result.method for result in results)]
     for panel, trained in zip(panels, (False, True), strict=True):
         groups = [(m, g) for (m, kind), g in by_method(results).items() if kind == trained]
-        for (method, group), colour in zip(groups, COLOURS, strict=False):
+        for method, group in groups:
+            dashed, colour = divmod(methods.index(method), len(COLOURS))
             x = [(low + high) / 2 for low, high, _ in group[0].curve]
             y = np.array([[loss for *_, loss in result.curve] for result in group])
-            panel.plot(x, y.mean(0), color=colour, linewidth=1.2, label=method)
+            style = {"color": COLOURS[colour], "linestyle": "--" if dashed else "-", "linewidth": 1.2}
+            panel.plot(x, y.mean(0), label=method, **style)
         panel.axvline(block, color="#999999", linewidth=0.8, linestyle=":")
         panel.set(title="with training" if trained else "without training", xlabel="tokens read before")
         panel.set_ylabel("loss, nats a token")
         panel.spines[["top", "right"]].set_visible(False)
-        panel.legend(frameon=False, fontsize=7.5, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+        panel.legend(frameon=False, fontsize=7.5, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.16))
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
