@@ -35,7 +35,7 @@ HEADER = f"""# Catalogue of position encodings
 - injection: APE changes the embeddings that enter a block, MAM the attention matrix.
 - recurring: acts in every block.
 - unbound: serves four times the training length and distinguishes positions (or distances) there. An encoding
-  that clips distances is not unbound: it serves any length, but treats all distances beyond the limit alike.
+  that clips distances is not unbound: it serves any length, but does not distinguish longer distances.
 - kernel: SDPA is PyTorch's `scaled_dot_product_attention`; "SDPA, bias" the same with an added mask or bias;
   "flex" through FlexAttention on a GPU with `attn_implementation="flex_attention"`; "own" computes the
   attention matrix in plain PyTorch. On a CPU, attention in tiles computes

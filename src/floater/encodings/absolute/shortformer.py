@@ -15,13 +15,14 @@ from floater.positions import Positions
 
 @register("shortformer")
 class Shortformer(PositionModel):
-    """Position-infused attention: sinusoids join what queries and keys are projected from, in every block.
+    """Position-infused attention: sinusoids are added to the inputs of the projections of queries and keys,
+    in every block.
 
-    Section 5 of the paper; Dufter et al. 2022, equation 7. Values see no positions, and nothing is added to
-    the embeddings, so the outputs of a block do not depend on the absolute positions of its tokens. The paper
-    relies on this for its cached previous subsequence: `floater.transformer.memory.Memory`, whose tokens get
-    the positions from 0, and those of the current subsequence the positions after them. The released program
-    counts positions from 1 and has fairseq's frequencies, 10000^(-2j/(d-2)).
+    Section 5 of the paper; Dufter et al. 2022, equation 7. Values contain no positions, and nothing is added
+    to the embeddings, so the outputs of a block do not depend on the absolute positions of its tokens. The
+    paper relies on this for its cached previous subsequence: `floater.transformer.memory.Memory`, whose
+    tokens get the positions from 0, and those of the current subsequence the positions after them. The
+    released program counts positions from 1 and has fairseq's frequencies, 10000^(-2j/(d-2)).
 
     Raises:
         PositionError: if dim is odd.
@@ -48,7 +49,7 @@ class Shortformer(PositionModel):
 
     @property
     def supports_segment_memory(self) -> bool:
-        """Return True: what blocks read holds no positions, and each pass adds its own."""
+        """Return True: the inputs of blocks contain no positions, and each pass adds its own."""
         return True
 
     def prepare(self, positions: Positions) -> Tensor:

@@ -32,9 +32,10 @@ class Sinusoidal(AddedVectors):
     Universal Transformers do (Dehghani et al. 2019). With "input" there is no term in n: that is the
     Transformer of 2017.
 
-    injection="cross" leaves the input alone: in each block learned maps W_Q p_t and W_K p_s join the queries
-    and keys of cross-attention, as FLOATER's vectors do (equation 12). The order within source and target is
-    then left to a relative encoding: `position: [floater_relative, {name: sinusoidal, injection: cross}]`.
+    injection="cross" does not change the input: in each block learned maps W_Q p_t and W_K p_s are added to
+    the queries and keys of cross-attention, as FLOATER's vectors do (equation 12). The order within source
+    and target is then left to a relative encoding: `position: [floater_relative, {name: sinusoidal,
+    injection: cross}]`.
 
     Args:
         injection: "input", or "cross" for cross-attention alone (2 l d^2 parameters).

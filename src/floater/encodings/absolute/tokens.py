@@ -13,7 +13,7 @@ from floater.positions import Positions
 
 
 def even(spec: StackSpec) -> None:
-    """Refuse a width that sines and cosines cannot share.
+    """Refuse an odd width, which sines and cosines cannot share.
 
     Raises:
         PositionError: if dim is odd.
@@ -34,7 +34,7 @@ def counted(places: Tensor, name: str, bound: int | None = None, *, below: int |
         places: (batch or 1, length) positions.
         name: name of the indices in error messages.
         bound: number of valid indices; None for no limit.
-        below: see `Positions`; where it is known and does, the positions are not looked at.
+        below: see `Positions`; if it is within the bound, the positions are not read.
 
     Raises:
         PositionError: if they are real numbers, negative, or past the bound.
@@ -57,14 +57,14 @@ def counted(places: Tensor, name: str, bound: int | None = None, *, below: int |
 
 
 def whole_sequence(positions: Positions, name: str) -> Tensor | None:
-    """Return which tokens are no padding, for a model that must read a sequence at once.
+    """Return the mask of the tokens, for a model that must read a sequence at once.
 
     Returns:
         (batch or 1, T) bool, or None when all are tokens.
 
     Raises:
-        PositionError: if there are keys of earlier steps: they come without the embeddings it would read; or
-            if a row holds more than one document.
+        PositionError: if there are keys of earlier steps, whose embeddings are not available, or a row
+            contains more than one document.
 
     Example:
         >>> whole_sequence(Positions.arange(1, offset=4), "a GRU")

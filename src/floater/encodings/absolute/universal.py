@@ -10,7 +10,7 @@ from floater.encodings.spec import StackSpec
 
 @register("universal")
 class Universal(Sinusoidal):
-    """Every block adds sin(t w) + sin(n w) to what enters it, its number n counted from 1.
+    """Every block adds sin(t w) + sin(n w) to its input, with its number n counted from 1.
 
     Section 2.1 of the paper, equation 6 there; Dufter et al. 2022, equation 24, which is printed with t and l
     inside the exponent: read sin(10000^{-j/d} t) + sin(10000^{-j/d} l). The frequencies are the paper's; the

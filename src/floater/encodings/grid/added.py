@@ -65,7 +65,8 @@ class GridSinusoidal(AddedVectors):
 
 @register("learned_grid")
 class GridLearned(AddedVectors):
-    """A table of learned vectors for each axis, each in a part of the components, read between its entries.
+    """A table of learned vectors for each axis, each in a part of the components, interpolated between
+    entries.
 
     The two-dimensional embedding of ViT (Dosovitskiy et al. 2021, appendix D.4). Real coordinates interpolate
     linearly: `Positions.grid(h, w, like=...)` reads a table at another resolution as bilinear interpolation

@@ -63,13 +63,13 @@ def frequencies(dim: int, base: float = 10000.0, device: torch.device | None = N
 
 
 def covered(frequencies: Tensor, span: float, uncovered: str, step: float = 1.0) -> Tensor:
-    """Return frequencies without phases that texts of a training length never show.
+    """Return frequencies without phases that do not occur in texts of the training length.
 
-    A pair whose period is longer than the training span has seen only part of its circle; beyond the span it
-    is out of distribution. "cut" gives it frequency zero, which leaves a constant component (FoPE: Hua et al.
-    2024). "round" makes every period the nearest whole number of tokens, at least 2, so that a pair whose
-    period the span covers shows no new phase beyond it (Resonance RoPE: Wang et al. 2024). "keep" changes
-    nothing.
+    For a pair whose period exceeds the training span, training covers only a part of the circle; beyond the
+    span it is out of distribution. "cut" gives it frequency zero, which leaves a constant component (FoPE:
+    Hua et al. 2024). "round" makes every period the nearest whole number of tokens, at least 2, so that a
+    pair whose period fits into the span has no new phase beyond it (Resonance RoPE: Wang et al. 2024). "keep"
+    changes nothing.
 
     Args:
         frequencies: in radians per unit of time, any shape.

@@ -40,10 +40,10 @@ class XPos(PositionModel):
     reads later keys attention still depends on distances alone, but products with later keys grow, by up to
     3.5 for 512 tokens: use another encoding there.
 
-    The released code subtracts half the length from all positions, which the products do not show. That
-    centre moves with the length, and cached keys would be wrong; positions are not centred here. The factors
-    leave the range of float32 after about 27,000 tokens and that of float16 after about 3,400; positions
-    beyond are refused. The paper's blockwise causal attention at test time is not part of it.
+    The released code subtracts half the length from all positions, which cancels in the products. This
+    centre depends on the length, so cached keys would become invalid; positions are not centred here. The
+    factors leave the range of float32 after about 27,000 tokens and that of float16 after about 3,400;
+    positions beyond raise an error. The paper's blockwise causal attention at test time is not part of it.
 
     Args:
         pairs: see `Rotary`.
@@ -93,7 +93,7 @@ class XPos(PositionModel):
         return XPosState((sin * factor, cos * factor), (sin / factor, cos / factor), largest, far)
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: XPosState, layer: int) -> QKV:
-        # a quarter of the exponents is left to queries, keys and their gradients
+        # a quarter of the range of exponents remains for queries, keys and their gradients
         range_ = 0.75 * math.log(torch.finfo(q.dtype).max)
         if state.largest > range_:
             served = int(range_ / math.log((1 + _GAMMA) / _GAMMA) * self.scale_base)

@@ -16,7 +16,8 @@ from floater.structures import Structure
 
 
 def path_lengths(structure: Structure) -> Tensor:
-    """Return the edges between every two tokens of a tree, negative where the key comes first in the text.
+    """Return the number of edges between every two tokens of a tree, negative if the key comes first in the
+    text.
 
     Args:
         structure: trees over T tokens.
@@ -45,7 +46,8 @@ class FloaterTree(FloaterRelative, Structured):
             start of order one.
         width: width of psi.
         hidden: width of the field; None means `width`.
-        clip: the most edges that differ from more; None for no limit; "auto" means max_length // 2.
+        clip: number of edges to which larger distances are clipped; None for no limit; "auto" means
+            max_length // 2.
         start: "small" (psi(0) normal, w of order one) or "zero" (w = 0: no change until trained).
         tail: subtract r_h log(1 + a_h edges), r, a > 0 learned for each head and block.
         solver: a method of `floater.flow.solve`.

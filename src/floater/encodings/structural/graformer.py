@@ -25,7 +25,7 @@ class Graformer(Structured, PositionBias):
     -d(s, t), d along the directions of edges; infinity where there is no path either way. Distances beyond
     `reach` share the last scalar of their sign, as the paper clips them (the released code clips the number
     of the scalar, which loses the sign there, and its rows are d(s, t)). All blocks share the scalars, which
-    join the scaled logits as they are, and start uniform in (-1, 1).
+    are added to the scaled logits and start uniform in (-1, 1).
 
     With `subwords` the tokens of one word have r = their distance in tokens, on scalars of its own up to that
     distance; without it they have distance 0.
@@ -36,7 +36,7 @@ class Graformer(Structured, PositionBias):
 
     Shapes:
         state: numbers of the scalars, (batch or 1, T, T): 0 for the node itself, 1 for no path, 2 d and
-            2 d + 1 for the distances d and -d, then those of subwords likewise.
+            2 d + 1 for the distances d and -d, then those of subwords in the same order.
 
     Raises:
         PositionError: if an option is not valid, or the positions have no structure.

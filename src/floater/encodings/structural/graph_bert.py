@@ -18,7 +18,7 @@ from floater.structures import distances, intimacy, wl_colours
 
 @register("graph_bert")
 class GraphBert(Structured):
-    """The sinusoids of three numbers of a node are added: its colour, its rank and its distance.
+    """The sum of the sinusoids of three numbers of a node: its colour, its rank and its distance.
 
     - the colour of the Weisfeiler-Lehman refinement after `rounds`, from 0;
     - the rank among the nodes sorted by intimacy with the first node, the target, which has rank 0;
@@ -28,7 +28,8 @@ class GraphBert(Structured):
     Edges count in both directions. The paper and the survey have sinusoids, the released code three learned
     tables of 100 rows, 99 for no path, and colours in the order of their hashes; here they are ordered by the
     colours of neighbours, so that isomorphic graphs get the same. It makes two refinements and keeps the
-    first: rounds=1. Its intimacy comes of D^-1/2 A D^-1/2 instead of D^-1 A, which divides it by the square
+    first: rounds=1. Its intimacy is computed from D^-1/2 A D^-1/2 instead of D^-1 A, which divides it by the
+        square
     root of a node's degree. Subwords have the position of their word.
 
     Args:
@@ -71,7 +72,7 @@ class GraphBert(Structured):
         neighbours, valid = structure.neighbours, structure.valid
         if not valid.shape[1]:
             return structure.at(neighbours.new_zeros(*valid.shape, 3, dtype=torch.long))
-        # equal but for rounding is equal
+        # values that differ by rounding only are equal
         near = intimacy(neighbours, self.restart, starts=1)[:, 0].round(decimals=12)
         near[:, 0] = torch.inf
         rank = near.masked_fill(~valid, -1).argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)

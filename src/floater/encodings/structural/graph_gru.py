@@ -21,8 +21,8 @@ class GraphGRU(Structured):
 
     Logits are scale (q_t + a_ts) (k_s + b_ts), equation 30 of the survey, [a_ts; b_ts] = W^r r_ts with r_ts
     the last states of both directions of a GRU over the labels from the query's node to the key's, projected.
-    Values stay as they are. A reversed edge has a label of its own, as in the released code (the survey says
-    that directions are omitted); the empty path has one, and so, beyond the paper, has no path at all. Of
+    Values are unchanged. A reversed edge has a label of its own, as in the released code (the survey says
+    that directions are omitted); the empty path has one, and, beyond the paper, so does a missing path. Of
     several shortest paths the one over the lowest nodes is read. The GRU runs once per forward pass over each
     distinct sequence, a step at a time for sequences with the same beginning.
 

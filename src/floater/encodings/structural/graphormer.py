@@ -31,7 +31,7 @@ class Graphormer(Structured, PositionBias):
     the mean over the edges e_1, e_2, ... of a shortest path of W_n w_{label(e_n)}: w a vector over the heads
     for each label, W_n a matrix for the n-th edge, the first `hops` ones. As in the released code, whose
     graphs have every edge in both directions, all parameters are shared by the blocks and start normal with
-    standard deviation 0.02. Not part of it is the graph token, whose place a [CLS] token can take.
+    standard deviation 0.02. The graph token is not included; a [CLS] token can replace it.
 
     Edges count in both directions, with one label. Of several shortest paths the one over the lowest next
     nodes counts. Subwords have the degree and the paths of their word.

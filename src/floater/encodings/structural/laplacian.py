@@ -18,7 +18,7 @@ from floater.structures import laplacian_vectors
 
 
 class Neighbourhood(NamedTuple):
-    """Eigenvectors (batch or 1, T, k), and who may attend to whom (batch or 1, 1, T, T), or None."""
+    """Eigenvectors (batch or 1, T, k), and the mask of attention (batch or 1, 1, T, T), or None."""
 
     vectors: Tensor
     mask: Tensor | None
@@ -33,9 +33,9 @@ class Laplacian(Structured):
     size is positive. Edges count in both directions. A node attends to itself only if it has an edge to
     itself; one without edges attends to nothing. Subwords have the neighbours of their word.
 
-    The authors' code projects with `Linear(k, dim)`, bias included, which the survey's count of 0 leaves out;
-    `projection=False` pads the k components to dim instead. It also clamps logits to 5 either way, for a
-    softmax without a maximum: not done here.
+    The authors' code projects with `Linear(k, dim)`, bias included, which the survey's count of 0 excludes;
+    `projection=False` pads the k components to dim instead. It also clamps logits to [-5, 5], for a
+    softmax without a maximum, which is not done here.
 
     Args:
         vectors: number k of eigenvectors.

@@ -15,7 +15,7 @@ from floater.structures import walk_returns
 
 @register("rwpe")
 class RandomWalk(Structured):
-    """Chances that random walks from a node are back after 1, 2, ... steps, projected and added (RWPE).
+    """Probabilities that a walk returns to its node after 1, 2, ... steps, projected and added (RWPE).
 
     Component k of a node is (D^-1 A)^k at the node itself (section 3.2); edges count in both directions.
     Unlike eigenvectors the numbers have no arbitrary sign. Subwords have those of their word.

@@ -21,14 +21,14 @@ class Structural(Structured):
     """Keys and values of a pair get a vector of the labels on the shortest path between the pair's nodes.
 
     Equation 28 of the survey, r from the path of the query's node to the key's. A label and the direction in
-    which its edge is passed are one symbol; the empty path has a symbol of its own, and so, beyond the paper,
-    has no path at all. Of several shortest paths the one over the lowest nodes is read. Two subwords of one
+    which its edge is passed are one symbol; the empty path has a symbol of its own, and, beyond the paper, so
+    does a missing path. Of several shortest paths the one over the lowest nodes is read. Two subwords of one
     word have the empty path. Each distinct sequence gets its vector once per forward pass.
 
     `encoder="attention"` is equation 29 of the survey: one head of self-attention over the symbols with
     sinusoids, scaled by dim^-1/2, pooled with weights softmax(W2 tanh(W1 M^T)). "cnn" convolves with kernels
     over `kernel` symbols, rectifies, and takes the maximum over the windows; shorter sequences are padded.
-    The authors cut sequences to 4 symbols, which leaves one window; here they are not cut.
+    The authors truncate sequences to 4 symbols, which leaves one window; here they are complete.
 
     W^r and W^f are (dim, dim), one pair a block, as the survey writes them. In the released code they are
     (head_dim, head_dim), have biases and are shared by the heads; its attention over paths does not pool.

@@ -28,7 +28,7 @@ class Structured(PositionModel):
     Cached decoding is not defined for it, and the decoder of an encoder-decoder has no structure: there it is
     the identity.
 
-    Class attributes: `needs` is the builder of `Positions` that gives what it reads; a tree is a graph too.
+    Class attributes: `needs` is the builder of the `Positions` that it reads; a tree is a graph, too.
     """
 
     needs: ClassVar[Literal["tree", "graph"]]
@@ -60,7 +60,7 @@ class Structured(PositionModel):
 
 
 class PairVectors(NamedTuple):
-    """Vectors (batch, U, dim) of each sample, and which one each pair of tokens has, (batch, T, T)."""
+    """Vectors (batch, U, dim) of each sample, and the index of each pair's vector, (batch, T, T)."""
 
     vectors: Tensor
     pair: Tensor
@@ -84,9 +84,9 @@ class Paths:
 
     Attributes:
         rows: (R, D) symbols, the distinct sequences of the batch, the empty path first, none last, and
-        lengths: (R,) how many of them there are in each, at least 1; past them the rows hold 0.
+        lengths: (R,) number of symbols in each, at least 1; the rows are padded with 0.
         own: (batch, U) the distinct sequences of each sample, numbers of rows, and
-        pair: (batch, T, T) the one among them that leads from a query's node to a key's.
+        pair: (batch, T, T) index of the one that leads from a query's node to a key's.
 
     Raises:
         PositionError: if an edge has a label that the model does not have.

@@ -17,7 +17,7 @@ from floater.structures import ancestors, left_child_right_sibling
 
 @register("tree")
 class Tree(Structured):
-    """The way from a token up to the root, a one-hot branch at each step, is added to its embedding.
+    """The path from a token up to the root, as a one-hot branch per step, is added to its embedding.
 
     Going down to the i-th child pushes the one-hot vector of i in front, of size `branching`, so that a
     node's own branch comes first and its ancestors' follow; the root is zero. As in the paper a push drops
@@ -26,8 +26,8 @@ class Tree(Structured):
     With `weighted`, dim // (branching * depth) copies are concatenated. In the copy of a parameter w
     step i (0 for the own branch) is weighted with p^i, p = tanh(w), and the copy with
     sqrt((1 - p^2) dim / 2). w starts between 0.7 and 0.999, so that ancestors count; in the authors' program
-    it starts around zero, by Glorot's rule. The survey's count of d / D_max leaves the branching out. Without
-    `weighted` there is one bare copy and no parameter.
+    it starts around zero, by Glorot's rule. The survey's count of d / D_max ignores the branching. Without
+    `weighted` there is one unweighted copy and no parameter.
 
     Args:
         branching: greatest number of children of a node.
