@@ -197,7 +197,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--toy", action="store_true", help="toy sizes, to check that it runs")
     parser.add_argument("--unmeasured", action="store_true", help="write the page without measurements")
     parser.add_argument("--device", default="cuda:0", help="ignored with --toy where there is none")
-    parser.add_argument("--rows", help="encodings, as in rotary,t5 (default: all)")
+    parser.add_argument("--encodings", help="names, as in rotary,t5 (default: all)")
     parser.add_argument("--page", type=Path, default=PAGE)
     arguments = parser.parse_args(given)
     if arguments.unmeasured:
@@ -212,7 +212,7 @@ def main(given: Sequence[str] | None = None) -> None:
     if arguments.toy and arguments.page == PAGE:
         parser.error("toy sizes are no results: give another --page")
     toy, device, count = arguments.toy, arguments.device, 1 if arguments.toy else 7
-    names = arguments.rows.split(",") if arguments.rows else [n for n in catalogue() if n != "none"]
+    names = arguments.encodings.split(",") if arguments.encodings else [n for n in catalogue() if n != "none"]
     sized = argparse.Namespace(
         device=device,
         clock="wall",

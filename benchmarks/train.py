@@ -7,8 +7,8 @@ beyond weights. The last column compares with the goal, where there is one. Deno
 zero: a softmax produces them for distant keys, and they slow CPUs down, but not GPUs.
 
     python benchmarks/train.py
-    python benchmarks/train.py --rows rotary,t5,shaw --lengths 512 --turns 5
-    python benchmarks/train.py --keep rows.json      # measures the encodings that are not in it
+    python benchmarks/train.py --encodings rotary,t5,shaw --lengths 512 --turns 5
+    python benchmarks/train.py --keep kept.json      # measures the encodings that are not in it
     python benchmarks/train.py --peers               # against x-transformers, same schemes and sizes
 """
 
@@ -237,7 +237,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", help="names, as in rotary,t5 (default: all)")
+    parser.add_argument("--encodings", help="names, as in rotary,t5 (default: all)")
     parser.add_argument("--lengths", default="128,512,2048")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=2048, help="of a step")
@@ -256,7 +256,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_flush_denormal(True)
     known = list(PEERS) if arguments.peers else [name for name in catalogue() if name != "none"]
-    names = arguments.rows.split(",") if arguments.rows else known
+    names = arguments.encodings.split(",") if arguments.encodings else known
     if wrong := [name for name in names if name not in known]:
         parser.error(f"no such row: {', '.join(wrong)}; there are {', '.join(known)}")
     kept: dict[str, Any] = {}

@@ -10,7 +10,7 @@ from floater.encodings import StackSpec, options
 from floater.listing import arguments, entry, summary, table
 
 DOCS = Path(__file__).parents[1] / "docs"
-FRAME = StackSpec(dim=16, heads=2, layers=2, max_length=8)
+SPEC = StackSpec(dim=16, heads=2, layers=2, max_length=8)
 
 
 def test_the_page_is_what_the_code_says():
@@ -30,13 +30,13 @@ def test_every_model_has_a_sentence_an_equation_and_explains_its_options(name):
     assert summary(name).endswith((".", ".)"))
     assert len(summary(name)) < 200
     assert set(dict(arguments(name))) >= set(options(name))
-    said = " ".join(entry(name, FRAME).split())
+    said = " ".join(entry(name, SPEC).split())
     assert " ".join(catalogue()[name].card.equation.split()) in said
     assert catalogue()[name].card.link in said
 
 
 def test_rows_of_the_table_fit_their_header():
-    lines = table(list(catalogue()), FRAME, "markdown").splitlines()
+    lines = table(list(catalogue()), SPEC, "markdown").splitlines()
     assert len(lines) == len(catalogue()) + 2
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
 
@@ -45,4 +45,4 @@ def test_what_cannot_be_listed_is_named():
     with pytest.raises(PositionError, match="cape: dim is 7; "):
         table(["none", "cape"], StackSpec(dim=7, heads=1, layers=1, max_length=8))
     with pytest.raises(PositionError, match="did you mean 'tener'"):
-        entry("tenor", FRAME)
+        entry("tenor", SPEC)

@@ -16,7 +16,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> dict:
 
 
 def test_toy_sizes_are_measured_and_said_to_be_no_results(gpu: dict, tmp_path: Path) -> None:
-    gpu["main"](["--toy", "--rows", "rotary,stick_breaking", "--page", str(tmp_path / "toy.md")])
+    gpu["main"](["--toy", "--encodings", "rotary,stick_breaking", "--page", str(tmp_path / "toy.md")])
     page = (tmp_path / "toy.md").read_text()
     assert "nothing was measured on CUDA" in page
     for title, rows in (("Solves", 2), ("Training steps", 6), ("Encodings", 4)):

@@ -263,7 +263,7 @@ def test_the_cache_is_not_saved_but_baking_survives_a_copy():
     model.bake(8)
     assert set(model.state_dict()) == names
     at = torch.arange(8)[None]
-    # The copy solves anew, to another end and so in other windows.
+    # The copy solves again, to another end and so on other intervals.
     torch.testing.assert_close(copy.deepcopy(model)(at).at(0, "q"), model(at).at(0, "q"), rtol=0, atol=1e-6)
 
 

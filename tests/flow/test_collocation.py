@@ -108,7 +108,7 @@ def test_gradients_in_float32_are_accurate_to_the_tolerance(form):
 
 
 @pytest.mark.parametrize("form", ["preactivations", "p"])
-def test_gradcheck_at_loose_tolerance_differentiates_the_same_windows(form):
+def test_gradcheck_at_loose_tolerance_differentiates_the_same_intervals(form):
     field, start, times = problem(dim=2, rows=2, length=2, span=1.0)
     parameters = [p.detach().clone().requires_grad_() for p in field.parameters()]
 
@@ -127,7 +127,7 @@ def test_gradcheck_at_loose_tolerance_differentiates_the_same_windows(form):
 
 
 @pytest.mark.parametrize("past", [1e-3, 1e-4, 1e-5])
-def test_a_time_just_past_the_beginning_of_a_window_has_its_gradient(past):
+def test_a_time_just_past_the_beginning_of_an_interval_has_its_gradient(past):
     """The cotangents of its nodes nearly cancel; more iterations do not lessen the rounding error."""
     torch.manual_seed(0)
     field, start = MLPField(16), torch.randn(3, 16)

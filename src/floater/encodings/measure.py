@@ -19,8 +19,8 @@ from floater.structures import trees
 
 APE = ("embed", "block", "inputs")
 MAM = ("projection_bias", "qkv", "scale", "bias", "logits", "weights", "mask", "value_bias")
-_FRAME = StackSpec(dim=16, heads=2, layers=3, max_length=48)
-_LENGTH = _FRAME.max_length  # three times as far is past T5's last bucket, which starts at 128
+_SPEC = StackSpec(dim=16, heads=2, layers=3, max_length=48)
+_LENGTH = _SPEC.max_length  # three times as far is past T5's last bucket, which starts at 128
 
 
 @dataclass(frozen=True)
@@ -144,15 +144,15 @@ def measure(name: str) -> Measured:
         Measured(injection='APE', learnable=False, recurring=False, unbound=True, relative=False, \
 kernel='SDPA')
     """
-    row = catalogue()[name]
+    model_class = catalogue()[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = row(_FRAME).double().eval()
+        model = model_class(_SPEC).double().eval()
         learnable = any(parameter.requires_grad for parameter in model.parameters())
         for parameter in model.parameters():
             if not bool(parameter.any()):  # parameters that start at zero would have no effect
                 nn.init.normal_(parameter, std=0.1)
-        x = torch.randn(1, 20, _FRAME.dim, dtype=torch.float64)
+        x = torch.randn(1, 20, _SPEC.dim, dtype=torch.float64)
     return Measured(
         injection(model),
         learnable,
@@ -167,7 +167,7 @@ def injection(model: PositionModel) -> Injection:
     """Return the kind of injection of a model, by the hooks it overrides.
 
     Example:
-        >>> injection(catalogue()["deberta"](_FRAME))
+        >>> injection(catalogue()["deberta"](_SPEC))
         'both'
     """
     kinds: dict[tuple[bool, bool], Injection] = {
@@ -187,7 +187,7 @@ def kernel(model: PositionModel) -> str:
     more than the bias.
 
     Example:
-        >>> [kernel(catalogue()[name](_FRAME)) for name in ("rotary", "alibi", "deberta", "shaw")]
+        >>> [kernel(catalogue()[name](_SPEC)) for name in ("rotary", "alibi", "deberta", "shaw")]
         ['SDPA', 'SDPA, bias; flex', 'SDPA, bias', 'own']
     """
     if model.overrides("logits", "weights", "value_bias"):

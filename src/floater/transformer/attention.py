@@ -88,8 +88,8 @@ def added_product(rows: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None =
     return product(own, flat, weight).view(shape)
 
 
-_FRAME = StackSpec(dim=1, heads=1, layers=1, max_length=1)
-_IDENTITY = PositionModel(_FRAME)
+_SPEC = StackSpec(dim=1, heads=1, layers=1, max_length=1)
+_IDENTITY = PositionModel(_SPEC)
 
 
 class _Unscaled(PositionModel):
@@ -97,7 +97,7 @@ class _Unscaled(PositionModel):
         return 1.0
 
 
-_UNSCALED = _Unscaled(_FRAME)
+_UNSCALED = _Unscaled(_SPEC)
 
 
 class Attention(nn.Module):

@@ -268,7 +268,7 @@ def spaced(
     )
 
 
-def hold(holder: Any, reading: Reading) -> None:
+def record_rule(holder: Any, reading: Reading) -> None:
     """Record the rule of a cache's or an encoder output's tokens on it; refuse another rule.
 
     Args:

@@ -21,7 +21,7 @@ from floater.transformer.generation import FloaterGenerationMixin
 from floater.transformer.length_predictor import LengthPredictor
 from floater.transformer.outputs import IGNORED, Hidden, Seq2SeqLM, total, with_auxiliary
 from floater.transformer.placement import build_positions, merge_positions
-from floater.transformer.reading import Reading, hold
+from floater.transformer.reading import Reading, record_rule
 from floater.transformer.recording import recording, wanted
 from floater.transformer.stacks import Decoder, Encoder
 from floater.transformer.times import randomised
@@ -58,7 +58,7 @@ class _EncoderOnly(nn.Module):
             hidden_states=found.hidden_states,
             attentions=found.attentions,
         )
-        hold(out, self.model.encoder.rule(reading))
+        record_rule(out, self.model.encoder.rule(reading))
         return out
 
 
@@ -136,7 +136,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             attentions=tuple(recorded.attentions) or None,
             auxiliary_loss=self.ponder_loss(costs),
         )
-        hold(out, self.encoder.rule(reading))
+        record_rule(out, self.encoder.rule(reading))
         return out
 
     def timed(
@@ -161,8 +161,8 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         """
         times, rule = self.encoder.times, self.encoder.rule(reading)
         if not self.training:
-            hold(encoded, rule)
-            hold(cache, rule)
+            record_rule(encoded, rule)
+            record_rule(cache, rule)
             apart = cache is not None or encoded is not None
             return self.encoder.spaced(rule, source, target, apart=apart)
         if times is None or source.query_time is not None:

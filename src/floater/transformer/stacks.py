@@ -16,7 +16,7 @@ from floater.transformer.blocks import DecoderBlock, EncoderBlock
 from floater.transformer.config import FloaterConfig
 from floater.transformer.halting import Halting
 from floater.transformer.memory import Earlier, Memory, check_memory
-from floater.transformer.reading import Reading, check_reading, hold, spaced
+from floater.transformer.reading import Reading, check_reading, record_rule, spaced
 from floater.transformer.recipe import Recipe
 from floater.transformer.times import Times, check_times, randomised
 
@@ -233,7 +233,7 @@ class Encoder(Stack):
                 )
             (positions,) = randomised(self.times, positions)
         elif not self.training:
-            hold(cache, rule)
+            record_rule(cache, rule)
             (positions,) = self.spaced(rule, positions, apart=cache is not None)
         positions = positions if rule.group is None else positions.but(group=rule.group)
         whole: Any = None

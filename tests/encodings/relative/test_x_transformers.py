@@ -1,4 +1,4 @@
-"""Rows that x-transformers has, too, and whole encoders of the same weights."""
+"""Encodings that x-transformers also has, and whole encoders with the same weights."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Graph rows against torch_geometric."""
+"""Encodings of graphs against torch_geometric."""
 
 import networkx as nx
 import pytest

@@ -1,4 +1,4 @@
-"""Logits of position alone against what each row's paper adds."""
+"""Logits of position alone against the papers of the encodings."""
 
 from typing import Any
 
