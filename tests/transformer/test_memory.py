@@ -158,7 +158,7 @@ def test_what_does_not_fit_a_memory_is_refused():
         lm(tokens(1, 4), memory=memory)
     with pytest.raises(ValueError, match="document ids for every segment or for none"):
         lm(tokens(2, 4), memory=memory, document_ids=torch.zeros(2, 4, dtype=torch.long))
-    with pytest.raises(ValueError, match=r"mask is \(2, 8\); beside a memory it must be \(2, 4\)"):
+    with pytest.raises(ValueError, match=r"mask is \(2, 8\); with a memory it must be \(2, 4\)"):
         lm(tokens(2, 4), memory=memory, attention_mask=torch.ones(2, 8))
     with pytest.raises(ValueError, match="neither a cache nor given positions"):
         lm(tokens(2, 4), memory=memory, past_key_values=DynamicCache())

@@ -119,7 +119,7 @@ def test_what_would_move_times_under_cached_keys_is_refused(case):
     why = f"has {reach + 1} tokens, but beside cached keys.* is {reach}; declare"
     with pytest.raises(PositionError, match=why):
         causal(tokens(1, 1), past_key_values=cache)
-    with pytest.raises(PositionError, match=r"keys stand at times of length undeclared.*length 30"):
+    with pytest.raises(PositionError, match=r"keys have times of length undeclared.*length 30"):
         causal(tokens(1, 1), past_key_values=cache, reading=Reading(30, interpolate=case == "interpolate"))
     with pytest.raises(PositionError, match="has 9 tokens, but its length was declared as 8; declare"):
         causal(tokens(1, 9), reading=Reading(8, interpolate=case == "interpolate"))

@@ -210,7 +210,7 @@ def test_memory_stands_at_the_times_of_its_pass():
     found = model.train()(ids[:, 4:], memory=memory).logits
     torch.manual_seed(3)
     drawn = law.drawn(7)
-    # positions cannot be given beside a memory: the same model whose sinusoids stand at these times
+    # positions cannot be given with a memory: the same model with sinusoids at these times
     memory = Memory(4)
     model.eval()(ids[:, :4], memory=memory)
     position = model.model.encoder.position
