@@ -104,7 +104,7 @@ def test_position_ids_beside_padding_and_a_cache():
     torch.testing.assert_close(model(IDS, attention_mask=mask, position_ids=ids).logits, whole)
     first = model(IDS[:, :5], attention_mask=mask[:, :5], use_cache=True)
     last = {"attention_mask": mask, "past_key_values": first.past_key_values}
-    with pytest.raises(ValueError, match="must continue theirs"):
+    with pytest.raises(ValueError, match="must continue their positions"):
         model(IDS[:, 5:], position_ids=ids[:, 5:] + 1, **last)
     found = model(IDS[:, 5:], position_ids=ids[:, 5:], **last).logits
     torch.testing.assert_close(found[:, 0], whole[:, 5], atol=1e-5, rtol=1e-5)
