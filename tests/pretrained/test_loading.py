@@ -312,13 +312,13 @@ TASKS = {
 
 
 def task(model: Any) -> Any:
-    """The pipeline of a model's head, or that of features."""
+    """Return the name of the pipeline of a model's head, or that of feature extraction."""
     return TASKS.get(auto(model).__name__, "feature-extraction")
 
 
 @pytest.fixture(scope="module")
 def processors() -> dict[str, Any]:
-    """What pipelines read beside a model."""
+    """Return the tokenizer and the feature extractors that pipelines need besides a model."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
@@ -336,7 +336,7 @@ def processors() -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "how"), CHANGED)
 def test_pipelines_have_the_model(tmp_path: Path, processors: dict[str, Any], name: str, how: str) -> None:
-    """Where none is for the head, that of features has the model without it."""
+    """If no pipeline fits the head, that of feature extraction has the model without it."""
     model = changed(name, how)
     model.save_pretrained(tmp_path)
     runs = pipeline(
