@@ -13,7 +13,7 @@ from floater.cli import main
 from floater.cli.arguments import KINDS, parser
 from floater.cli.configs import shipped
 from floater.cli.settings_help import TASKS
-from floater.settings import load
+from floater.settings import load, read
 from floater.study import analyses
 from floater.study.settings import StudySettings
 from floater.tasks import registry
@@ -127,8 +127,8 @@ def test_a_configuration_is_written_into_a_file_of_ones_own(
     asked = capsys.readouterr()
     assert asked.out == "copy.yaml\n"
     assert "floater train copy.yaml" in asked.err
-    task = registry.of_config("copy.yaml")
-    assert load(task.Settings, "copy.yaml").data.problem == "copy"
+    _, settings = registry.of_config(read("copy.yaml"), "copy.yaml")
+    assert settings.data.problem == "copy"
     assert Path("copy.yaml").read_text().startswith("# floater train copy.yaml\n")
     assert main(["init", "survey_figure10", "mine.yaml"]) == 0
     assert load(StudySettings, "mine.yaml").checkpoints

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from floater.settings import dump, load
+from floater.settings import dump, load, read
 from floater.study.settings import StudySettings
 from floater.tasks.registry import of_config
 
@@ -21,10 +21,9 @@ def test_a_configuration_begins_with_its_command_and_loads(path: Path, tmp_path:
     assert (hash_, program, named) == ("#", "floater", str(path.relative_to(ROOT)))
     if command != "train":
         return
-    kind = of_config(path, overrides).Settings
-    settings = load(kind, path, overrides)
+    _, settings = of_config(read(path), str(path), overrides)
     (tmp_path / "config.yaml").write_text(dump(settings), encoding="utf-8")
-    assert load(kind, tmp_path / "config.yaml") == settings
+    assert load(type(settings), tmp_path / "config.yaml") == settings
 
 
 def test_a_single_run_of_table_3_is_that_of_the_study() -> None:
@@ -45,5 +44,5 @@ def test_plugged_and_plain_runs_of_glue_differ_in_the_plug_alone() -> None:
             _, _, overrides = line.partition(f"floater train {path.relative_to(ROOT)} ")
             names = {override.partition("=")[0] for override in shlex.split(overrides)}
             assert names <= {"run", "plug.options", "plug.flow", "plug.train"}
-            load(of_config(path).Settings, path, shlex.split(overrides))
+            of_config(read(path), str(path), shlex.split(overrides))
         assert said or path.stem == "tupe"

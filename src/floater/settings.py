@@ -9,7 +9,7 @@ import functools
 import re
 import textwrap
 from collections import namedtuple
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path, PurePath
@@ -63,16 +63,35 @@ def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
     >>> load(Training, os.devnull, ["steps=100", "lr=3e-4"])
     Training(steps=100, lr=0.0003)
     """
+    return make(cls, read(path), str(path), overrides)
+
+
+def read(path: str | Path) -> Tree:
+    """Read the mapping in a YAML file; `make` turns it into settings once it is known of what.
+
+    Args:
+        path: See `load`.
+
+    Raises:
+        SettingsError: If the file cannot be read, is larger than settings are, or holds no mapping.
+
+    >>> import os
+    >>> read(os.devnull)
+    {}
+    """
     try:
-        tree = _parse(_read(path))
+        with Path(path).open("rb") as file:  # it may be no settings: a device, or data
+            tree = _parse(file.read(MOST_BYTES + 1))
+        if not isinstance(tree, dict | None):
+            raise SettingsError(f"the top level must be a mapping of keys, not {_shown(tree)}")
     except OSError as error:
         raise SettingsError(f"{error.filename or path}: {error.strerror or error}") from None
     except SettingsError as error:
         raise SettingsError(" ".join(f"{path}: {error}".split())) from None
-    return make(cls, {} if tree is None else tree, str(path), overrides)
+    return tree or {}
 
 
-def make(cls: type[T], tree: Any, origin: str, overrides: Sequence[str] = ()) -> T:
+def make(cls: type[T], tree: Mapping[str, Any], origin: str, overrides: Sequence[str] = ()) -> T:
     """Make an instance of ``cls`` from what a YAML file holds, as `load` does.
 
     Args:
@@ -91,8 +110,6 @@ def make(cls: type[T], tree: Any, origin: str, overrides: Sequence[str] = ()) ->
     place, keys = origin, _keys(cls)
     values = {name: key.default for name, key in keys.items() if key.default is not MISSING}
     try:
-        if not isinstance(tree, dict):
-            raise SettingsError(f"the top level must be a mapping of keys, not {_shown(tree)}")
         values |= _flat(keys, values, tree)
         for override in overrides:
             origin = f"override '{override}'"
@@ -106,34 +123,29 @@ def make(cls: type[T], tree: Any, origin: str, overrides: Sequence[str] = ()) ->
         raise SettingsError(" ".join(f"{origin}: {error}".split())) from None
 
 
-def peek(path: str | Path, name: str, default: Any, overrides: Sequence[str] = ()) -> Any:
-    """Read one value at the top of a YAML file, as `load` would, before it is known what the file is for.
+def peek(tree: Tree, name: str, default: Any, overrides: Sequence[str] = ()) -> Any:
+    """Return one value at the top of a mapping, as `make` would, before it is known what settings it is of.
 
     Args:
-        path: A UTF-8 YAML file.
+        tree: What `read` returns.
         name: The key.
-        default: What to return where neither the file nor an override has it.
+        default: What to return where neither the mapping nor an override has it.
         overrides: As for `load`.
 
     Raises:
-        SettingsError: If the file or the value cannot be read.
+        SettingsError: If an override of the key cannot be read.
 
-    >>> import os
-    >>> peek(os.devnull, "task", "translation", ["lr=1", "task=language_modeling"])
+    >>> peek({"task": "tagging"}, "task", "translation", ["lr=1", "task=language_modeling"])
     'language_modeling'
     """
-    origin = str(path)
-    try:
-        tree = _parse(_read(path))
-        value = tree.get(name, default) if isinstance(tree, dict) else default
-        for override in overrides:
-            origin = f"override '{override}'"
-            key, _, text = override.partition("=")
-            value = _parse(text) if key == name else value
-    except OSError as error:
-        raise SettingsError(f"{error.filename or path}: {error.strerror or error}") from None
-    except SettingsError as error:
-        raise SettingsError(" ".join(f"{origin}: {error}".split())) from None
+    value = tree.get(name, default)
+    for override in overrides:
+        key, _, text = override.partition("=")
+        if key == name:
+            try:
+                value = _parse(text)
+            except SettingsError as error:
+                raise SettingsError(f"override '{override}': {error}") from None
     return value
 
 
@@ -251,12 +263,6 @@ _Dumper.add_multi_representer(PurePath, lambda dumper, path: dumper.represent_st
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
-def _read(path: str | Path) -> bytes:
-    """Read a file that may be no settings: a device, or data."""
-    with Path(path).open("rb") as file:
-        return file.read(MOST_BYTES + 1)
-
-
 def _parse(text: str | bytes) -> Any:
     if len(text) > MOST_BYTES:
         raise SettingsError(f"more than {MOST_BYTES:,} bytes: these are no settings")
@@ -302,7 +308,7 @@ def _unknown(keys: dict[str, _Key], name: str) -> str:
     return f"unknown key '{name}'; " + (f"did you mean '{near[0]}'?" if near else f"the keys are {valid}")
 
 
-def _flat(keys: dict[str, _Key], values: Tree, tree: Tree, prefix: str = "") -> Tree:
+def _flat(keys: dict[str, _Key], values: Tree, tree: Mapping[str, Any], prefix: str = "") -> Tree:
     """Convert values by dotted key; a name within a free-form dict changes that dict."""
     flat: Tree = {}
     for part, value in tree.items():

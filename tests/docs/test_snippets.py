@@ -13,7 +13,7 @@ import pytest
 
 from floater.cli.arguments import parse
 from floater.encodings import registry as encodings
-from floater.settings import load
+from floater.settings import load, read
 from floater.study.settings import StudySettings
 from floater.tasks import registry
 
@@ -64,8 +64,7 @@ def test_a_command_of_a_page_is_valid(page: str, command: str) -> None:
         if words[1] == "study":
             load(StudySettings, path, overrides)
         else:
-            task = registry.of_config(path, overrides)
-            load(task.Settings, path, overrides)
+            registry.of_config(read(path), str(path), overrides)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -191,8 +191,8 @@ def test_a_study_with_a_failed_trial_ends_with_code_1(
     finished: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, config = [finished], tmp_path / "small.yaml"
-    config.write_text("models: {none: {}}\n", encoding="utf-8")
-    monkeypatch.setattr(run, "from_config", lambda *_, **__: found[0])
+    config.write_text("folder: small\nmodels: {none: {}}\n", encoding="utf-8")
+    monkeypatch.setattr(run, "study", lambda *_, **__: found[0])
     assert main(["study", str(config)]) == 1
     found[0] = replace(finished, outcomes=[o for o in finished.outcomes if o.status == "finished"])
     assert main(["study", str(config)]) == 0

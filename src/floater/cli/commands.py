@@ -8,6 +8,7 @@ import inspect
 import json
 import logging
 import os
+import shlex
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -27,14 +28,12 @@ logger = logging.getLogger(__name__)
 def train(arguments: argparse.Namespace) -> None:
     from torch import distributed
 
-    from floater.settings import load
     from floater.tasks.registry import of_config
     from floater.training.run import RESULT
 
     _start()
-    _check_config(arguments.config, "train", "folder", "study")
-    task = of_config(arguments.config, arguments.overrides)
-    settings = load(task.Settings, arguments.config, arguments.overrides)
+    tree = _read_config(arguments.config, "train", "folder", "study")
+    task, settings = of_config(tree, arguments.config, arguments.overrides)
     if arguments.epochs or arguments.steps:
         from floater.training.lengthen import lengthen
 
@@ -54,7 +53,7 @@ def translate(arguments: argparse.Namespace) -> None:
     from floater.tasks.corpora.text import decode_lines, read_lines
     from floater.tasks.translation import Translation
 
-    task = _task_of(arguments.run, "--source")
+    task, run = _task_of(arguments.run, "--source")
     if not isinstance(task, Translation):
         raise DataError(
             f"{arguments.run} is a run of task '{task.name}'; only one of 'translation' translates"
@@ -66,7 +65,7 @@ def translate(arguments: argparse.Namespace) -> None:
         "max_tokens": arguments.batch_tokens,
     }
     translator = task.translator(
-        arguments.run,
+        run,
         arguments.reading,
         device=_device(arguments.device),
         **{name: value for name, value in search.items() if value is not None},
@@ -79,7 +78,7 @@ def translate(arguments: argparse.Namespace) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    task = _task_of(arguments.run, "--source")
+    task, run = _task_of(arguments.run, "--source")
     _writable(arguments.output)
     own = {"command", "run", "json"} | ({"output"} if task.output else set())
     given = {name: value for name, value in vars(arguments).items() if name not in own and value is not None}
@@ -98,7 +97,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
             what = f"is a run of task '{task.name}', which" if holds else "holds no run; a saved model"
             raise DataError(f"{arguments.run} {what} needs --{name}")
     given.setdefault("source", None)
-    found = task.evaluate(arguments.run, given.pop("source"), **given)
+    found = task.evaluate(run, given.pop("source"), **given)
     if arguments.output:
         _write(found.lines, arguments.output)
     if arguments.json:
@@ -109,14 +108,14 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 
 def predict(arguments: argparse.Namespace) -> None:
-    task = _task_of(arguments.run, "--source")
+    task, run = _task_of(arguments.run, "--source")
     _writable(arguments.output)
     if task.predict is None:
         other = "translate" if task.name == "translation" else "evaluate"
         raise DataError(
             f"{arguments.run} is a run of task '{task.name}', for which there is `floater {other}`"
         )
-    _write(task.predict(arguments.run, arguments.source), arguments.output)
+    _write(task.predict(run, arguments.source), arguments.output)
 
 
 def extend(arguments: argparse.Namespace) -> None:
@@ -191,11 +190,15 @@ def plot(arguments: argparse.Namespace) -> None:
 
 
 def study(arguments: argparse.Namespace) -> int:
-    from floater.study.run import from_config
+    from floater.settings import make
+    from floater.study.run import study
+    from floater.study.settings import StudySettings
 
     _start()
-    _check_config(arguments.config, "study", "run", "train")
-    results = from_config(arguments.config, arguments.overrides, train=not arguments.report)
+    tree = _read_config(arguments.config, "study", "run", "train")
+    settings = make(StudySettings, tree, arguments.config, arguments.overrides)
+    command = shlex.join([arguments.config, *arguments.overrides])
+    results = study(settings, command, train=not arguments.report)
     return _reported(results, arguments.json)
 
 
@@ -252,8 +255,8 @@ def completion(arguments: argparse.Namespace) -> None:
     print(shtab.complete(whole, arguments.shell))
 
 
-def _check_config(path: str, command: str, foreign: str, other: str) -> None:
-    """Refuse a configuration that is not there, or that another command is for.
+def _read_config(path: str, command: str, foreign: str, other: str) -> dict[str, Any]:
+    """Read a configuration; refuse one that is not there, or that another command is for.
 
     Args:
         path: of the configuration.
@@ -261,7 +264,7 @@ def _check_config(path: str, command: str, foreign: str, other: str) -> None:
         foreign: a key that only the configurations of the other command have.
         other: that command.
     """
-    from floater.settings import peek
+    from floater.settings import read
 
     if not Path(path).exists():
         if "=" in path:
@@ -275,12 +278,14 @@ def _check_config(path: str, command: str, foreign: str, other: str) -> None:
         raise DataError(f"{path}: there is no such file; {'type: ' * bool(found)}{hint}")
     if Path(path).is_dir():
         raise DataError(f"{path} is a directory; floater {command} takes a configuration, a .yaml file")
-    if peek(path, foreign, None) is not None:
+    tree = read(path)
+    if tree.get(foreign) is not None:
         raise DataError(f"{path} is for another command; type: floater {other} {path}, not floater {command}")
+    return tree
 
 
-def _task_of(run: str, option: str) -> Any:
-    """Return the task of a run, with a word for those who give a file in its place."""
+def _task_of(run: str, option: str) -> tuple[Any, Any]:
+    """Return the task of a run and its directory, with a hint for those who give a file in its place."""
     from floater.tasks.registry import of_run
 
     _start()

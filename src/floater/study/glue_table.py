@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 from floater.errors import DataError, no_directory
-from floater.settings import load, peek
+from floater.settings import make, read
 from floater.tasks.corpora.glue import TASKS
 from floater.tasks.finetuning import Plug
 from floater.tasks.glue import GlueSettings
@@ -73,11 +73,12 @@ def read_run(run: str) -> Finished:
         raise no_directory(run)
     if not (Path(run) / SETTINGS).is_file():
         raise DataError(f"{run} holds no run (no {SETTINGS})")
-    if (task := peek(Path(run) / SETTINGS, "task", "translation")) != "glue":
+    tree = read(Path(run) / SETTINGS)
+    if (task := tree.get("task", "translation")) != "glue":
         raise DataError(f"{run} is a run of task {task!r}, not 'glue'")
     if not (Path(run) / RESULT).is_file():
         raise DataError(f"{run} is not finished (no {RESULT})")
-    settings = load(GlueSettings, Path(run) / SETTINGS)
+    settings = make(GlueSettings, tree, str(Path(run) / SETTINGS))
     try:
         result, config = (
             json.loads((Path(run) / name).read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from floater.settings import SettingsError, peek
+from floater.settings import SettingsError, read
 from floater.training.run import LOG, RESULT, SETTINGS
 
 _TRAINING = 0.95  # the rest is for scoring
@@ -29,7 +29,7 @@ def fraction(run: Path) -> float:
     if not log:
         return 0.0
     try:
-        training = peek(run / SETTINGS, "training", {})
+        training = read(run / SETTINGS).get("training", {})
     except SettingsError:
         return 0.0
     steps, epochs = training.get("max_steps"), training.get("num_train_epochs", 1)

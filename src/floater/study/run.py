@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import nullcontext
 from pathlib import Path
 
 from floater.errors import DataError
-from floater.settings import dump, load
+from floater.settings import dump
 from floater.study import glue_table
 from floater.study.grid import Grid, grid
 from floater.study.launch import launcher, run_trials
@@ -63,10 +62,3 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
 
 def _finished(trials: Grid) -> list[str]:
     return [str(trial.run) for trial in trials.trials if (trial.run / RESULT).is_file()]
-
-
-def from_config(path: str, overrides: list[str], *, train: bool = True) -> Results:
-    """Run the study of a configuration file, as the command line does."""
-    settings = load(StudySettings, path, overrides)
-    command = shlex.join([path, *overrides])
-    return study(settings, command, train=train)

@@ -21,14 +21,14 @@ import numpy as np
 
 from floater.console import show_messages
 from floater.interruption import Interrupted, raising
-from floater.settings import load
+from floater.settings import read as read_yaml
 from floater.study.digests import changed, digests
 from floater.study.grid import COST, DIGESTS, PLAN, TRIALS, files_read
 from floater.study.progress import entries
 from floater.tasks import registry
 from floater.tasks.measurement import Measurement
 from floater.training.files import write_json, write_whole
-from floater.training.run import MODEL
+from floater.training.run import MODEL, RunWithSettings
 
 MEASURED = "measured"
 PACKAGES = ("floater", "torch", "transformers", "tokenizers", "torchdiffeq", "sacrebleu", "numpy", "scipy")
@@ -78,8 +78,7 @@ def run_trial(folder: Path, name: str) -> None:
     plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
     torch.set_num_threads(plan["threads"])
     config = folder / TRIALS / f"{name}.yaml"
-    task = registry.of_config(config)
-    settings = load(task.Settings, config)
+    task, settings = registry.of_config(read_yaml(config), str(config))
     kept = config.with_name(name + DIGESTS)
     if not (kept.is_file() and Path(settings.run).is_dir()):
         write_json(kept, digests(files_read(settings)))
@@ -90,7 +89,7 @@ def run_trial(folder: Path, name: str) -> None:
         if not is_measured(run, test, given):
             began = time.perf_counter()
             assert task.measure is not None
-            found = task.measure(run, **given)
+            found = task.measure(RunWithSettings(run, settings), **given)
             _write(run, test, given, found, time.perf_counter() - began)
 
 
@@ -159,7 +158,9 @@ def _cost(run: Path) -> dict[str, Any]:
 
     with safe_open(run / MODEL / "model.safetensors", framework="pt") as weights:
         shapes = [weights.get_slice(key).get_shape() for key in weights.keys()]  # noqa: SIM118
-    positions = {p for model in position_models(subject(run).model).values() for p in model.parameters()}
+    positions = {
+        p for model in position_models(subject(run / MODEL).model).values() for p in model.parameters()
+    }
     on_gpu = torch.cuda.is_available()
     return {
         "parameters": int(sum(np.prod(shape, dtype=np.int64) for shape in shapes)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +21,7 @@ from floater.tasks.measurement import Measurement, accuracy
 from floater.tasks.registry import register
 from floater.tasks.task import Prepared, Splits, Task
 from floater.tasks.vocabulary import PAD, Vocabulary, label_maps
+from floater.training.run import RunPath
 from floater.training.settings import TrainingSettings, check_numbers
 from floater.transformer.documents import DocumentsConfig, FloaterForDocuments
 
@@ -172,7 +172,7 @@ class Documents(Task):
             report=f"{line}, loss {loss:.4f}",
         )
 
-    def evaluate(self, run: str | Path, source: Any, part: str | None = None) -> Measurement:
+    def evaluate(self, run: RunPath, source: Any, part: str | None = None) -> Measurement:
         """Label documents with the final model of a run, and score the labels.
 
         Args:

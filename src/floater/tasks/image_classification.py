@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +17,7 @@ from floater.tasks.measurement import Measurement, accuracy
 from floater.tasks.registry import register
 from floater.tasks.task import Prepared, Splits, Task
 from floater.tasks.vocabulary import label_maps
-from floater.training.run import evaluating
+from floater.training.run import RunPath, evaluating
 from floater.training.settings import SmoothedTrainingSettings, check_numbers
 from floater.transformer.images import FloaterForImageClassification, ImageConfig
 
@@ -154,7 +153,7 @@ class ImageClassification(Task):
         )
 
     def evaluate(
-        self, run: str | Path, source: Any, size: int | None = None, coordinates: str = "scaled"
+        self, run: RunPath, source: Any, size: int | None = None, coordinates: str = "scaled"
     ) -> Measurement:
         """Score the final model of a run on the images of a folder, which has a folder for each class.
 

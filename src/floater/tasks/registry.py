@@ -10,10 +10,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from floater.errors import DataError, nearest
-from floater.settings import SettingsError, peek
+from floater.errors import nearest
+from floater.settings import SettingsError, Tree, make, peek, read
 from floater.tasks.task import Task
-from floater.training.run import SETTINGS
+from floater.training.run import SETTINGS, RunPath, RunWithSettings
 
 GROUP = "floater.tasks"
 BUILTIN = (
@@ -116,24 +116,30 @@ def import_modules(modules: Any, origin: str) -> None:
             raise SettingsError(f"{origin}: imports: {error}") from error
 
 
-def of_config(path: str | Path, overrides: Sequence[str] = ()) -> Task:
-    """Return the task that a configuration is for, after the modules that it imports.
+def of_config(tree: Tree, origin: str, overrides: Sequence[str] = ()) -> tuple[Task, Any]:
+    """Return the task that a configuration is for, after the modules that it imports, and its settings.
+
+    Args:
+        tree: what `floater.settings.read` returns.
+        origin: where it comes from, for messages.
+        overrides: as for `floater.settings.load`.
 
     Raises:
-        SettingsError: if the file cannot be read or names no task.
+        SettingsError: if it names no task, or its settings are not valid.
     """
-    import_modules(peek(path, "imports", [], overrides), str(path))
-    return task(peek(path, "task", DEFAULT, overrides), str(path))
+    import_modules(peek(tree, "imports", [], overrides), origin)
+    found = task(peek(tree, "task", DEFAULT, overrides), origin)
+    return found, make(found.Settings, tree, origin, overrides)
 
 
-def of_run(run: str | Path) -> Task:
-    """Return the task of a run directory; translation for a saved model, which does not say.
+def of_run(run: str | Path) -> tuple[Task, RunPath]:
+    """Return the task of a run and its directory with the settings; translation for a saved model.
 
     Raises:
-        DataError: if there is no such directory.
         SettingsError: if the run's configuration cannot be read.
     """
-    if not Path(run).is_dir():
-        raise DataError(f"{run} holds no trained model: there is no such directory")
     config = Path(run) / SETTINGS
-    return of_config(config) if config.is_file() else task(DEFAULT)
+    if not config.is_file():
+        return task(DEFAULT), run
+    found, settings = of_config(read(config), str(config))
+    return found, RunWithSettings(Path(run), settings)

@@ -25,7 +25,17 @@ from floater.training import flush_denormals
 from floater.training.arguments import check_schedule
 from floater.training.files import MANIFEST, damage
 from floater.training.lock import locked
-from floater.training.run import MODEL, SETTINGS, VOCABULARY, begin_run, configured, find_run, load_model
+from floater.training.run import (
+    MODEL,
+    SETTINGS,
+    VOCABULARY,
+    RunPath,
+    RunWithSettings,
+    begin_run,
+    configured,
+    find_run,
+    load_model,
+)
 from floater.training.run_trainer import RunTrainer
 
 logger = logging.getLogger(__name__)
@@ -340,15 +350,17 @@ class Task(ABC):
         """Return whether more of that score is better."""
         return self.greater
 
-    def settings_of(self, run: str | Path) -> Any:
-        """Read the settings of a run.
+    def settings_of(self, run: RunPath) -> Any:
+        """Return the settings of a run, those at hand or those that its directory holds.
 
         Raises:
             SettingsError: if it has none that can be read.
         """
+        if isinstance(run, RunWithSettings):
+            return run.settings
         return load(self.Settings, Path(run) / SETTINGS)
 
-    def load(self, run: str | Path, device: str | torch.device | None = None) -> tuple[Any, Any, Any]:
+    def load(self, run: RunPath, device: str | torch.device | None = None) -> tuple[Any, Any, Any]:
         """Load the final model of a run in evaluation mode, its processor and its settings.
 
         Args:
@@ -365,7 +377,7 @@ class Task(ABC):
         settings = self.settings_of(run) if (Path(run) / SETTINGS).is_file() else None
         return *load_model(configured(self.kind(settings)), run, device, read=self.load_processor), settings
 
-    def evaluate(self, run: str | Path, source: Any) -> Measurement:
+    def evaluate(self, run: RunPath, source: Any) -> Measurement:
         """Score the final model of a run on a test set.
 
         Args:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -18,7 +19,7 @@ from transformers import PreTrainedModel
 from floater.errors import DataError, first_line
 from floater.flow import FlowEncoder
 from floater.names import by_own_names
-from floater.settings import dump, load, peek
+from floater.settings import dump, make, read
 from floater.training.averaging import average
 from floater.training.files import UNFINISHED, save_whole, write_whole
 from floater.training.lock import LOCK
@@ -29,6 +30,7 @@ from floater.transformer.reading import Reading, check_reading
 SETTINGS, VOCABULARY, MODEL, LOG, RESULT = "config.yaml", "vocabulary", "model", "log.json", "result.json"
 LONGEST = "longest"
 """In `RESULT`: tokens of the longest training example, or what else its lengths are in."""
+RunPath = str | os.PathLike[str]
 _Model = TypeVar("_Model", bound=PreTrainedModel)
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -41,6 +43,28 @@ class Settings(Protocol):
 
     @property
     def task(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class RunWithSettings(os.PathLike[str]):
+    """A run directory whose settings were read, so that what takes the directory need not read them again.
+
+    Args:
+        path: of the directory.
+        settings: of the run.
+
+    Example:
+        >>> Path(RunWithSettings(Path("runs"), None), "mine").parts
+        ('runs', 'mine')
+    """
+
+    path: Path
+    settings: Any
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    __str__ = __fspath__
 
 
 def find_run(settings: Settings) -> Path:
@@ -60,10 +84,10 @@ def find_run(settings: Settings) -> Path:
     if run.exists() and not run.is_dir():
         raise DataError(f"{run} is a file; a run needs a directory")
     if (run / SETTINGS).is_file():
-        task = peek(run / SETTINGS, "task", settings.task)
-        if task != settings.task:
+        tree = read(run / SETTINGS)
+        if (task := tree.get("task", settings.task)) != settings.task:
             raise DataError(f"{run} holds a run of task {task!r}, not {settings.task!r}")
-        before = load(type(settings), run / SETTINGS)
+        before = make(type(settings), tree, str(run / SETTINGS))
         if changes := list(differences(before, settings)):
             raise DataError(f"{run} holds a run with other settings: {'; '.join(changes)}")
     elif run.is_dir() and any(
@@ -84,7 +108,7 @@ def begin_run(run: Path, settings: Settings, tokenizer: Any) -> None:
 
 def load_model(
     build: Callable[[Path], _Model],
-    run: str | Path,
+    run: RunPath,
     device: str | torch.device | None = None,
     *,
     read: Callable[[Path], Any],

@@ -26,7 +26,7 @@ from floater.errors import DataError
 from floater.flow import FlowError
 from floater.pretrained import PlugError, load
 from floater.pretrained.saving import RECORD
-from floater.settings import peek
+from floater.settings import read
 from floater.tasks.registry import import_modules
 from floater.training.run import LONGEST as LONGEST_EXAMPLE
 from floater.training.run import MODEL, RESULT, SETTINGS, configured, inside, load_model
@@ -125,7 +125,7 @@ def subject(source: Source) -> Subject:
     if not path.is_dir():
         return Subject(str(source), _hugging_face(str(source)), str(source))
     if (config := Path(source) / SETTINGS).is_file():
-        import_modules(peek(config, "imports", []), str(config))
+        import_modules(read(config).get("imports", []), str(config))
     folder = inside(Path(source), MODEL)
     at = Path(source).resolve()
     name = at.parent.name if at.name == MODEL else at.name

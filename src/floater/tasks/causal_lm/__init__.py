@@ -24,7 +24,7 @@ from floater.tasks.language_modeling.far import doubling
 from floater.tasks.measurement import Measurement, check_edges, perplexity
 from floater.tasks.registry import register
 from floater.tasks.task import Prepared
-from floater.training.run import RESULT
+from floater.training.run import RESULT, RunPath
 from floater.training.run_trainer import RunTrainer
 from floater.training.settings import check_numbers
 
@@ -152,7 +152,7 @@ class CausalLM(TextTask):
 
     def evaluate(
         self,
-        run: str | Path,
+        run: RunPath,
         source: Any = None,
         window: int | None = None,
         bins: Sequence[int] | None = None,

@@ -20,7 +20,7 @@ from floater.tasks.examples import Collate, Encoded, in_batches
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
 from floater.tasks.task import Prepared, Splits, Task
-from floater.training.run import evaluating
+from floater.training.run import RunPath, evaluating
 from floater.training.run_trainer import RunTrainer
 from floater.transformer.events import EventsConfig, FloaterForEvents, FloaterForSeries
 from floater.transformer.outputs import per_item
@@ -123,7 +123,7 @@ class Events(Task):
         return score(model, examples, self.collate(settings, processor, model))
 
     def evaluate(
-        self, run: str | Path, source: Any, part: str | None = None, window: int | None = None
+        self, run: RunPath, source: Any, part: str | None = None, window: int | None = None
     ) -> Measurement:
         """Score the final model of a run on sequences of events, in pieces.
 

@@ -25,7 +25,7 @@ from floater.tasks.measurement import Measurement
 from floater.tasks.settings import RunSettings
 from floater.tasks.task import Prepared, Task
 from floater.training.arguments import flow_parameters
-from floater.training.run import load_model
+from floater.training.run import RunPath, load_model
 from floater.training.settings import TrainingSettings, check_trained_flow
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class CheckpointTask(Task):
         tokens = f"{sum(prepared.train.lengths):,} tokens"
         return f"{tokens} in {len(prepared.train):,} encoded examples, {len(prepared.valid):,} for validation"
 
-    def load(self, run: str | Path, device: str | torch.device | None = None) -> tuple[Any, Any, Any]:
+    def load(self, run: RunPath, device: str | torch.device | None = None) -> tuple[Any, Any, Any]:
         settings = self.settings_of(run)
         return *load_model(self.head(settings).build, run, device, read=self.load_processor), settings
 
@@ -136,7 +136,7 @@ class FineTuning(CheckpointTask):
     def score(self, settings: Any, model: Any, processor: Any, examples: Features) -> Measurement:
         return self.answer(settings, examples, predict(model, examples, processor))
 
-    def answers(self, run: str | Path, settings: Any, source: str, *, labelled: bool) -> Measurement:
+    def answers(self, run: RunPath, settings: Any, source: str, *, labelled: bool) -> Measurement:
         """Score the final model of a run, by its settings or by others; see `evaluate`."""
         examples = self.read_test(settings, source, labelled=labelled)
         model, tokenizer, _ = self.load(run)
@@ -145,7 +145,7 @@ class FineTuning(CheckpointTask):
             warnings.warn(f"{features.cut:,} texts cut at {features.limit}", CutTexts, stacklevel=3)
         return self.score(settings, model, tokenizer, features)
 
-    def evaluate(self, run: str | Path, source: str) -> Measurement:
+    def evaluate(self, run: RunPath, source: str) -> Measurement:
         """Score the final model of a run on labelled data.
 
         Args:
@@ -160,7 +160,7 @@ class FineTuning(CheckpointTask):
         """
         return self.answers(run, self.settings_of(run), source, labelled=True)
 
-    def predict(self, run: str | Path, source: str) -> list[str]:
+    def predict(self, run: RunPath, source: str) -> list[str]:
         """Write the predictions of the final model of a run, as lines of the file that the benchmark takes.
 
         Args:

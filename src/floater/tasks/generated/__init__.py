@@ -9,7 +9,6 @@ classification of the whole expression by an encoder, as in Long Range Arena (Ta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
@@ -24,7 +23,7 @@ from floater.tasks.generated.settings import Data, GeneratedSettings
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
 from floater.tasks.task import Prepared, Splits, Task
-from floater.training.run import read_by
+from floater.training.run import RunPath, read_by
 from floater.transformer import FloaterForCausalLM, FloaterForSequenceClassification
 
 __all__ = ["Data", "Generated", "GeneratedSettings"]
@@ -89,7 +88,7 @@ class Generated(Task):
         return score(model, examples)
 
     def evaluate(
-        self, run: str | Path, source: None = None, *, bins: Sequence[int] = (), reading: Any = None
+        self, run: RunPath, source: None = None, *, bins: Sequence[int] = (), reading: Any = None
     ) -> Measurement:
         """Test the final model of a run on lengths trained on and longer ones.
 
@@ -119,7 +118,7 @@ class Generated(Task):
         parts = [(bin, encode(examples, tokenizer, data.classifies)) for bin, examples in made]
         return score_bins(model, parts, data.lengths)
 
-    def measure(self, run: str | Path, bins: tuple[int, ...] = ()) -> Measurement:
+    def measure(self, run: RunPath, bins: tuple[int, ...] = ()) -> Measurement:
         """Score a run for a study; see `evaluate` for the arguments."""
         return self.evaluate(run, bins=bins)
 

@@ -36,7 +36,7 @@ from floater.tasks.registry import register
 from floater.tasks.task import Prepared, Task
 from floater.training import StreamSampler
 from floater.training.arguments import warmup_steps
-from floater.training.run import MODEL, VOCABULARY, inside, read_by
+from floater.training.run import MODEL, VOCABULARY, RunPath, inside, read_by
 from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
 
 logger = logging.getLogger(__name__)
@@ -147,14 +147,14 @@ class LanguageModeling(Task):
     def score(self, settings: Any, model: Any, processor: Any, examples: Callable[..., Score]) -> Measurement:
         return examples(model)
 
-    def load(self, run: str | Path, device: str | torch.device | None = None) -> tuple[Any, Any, Any]:
+    def load(self, run: RunPath, device: str | torch.device | None = None) -> tuple[Any, Any, Any]:
         settings = self.settings_of(run)
         model, tokenizer, _ = super().load(run, device)
         return model, with_mask(tokenizer) if settings.objective == "masked" else tokenizer, settings
 
     def evaluate(
         self,
-        run: str | Path,
+        run: RunPath,
         source: Any,
         *,
         window: int | None = None,
@@ -198,7 +198,7 @@ class LanguageModeling(Task):
 
     def measure(
         self,
-        run: str | Path,
+        run: RunPath,
         source: str | list[str],
         window: int | None = None,
         stride: int | None = None,

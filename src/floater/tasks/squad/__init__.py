@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +20,7 @@ from floater.tasks.registry import register
 from floater.tasks.squad.features import Windows, read_answers, windows, with_threshold
 from floater.tasks.squad.score import best_scores, score
 from floater.tasks.task import Splits
+from floater.training.run import RunPath
 from floater.training.settings import check_numbers
 
 logger = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class Squad(FineTuning):
             found = replace(found, scores=found.scores | best.scores, report=f"{found}\n{best}")
         return replace(found, lines=[json.dumps(answers, ensure_ascii=False)])
 
-    def evaluate(self, run: str | Path, source: str, *, threshold: float | None = None) -> Measurement:
+    def evaluate(self, run: RunPath, source: str, *, threshold: float | None = None) -> Measurement:
         """Score the final model of a run on the questions of a file.
 
         Args:

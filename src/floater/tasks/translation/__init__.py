@@ -30,7 +30,7 @@ from floater.tasks.translation.decode import CutTranslation, translate, translat
 from floater.tasks.translation.settings import Decoding, TranslationSettings
 from floater.tasks.translation.validation import token_losses, validate
 from floater.tasks.translation.warm import warm_started
-from floater.training.run import MODEL, VOCABULARY, configured, inside, load_model, read_by
+from floater.training.run import MODEL, VOCABULARY, RunPath, configured, inside, load_model, read_by
 from floater.transformer import FloaterForConditionalGeneration, encoder_decoder
 
 __all__ = ["CutTranslation", "Decoding", "Translation", "TranslationSettings", "translate"]
@@ -148,7 +148,7 @@ class Translation(Task):
 
     def evaluate(  # type: ignore[override] # nothing is scored without a reference
         self,
-        run: str | Path,
+        run: RunPath,
         source: Any,
         *,
         reference: str | Path,
@@ -200,7 +200,7 @@ class Translation(Task):
 
     def translator(
         self,
-        run: str | Path,
+        run: RunPath,
         reading: Any = None,
         *,
         device: str | torch.device | None = None,
@@ -229,7 +229,7 @@ class Translation(Task):
         return lambda lines: texts.plain(translate(model, tokenizer, texts.source(lines), decoding))
 
     def measure(
-        self, run: str | Path, source: str | Path, reference: str | Path, token: str = cldr.TOKEN
+        self, run: RunPath, source: str | Path, reference: str | Path, token: str = cldr.TOKEN
     ) -> Measurement:
         """Return BLEU, chrF and loss of a run's final model on a test set, sentence by sentence.
 
