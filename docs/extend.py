@@ -16,6 +16,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -31,10 +32,11 @@ from floater.settings import make
 from floater.tasks import task
 from floater.tasks.bpe import train_bpe
 from floater.tasks.causal_lm import CausalLMSettings, Evaluation, long_rows, rows_of
-from floater.tasks.causal_lm.score import by_position, passkeys, token_losses
+from floater.tasks.causal_lm.score import causal_batch, passkeys
 from floater.tasks.finetuning.checkpoint import load_tokenizer
 from floater.tasks.language_modeling.data import read_documents
-from floater.tasks.language_modeling.far import doubling
+from floater.tasks.language_modeling.far import doubling, ranges
+from floater.tasks.language_modeling.score import rows_score
 from floater.tasks.measurement import perplexity
 from floater.training import flush_denormals
 from floater.training.files import save_whole, write_json, write_whole
@@ -145,17 +147,18 @@ def measure(given: argparse.Namespace, model: PreTrainedModel, tokenizer: Any, t
     short = rows_of(tokenizer, texts, given.block)
     step = max(1, len(short) // (given.rows * given.length // given.block))
     chosen = type(short)(short.rows[::step], short.lengths[::step])
-    nats = np.concatenate([*token_losses(model, tokenizer, chosen, MAX_TOKENS)])
-    scores = {"short": perplexity(nats.mean())}
+    collate = partial(causal_batch, tokenizer=tokenizer)
+    scores = {"short": rows_score(model, chosen, collate, MAX_TOKENS, later=True).perplexity}
     rows = long_rows(tokenizer, texts, given.length, Evaluation(rows=given.rows))
-    losses = [*token_losses(model, tokenizer, rows, MAX_TOKENS)]
+    losses = rows_score(model, rows, collate, MAX_TOKENS, later=True).losses
     edges = doubling(given.block, given.length)
-    scores |= {f"{low}-{high}": perplexity(loss) for low, high, _, loss in by_position(losses, edges)}
+    by_context = ranges(losses, None, edges, given.length)
+    scores |= {f"{part.low}-{part.high}": perplexity(part.loss) for part in by_context}
     width = max(1, given.length // POINTS)
-    curve = by_position(losses, range(width, given.length, width))
+    curve = ranges(losses, None, range(width, given.length, width), given.length)
     sizes = (given.block, *edges[1:], given.length) if given.trials else ()
     found = {str(n): passkeys(model, tokenizer, n, DEPTHS, given.trials, MAX_TOKENS) for n in sizes}
-    return {"scores": scores, "curve": [(low, high, loss) for low, high, _, loss in curve], "found": found}
+    return {"scores": scores, "curve": [(part.low, part.high, part.loss) for part in curve], "found": found}
 
 
 def one_seed(given: argparse.Namespace, seed: int) -> list[Result]:

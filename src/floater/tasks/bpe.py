@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -122,19 +123,26 @@ def load_bpe(path: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
     ids = [bpe.token_to_id(token) for token in SPECIALS]
     if ids != list(range(len(SPECIALS))):
         raise DataError(f"{file}: not a tokenizer of this task: {', '.join(SPECIALS)} have the ids {ids}")
-    return wrapped(bpe)
+    made = wrapped(bpe)
+    if MASK in made.get_added_vocab():
+        made.mask_token = MASK
+    return made
 
 
-def encode(tokenizer: PreTrainedTokenizerFast, lines: Sequence[str]) -> list[np.ndarray]:
+def encode(tokenizer: PreTrainedTokenizerFast, lines: Sequence[str], **options: Any) -> list[np.ndarray]:
     """Return the token ids of each line, with the end token, as int32.
 
     Millions of lines fit into memory: lists of Python numbers would take ten times as much.
+
+    Args:
+        tokenizer: of any vocabulary.
+        lines: texts.
+        **options: of the tokenizer's call.
     """
+    options["return_attention_mask"] = False
     rows: list[np.ndarray] = []
     for start in range(0, len(lines), ENCODED_AT_ONCE):
-        ids = tokenizer(list(lines[start : start + ENCODED_AT_ONCE]), return_attention_mask=False)[
-            "input_ids"
-        ]
+        ids = tokenizer(list(lines[start : start + ENCODED_AT_ONCE]), **options)["input_ids"]
         flat = np.fromiter(chain.from_iterable(ids), dtype=np.int32)
         rows += np.split(flat, np.cumsum([len(row) for row in ids])[:-1])
     return rows

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from accelerate.utils import send_to_device
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
@@ -118,7 +119,7 @@ def in_batches(
     """
     lengths = list(examples.lengths)
     for indices in TokenBatchSampler(lengths, max(max_tokens, *lengths, 1), seed=0, shuffle=False):
-        yield indices, moved(collate([examples[i] for i in indices]), device)
+        yield indices, send_to_device(collate([examples[i] for i in indices]), device)
 
 
 def outputs(
@@ -140,11 +141,3 @@ def outputs(
         for indices, batch in in_batches(examples, collate, model.device, max_tokens):
             labels = batch.pop("labels", None)
             yield indices, model(**batch), labels
-
-
-def moved(batch: Mapping[str, Any], device: torch.device | str) -> dict[str, Any]:
-    """Return a batch with its tensors, and what else can be moved, on a device."""
-    return {
-        name: value.to(device) if isinstance(value, Tensor) or hasattr(value, "to") else value
-        for name, value in batch.items()
-    }

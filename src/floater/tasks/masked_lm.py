@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
-import torch
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from floater.errors import DataError
-from floater.tasks.examples import Encoded
+from floater.tasks.examples import Collate, Encoded
 from floater.tasks.finetuning import Head
-from floater.tasks.finetuning.extension import training_positions
-from floater.tasks.finetuning.features import readable
 from floater.tasks.finetuning.text import Texts, TextSettings, TextTask, as_rows, documents_of, special
-from floater.tasks.language_modeling.score import masked_score
+from floater.tasks.language_modeling.data import masked_by
 from floater.tasks.language_modeling.settings import Masking
 from floater.tasks.language_modeling.trainer import LanguageModelTrainer
-from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
 from floater.tasks.task import Prepared
-from floater.training.run import evaluating
 from floater.training.settings import check_numbers
 
 logger = logging.getLogger(__name__)
@@ -54,8 +48,6 @@ class MaskedLMSettings(TextSettings):
         evaluation: how the loss is measured.
     """
 
-    objective: ClassVar[str] = "masked"
-
     task: Literal["masked_lm"] = "masked_lm"
     masking: Masking = field(default_factory=Masking)
     evaluation: Evaluation = field(default_factory=Evaluation)
@@ -71,6 +63,7 @@ class MaskedLM(TextTask):
 
     Settings = MaskedLMSettings
     HEAD = Head(AutoModelForMaskedLM)
+    Trainer = LanguageModelTrainer
 
     def encode(self, settings: Any, processor: Any, examples: Texts, *, training: bool = False) -> Any:
         path = settings.model.path
@@ -84,33 +77,17 @@ class MaskedLM(TextTask):
             raise DataError("the text has no token to predict")
         return rows
 
-    def check_model(self, settings: Any, model: Any, processor: Any, examples: Encoded, name: str) -> None:
-        longest = max((row["input_ids"] for row in examples.rows), key=len)
-        with readable(f"rows of {len(longest)} tokens", "data.block"), evaluating(model):
-            model(torch.from_numpy(longest).long()[None])
-
     def before(self, prepared: Prepared) -> dict[str, Any]:
         loss = self.validate(prepared).scores["loss"]
         logger.info("loss before training %.4f nats a token", loss)
         return {"loss_before": loss}
 
-    def trainer(self, prepared: Prepared, run: Path, **options: Any) -> LanguageModelTrainer:
-        trainer = LanguageModelTrainer(
-            settings=prepared.settings,
-            tokenizer=prepared.processor,
-            run=run,
-            model=prepared.model,
-            lengths=prepared.train.lengths,
-            train_dataset=prepared.train,
-            validate=lambda: self.validate(prepared).scores,
-        )
-        return training_positions(trainer, prepared.settings)
+    def collate(self, settings: Any, processor: Any, model: Any, *seed: int) -> Collate:
+        return masked_by(settings, processor, *seed)
 
-    def score(self, settings: Any, model: Any, processor: Any, examples: Any) -> Measurement:
-        asked = settings.evaluation
-        how = {"seed": asked.seed, "max_tokens": asked.max_tokens}
-        with readable(f"rows of {max(examples.lengths)} tokens", "data.block"):
-            return masked_score(model, examples, settings.masking, processor, **how)
+    def training_collate(self, prepared: Prepared, epoch: int) -> Collate:
+        seed = prepared.settings.training.seed, epoch
+        return self.collate(prepared.settings, prepared.processor, prepared.model, *seed)
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, documents: Texts, block: int) -> Encoded:

@@ -93,6 +93,7 @@ class Task(ABC):
     unit: ClassVar[str] = "tokens"
     shorten: ClassVar[str] = ""
     output: ClassVar[str] = ""
+    Trainer: ClassVar[type[RunTrainer]] = RunTrainer
     measure: ClassVar[Callable[..., Measurement] | None] = None
     predict: ClassVar[Callable[..., list[str]] | None] = None
 
@@ -145,6 +146,10 @@ class Task(ABC):
     def kind(self, settings: Any) -> Callable[[Any], Any]:
         """Return what makes the model of a run from its Hugging Face configuration, for `load`."""
         raise NotImplementedError(f"{type(self).__name__} defines no kind of model to load")
+
+    def training_collate(self, prepared: Prepared, epoch: int) -> Collate:
+        """Return the `collate` of an epoch of the training; by default the same in all."""
+        return self.collate(prepared.settings, prepared.processor, prepared.model)
 
     def loss(self, prepared: Prepared) -> Any:
         """Return the loss function of outputs and labels; None is the cross-entropy with aligned labels."""
@@ -325,7 +330,13 @@ class Task(ABC):
     def trainer(self, prepared: Prepared, run: Path, **options: Any) -> RunTrainer:
         """Make the Trainer of a run."""
         settings, train = prepared.settings, prepared.train
-        return RunTrainer(
+        made: RunTrainer
+
+        def collate(examples: Sequence[Any]) -> dict[str, Any]:
+            # no random number of torch: a batch that is made ahead of a checkpoint is made again after it
+            return self.training_collate(prepared, made.sampler.epoch)(examples)
+
+        made = self.Trainer(
             training=settings.training,
             run=run,
             model=prepared.model,
@@ -335,12 +346,11 @@ class Task(ABC):
             metric=self.metric_of(settings),
             greater=self.greater_of(settings),
             label_smoothing=getattr(settings.training, "label_smoothing_factor", 0.0),
-            **{
-                "data_collator": self.collate(settings, prepared.processor, prepared.model),
-                "compute_loss_func": self.loss(prepared),
-            }
-            | options,
+            data_collator=collate,
+            compute_loss_func=self.loss(prepared),
+            **options,
         )
+        return made
 
     def metric_of(self, settings: Any) -> str:
         """Return the score that chooses the best validation, where it depends on the settings."""

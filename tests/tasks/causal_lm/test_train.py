@@ -34,10 +34,12 @@ from floater.errors import DataError
 from floater.settings import load
 from floater.tasks import task
 from floater.tasks.causal_lm import CausalLMSettings, long_rows, rows_of
-from floater.tasks.causal_lm.score import DIGITS, by_position, passkeys, prompt, token_losses
+from floater.tasks.causal_lm.score import DIGITS, causal_batch, passkeys, prompt
 from floater.tasks.finetuning import Checkpoint, Extend
 from floater.tasks.finetuning.checkpoint import load_tokenizer
 from floater.tasks.finetuning.extension import first_position, merge, pose, training_positions
+from floater.tasks.language_modeling.far import ranges
+from floater.tasks.language_modeling.score import rows_score
 from floater.tasks.masked_lm import MaskedLMSettings
 from floater.tasks.squad import SquadSettings
 from helpers import write_run_config
@@ -246,13 +248,14 @@ def test_losses_are_those_of_the_logits(folder: Path) -> None:
     tokenizer = load_tokenizer(str(folder / "llama"))
     rows = rows_of(tokenizer, [["w1 w2 w3 w4 w5"], ["w6 w7"], ["w8"]], 4)
     assert rows.lengths == [4, 2]  # of one token nothing is predicted
-    found = [*token_losses(model, tokenizer, rows, 100)]
-    for row, nats in zip(sorted(rows.rows, key=lambda row: len(row["input_ids"])), found, strict=True):
+    found = rows_score(model, rows, functools.partial(causal_batch, tokenizer=tokenizer), 100, later=True)
+    for number, row in enumerate(rows.rows):
+        nats = found.losses.nats[found.losses.rows == number]
         ids = torch.from_numpy(row["input_ids"]).long()
         whole = model(ids[None]).logits[0].log_softmax(-1)
         expected = [-whole[i, ids[i + 1]].item() for i in range(len(ids) - 1)]
         np.testing.assert_allclose(nats, expected, rtol=1e-5)
-    assert [tokens for _, _, tokens, _ in by_position(found, [2, 4])] == [2, 2]
+    assert [part.tokens for part in ranges(found.losses, None, [2, 4], 4)] == [2, 2]
 
 
 def test_rows_end_where_documents_do(folder: Path) -> None:

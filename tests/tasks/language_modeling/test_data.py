@@ -64,9 +64,9 @@ def test_rows_hold_every_token_in_order_in_whole_sentences(
     rows = Rows(documents, block, begin=BEGIN, pack=pack)
     parts = []
     for row in rows.rows:
-        assert len(row.ids) == sum(row.parts) <= block
-        assert pack or len(row.parts) == 1
-        parts += [part.tolist() for part in np.split(row.ids, np.cumsum(row.parts)[:-1])]
+        assert len(row["input_ids"]) == sum(row["parts"]) <= block
+        assert pack or len(row["parts"]) == 1
+        parts += [part.tolist() for part in np.split(row["input_ids"], np.cumsum(row["parts"])[:-1])]
     assert all(part[0] == BEGIN and len(part) > 1 and BEGIN not in part[1:] for part in parts)
     flat = [token for document in documents for sentence in document for token in sentence]
     assert [token for part in parts for token in part[1:]] == flat
@@ -77,14 +77,14 @@ def test_rows_hold_every_token_in_order_in_whole_sentences(
     assert (rows.cut == 0) == short
     if short:  # then a row ends with the end of a sentence
         assert all(part[-1] == 2 for part in parts)
-    assert rows.lengths == [len(row.ids) for row in rows.rows]
+    assert rows.lengths == [len(row["input_ids"]) for row in rows.rows]
     assert rows.tokens == len(flat) + len(parts)
 
 
 def test_a_row_is_as_full_as_whole_sentences_make_it() -> None:
     documents = [[np.array([5, 6, 2]), np.array([7, 2])], [np.array([8, 2])], [np.array([9, 9, 9, 2])]]
     rows = Rows(documents, 9, begin=BEGIN)
-    assert [row.parts for row in rows.rows] == [[6, 3], [5]]
+    assert [row["parts"] for row in rows.rows] == [[6, 3], [5]]
 
 
 def test_a_batch_says_which_tokens_share_a_document() -> None:
@@ -146,12 +146,12 @@ def test_masks_are_a_function_of_seed_and_row_alone() -> None:
     rows = Rows(documents, 16, begin=begin_id(TOKENIZER))
 
     def labels(indices: list[int], *seed: int) -> list[torch.Tensor]:
-        batch = masked_batch([rows[i] for i in indices], Masking(), TOKENIZER, *seed)
+        batch = masked_batch([rows[i] for i in indices], Masking(), TOKENIZER, seed)
         return [row[row != -100] for row in batch["labels"]]
 
     together, alone = labels([0, 1, 2], 3, 0), [labels([i], 3, 0)[0] for i in range(3)]
     assert all(torch.equal(a, b) for a, b in zip(together, alone, strict=True))
-    epochs = [masked_batch([rows[0]], Masking(), TOKENIZER, 3, epoch)["input_ids"] for epoch in range(5)]
+    epochs = [masked_batch([rows[0]], Masking(), TOKENIZER, (3, epoch))["input_ids"] for epoch in range(5)]
     assert len({tuple(ids[0].tolist()) for ids in epochs}) > 1
     state = torch.get_rng_state()
     labels([0], 0)
@@ -168,10 +168,10 @@ def test_full_sentences_cross_the_borders_of_documents_and_lose_nothing() -> Non
     sentences = [[[*[10 + i] * (length - 1), 2] for length in (5, 4)] for i in range(3)]
     documents = [[np.array(sentence) for sentence in document] for document in sentences]
     rows = Rows(joined(documents, 2), 12, begin=1)
-    read = [token for row in rows.rows for token in row.ids.tolist() if token != 1]
+    read = [token for row in rows.rows for token in row["input_ids"].tolist() if token != 1]
     assert read == [
         *sentences[0][0], *sentences[0][1], 2, *sentences[1][0], *sentences[1][1], 2, *sentences[2][0],
         *sentences[2][1],
     ]  # fmt: skip
-    assert all(len(row.parts) == 1 for row in rows.rows)
+    assert all(len(row["parts"]) == 1 for row in rows.rows)
     assert "document_ids" not in collate([rows[0], rows[1]], pad=0)

@@ -1,6 +1,7 @@
 """Perplexity against plain passes of the model, token by token."""
 
 import math
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -11,11 +12,11 @@ from hypothesis import strategies as st
 
 from floater import FloaterConfig
 from floater.tasks.bpe import train_bpe
-from floater.tasks.language_modeling.data import Rows, masked, with_mask
+from floater.tasks.language_modeling.data import Rows, masked, masked_batch, with_mask
 from floater.tasks.language_modeling.score import (
     causal_score,
-    masked_score,
     remembering_score,
+    rows_score,
     windows,
 )
 from floater.tasks.language_modeling.settings import Masking
@@ -101,17 +102,21 @@ def test_a_masked_score_is_the_loss_of_the_masked_tokens_of_a_fixed_seed():
     tokenizer = with_mask(train_bpe(["low lower lowest newest widest"], 270))
     model = made(FloaterForMaskedLM, vocabulary=len(tokenizer))
     rows = Rows(texts((4, 9, 3), (7,), (2, 2)), 16, begin=BEGIN, pack=False)
+
+    def masks(seed):
+        return partial(masked_batch, masking=Masking(), tokenizer=tokenizer, seed=[seed])
+
     nats, tokens = 0.0, 0
     for i, row in enumerate(rows.rows):
-        read, labels = masked(row.ids, Masking(), tokenizer, 5, i)
+        read, labels = masked(row["input_ids"], Masking(), tokenizer, 5, i)
         with torch.no_grad():
             logits = model.eval()(torch.tensor(read)[None]).logits[0].log_softmax(-1)
         for at in np.flatnonzero(labels != -100):
             nats, tokens = nats - float(logits[at, labels[at]]), tokens + 1
     for batch in (16, 1000):
-        found = masked_score(model, rows, Masking(), tokenizer, seed=5, max_tokens=batch)
+        found = rows_score(model, rows, masks(5), batch)
         assert (found.nats, found.tokens) == (pytest.approx(nats, rel=1e-6), tokens)
-    other = masked_score(model, rows, Masking(), tokenizer, seed=6)
+    other = rows_score(model, rows, masks(6))
     assert other.nats != pytest.approx(nats)
 
 

@@ -15,17 +15,16 @@ from transformers import AutoModelForCausalLM
 
 from floater.errors import DataError
 from floater.tasks.causal import causal_loss
-from floater.tasks.causal_lm.score import by_position, causal_batch, line, passkeys, token_losses
+from floater.tasks.causal_lm.score import causal_batch, passkeys
 from floater.tasks.examples import Collate, Encoded
 from floater.tasks.finetuning import Adapter, Head
-from floater.tasks.finetuning.extension import Extend, learn, merge, training_positions
+from floater.tasks.finetuning.extension import Extend, learn, merge
 from floater.tasks.finetuning.text import TextSettings, TextTask, as_rows, documents_of, special
-from floater.tasks.language_modeling.far import doubling
+from floater.tasks.language_modeling.far import doubling, ranges
 from floater.tasks.measurement import Measurement, check_edges, perplexity
 from floater.tasks.registry import register
 from floater.tasks.task import Prepared
 from floater.training.run import RESULT, RunPath
-from floater.training.run_trainer import RunTrainer
 from floater.training.settings import check_numbers
 
 logger = logging.getLogger(__name__)
@@ -92,6 +91,7 @@ class CausalLM(TextTask):
 
     Settings = CausalLMSettings
     HEAD = Head(AutoModelForCausalLM)
+    later = True
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
         rows = rows_of(processor, examples, settings.data.block)
@@ -107,15 +107,6 @@ class CausalLM(TextTask):
 
     def loss(self, prepared: Prepared) -> Any:
         return causal_loss
-
-    def trainer(self, prepared: Prepared, run: Path, **options: Any) -> RunTrainer:
-        return training_positions(super().trainer(prepared, run, **options), prepared.settings)
-
-    def check_model(self, settings: Any, model: Any, processor: Any, examples: Any, name: str) -> None:
-        longest = examples.lengths.index(max(examples.lengths))
-        one = Encoded([examples[longest]], [examples.lengths[longest]])
-        for _ in token_losses(model, processor, one, settings.evaluation.max_tokens):
-            pass
 
     def before(self, prepared: Prepared) -> dict[str, Any]:
         found = {f"{name}_before": value for name, value in self._losses(prepared).items()}
@@ -143,13 +134,6 @@ class CausalLM(TextTask):
             found["long_loss"] = long.scores["loss"]
         return found
 
-    def score(self, settings: Any, model: Any, processor: Any, examples: Any) -> Measurement:
-        losses = [*token_losses(model, processor, examples, settings.evaluation.max_tokens)]
-        nats = np.concatenate(losses)
-        loss = float(nats.mean())
-        scores = {"loss": round(loss, 4), "perplexity": round(perplexity(loss), 3), "tokens": len(nats)}
-        return Measurement(scores=scores, report=line(f"{len(nats):,} tokens", losses))
-
     def evaluate(
         self,
         run: RunPath,
@@ -174,23 +158,25 @@ class CausalLM(TextTask):
         edges = doubling(settings.data.block, length) if bins is None else list(bins)
         check_edges(edges)
         texts = self.read_test(settings, source or settings.data.valid)
-        short = [*token_losses(model, tokenizer, self.encode(settings, tokenizer, texts), asked.max_tokens)]
-        rows = long_rows(tokenizer, texts, length, asked)
-        long = [*token_losses(model, tokenizer, rows, asked.max_tokens)]
-        ranges = by_position(long, edges)
+        rows = self.encode(settings, tokenizer, texts), long_rows(tokenizer, texts, length, asked)
+        short, long = (self.score(settings, model, tokenizer, part) for part in rows)
+        by_context = ranges(long.losses, None, edges, length)
         report = [
             *_history(Path(run) / RESULT),
-            line(f"rows of up to {settings.data.block:,} tokens", short),
-            line(f"rows of up to {length:,} tokens", long),
+            *(
+                f"rows of up to {most:,} tokens: perplexity {found.perplexity:.3f} "
+                f"(loss {found.loss:.4f} nats a token)"
+                for most, found in ((settings.data.block, short), (length, long))
+            ),
             f"{'context':<14}{'tokens':>10}{'loss':>9}{'perplexity':>13}",
             *(
-                f"{f'{low}-{high}':<14}{tokens:>10,}{loss:>9.4f}{perplexity(loss):>13.3f}"
-                for low, high, tokens, loss in ranges
+                f"{f'{part.low}-{part.high}':<14}{part.tokens:>10,}{part.loss:>9.4f}"
+                f"{perplexity(part.loss):>13.3f}"
+                for part in by_context
             ),
         ]
-        means = (float(np.concatenate(losses).mean()) for losses in (short, long))
-        scores = dict(zip(("loss", "long_loss"), (round(mean, 4) for mean in means), strict=True))
-        scores |= {f"loss_{low}_{high}": round(loss, 4) for low, high, _, loss in ranges}
+        scores = {"loss": short.scores["loss"], "long_loss": long.scores["loss"]}
+        scores |= {f"loss_{part.low}_{part.high}": round(part.loss, 4) for part in by_context}
         for size in (*edges, length) if asked.trials else ():
             found = passkeys(model, tokenizer, size, asked.depths, asked.trials, asked.max_tokens)
             scores[f"passkey_{size}"] = round(100 * float(np.mean(found)), 2)

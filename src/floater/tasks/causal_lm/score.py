@@ -1,24 +1,21 @@
-"""Scores of causal models on long texts: loss by position, and recall of a number hidden in a text."""
+"""Scores of causal models on long texts: recall of a number hidden in a text."""
 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from floater.errors import DataError
 from floater.tasks.examples import Encoded, in_batches
-from floater.tasks.finetuning.features import readable
 from floater.tasks.finetuning.text import special
 from floater.tasks.language_modeling.data import collate
-from floater.tasks.measurement import Array, perplexity
+from floater.tasks.measurement import Array
 from floater.training.run import evaluating
 from floater.transformer.outputs import IGNORED
 
@@ -37,56 +34,6 @@ def causal_batch(rows: Sequence[dict[str, Any]], *, tokenizer: PreTrainedTokeniz
     """Return a padded batch, its tokens as labels but for padding."""
     batch = collate(rows, pad=int(tokenizer.pad_token_id))
     return batch | {"labels": batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORED)}
-
-
-def token_losses(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, rows: Encoded, max_tokens: int
-) -> Iterator[Array]:
-    """Compute the loss of each token of each row, from short to long rows.
-
-    Args:
-        model: left in the mode it is in.
-        tokenizer: of the model.
-        rows: `input_ids` each.
-        max_tokens: tokens in a batch; a longer row is alone.
-
-    Yields:
-        Of a row of n tokens, the n - 1 losses in nats: of the token at position i, from the i before it.
-
-    Raises:
-        DataError: if the model has too few positions.
-    """
-    make = functools.partial(causal_batch, tokenizer=tokenizer)
-    with evaluating(model, baked=True), readable(f"rows of {max(rows.lengths)} tokens", "their length"):
-        for indices, batch in in_batches(rows, make, model.device, max_tokens):
-            labels = batch.pop("labels")[:, 1:]
-            logits = model(**batch, use_cache=False).logits[:, :-1].float()
-            nats = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
-            for index, row in zip(indices, nats.double().cpu().numpy(), strict=True):
-                yield row[: rows.lengths[index] - 1]
-
-
-def by_position(losses: Sequence[Array], edges: Sequence[int]) -> list[tuple[int, int, int, float]]:
-    """Average losses over ranges of the number of tokens read before; a range without a token is skipped.
-
-    Args:
-        losses: of rows, as `token_losses` yields them.
-        edges: rising; the first number of each range but the first.
-
-    Returns:
-        The first and the last number of each range, its tokens, and their loss in nats.
-
-    Example:
-        >>> by_position([np.array([3.0, 1.0, 1.0]), np.array([2.0])], [2])
-        [(1, 1, 2, 2.5), (2, 3, 2, 1.0)]
-    """
-    longest = max(map(len, losses))
-    bounds = [1, *(edge for edge in edges if 1 < edge <= longest), longest + 1]
-    found = []
-    for low, high in itertools.pairwise(bounds):
-        inside = np.concatenate([row[low - 1 : high - 1] for row in losses])
-        found.append((low, high - 1, len(inside), float(inside.mean())))
-    return found
 
 
 def prompt(
@@ -162,9 +109,3 @@ def passkeys(
                     last = texts[index][1]
                     found[place] += bool((chosen[row, -last:] == wanted[row, -last:]).all())
     return [round(float(share), 4) for share in found / trials]
-
-
-def line(name: str, losses: Sequence[Array]) -> str:
-    """Return a line of a report: the loss of some rows and its perplexity."""
-    nats = np.concatenate(list(losses))
-    return f"{name}: perplexity {perplexity(float(nats.mean())):.3f} (loss {nats.mean():.4f} nats a token)"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
 from floater.tasks.task import Prepared, Splits, Task
 from floater.training.run import RunPath, evaluating
-from floater.training.run_trainer import RunTrainer
 from floater.transformer.events import EventsConfig, FloaterForEvents, FloaterForSeries
 from floater.transformer.outputs import per_item
 
@@ -79,16 +77,9 @@ class Events(Task):
     def loss(self, prepared: Prepared) -> Any:
         return mean_nll
 
-    def trainer(self, prepared: Prepared, run: Path, **options: Any) -> RunTrainer:
-        made: RunTrainer
-
-        def collate(examples: Sequence[Any]) -> dict[str, Any]:
-            # no random number of torch: a batch that is made ahead of a checkpoint is made again after it
-            seed = 1 + prepared.settings.training.seed, made.sampler.epoch
-            return self.collate(prepared.settings, prepared.processor, prepared.model, seed)(examples)
-
-        made = super().trainer(prepared, run, data_collator=collate, **options)
-        return made
+    def training_collate(self, prepared: Prepared, epoch: int) -> Collate:
+        seed = 1 + prepared.settings.training.seed, epoch
+        return self.collate(prepared.settings, prepared.processor, prepared.model, seed)
 
     def hardest(self, examples: Encoded) -> Sequence[int]:
         most = examples.lengths.index(max(examples.lengths))

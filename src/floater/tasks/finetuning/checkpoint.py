@@ -24,7 +24,7 @@ from transformers.utils import logging as hf_logging
 import floater
 from floater.alignment import align
 from floater.errors import DataError, first_line, no_directory
-from floater.tasks.bpe import BOS, EOS, MASK, TOKENIZER_FILE, load_bpe
+from floater.tasks.bpe import BOS, EOS, TOKENIZER_FILE, load_bpe
 from floater.tasks.finetuning.settings import Checkpoint, Plug
 from floater.training.arguments import flow_parameters
 from floater.training.run import MODEL, VOCABULARY, inside
@@ -105,8 +105,6 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
         of_run = Path(folder).parent / VOCABULARY  # of a checkpoint that is kept in its run
         alone = not (Path(folder) / TOKENIZER_FILE).is_file() and of_run.is_dir()
         tokenizer = load_bpe(of_run if alone else folder)
-        if MASK in tokenizer.get_vocab():
-            tokenizer.mask_token = MASK
         ids = tokenizer.get_vocab()
         tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
             single=f"{BOS} $A {EOS}",

@@ -2,19 +2,25 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from transformers import PreTrainedTokenizerFast
 
-from floater.tasks.bpe import ENCODED_AT_ONCE
 from floater.tasks.examples import Encoded
+from floater.tasks.finetuning.extension import training_positions
+from floater.tasks.finetuning.features import readable
 from floater.tasks.finetuning.settings import Training
 from floater.tasks.finetuning.task import CheckpointTask, FineTuningSettings
-from floater.tasks.language_modeling.data import read_documents
+from floater.tasks.language_modeling.data import encode_documents, read_documents
+from floater.tasks.language_modeling.score import Score, rows_score
 from floater.tasks.language_modeling.settings import TextData
 from floater.tasks.settings import check_block
+from floater.tasks.task import Prepared
+from floater.training.run import evaluating
+from floater.training.run_trainer import RunTrainer
 from floater.training.settings import TrainingSettings
 
 Texts = Sequence[Sequence[str]]
@@ -43,12 +49,29 @@ class TextSettings(FineTuningSettings):
 
 
 class TextTask(CheckpointTask):
-    """A task whose examples are rows of documents, scored by the loss of their tokens."""
+    """A task whose examples are rows of documents, scored by the loss of their tokens.
+
+    Class attribute: `later` is whether the logits of a token are those of the next one.
+    """
 
     metric, greater, example = "loss", False, "row"
+    later: ClassVar[bool] = False
 
     def read_test(self, settings: Any, source: Any) -> Texts:
         return read_documents(source, settings.data.documents)
+
+    def check_model(self, settings: Any, model: Any, processor: Any, examples: Encoded, name: str) -> None:
+        longest = max((row["input_ids"] for row in examples.rows), key=len)
+        with readable(f"rows of {len(longest)} tokens", "data.block"), evaluating(model):
+            model(torch.from_numpy(longest).long()[None])
+
+    def trainer(self, prepared: Prepared, run: Path, **options: Any) -> RunTrainer:
+        return training_positions(super().trainer(prepared, run, **options), prepared.settings)
+
+    def score(self, settings: Any, model: Any, processor: Any, examples: Encoded) -> Score:
+        collate, most = self.collate(settings, processor, model), settings.evaluation.max_tokens
+        with readable(f"rows of {max(examples.lengths)} tokens", "their length"):
+            return rows_score(model, examples, collate, most, later=self.later)
 
 
 def as_rows(rows: Iterable[list[int]]) -> Encoded:
@@ -60,16 +83,10 @@ def as_rows(rows: Iterable[list[int]]) -> Encoded:
 
 def documents_of(tokenizer: PreTrainedTokenizerFast, documents: Texts) -> Iterator[list[int]]:
     """Yield the token ids of each document, without special ones."""
-    lines = [f" {line.strip()}" if i else line.strip() for d in documents for i, line in enumerate(d)]
-    encoded: list[list[int]] = []
-    for start in range(0, len(lines), ENCODED_AT_ONCE):
-        part = lines[start : start + ENCODED_AT_ONCE]
-        # not verbose: a line that is longer than the model reads is cut below
-        options = {"add_special_tokens": False, "return_attention_mask": False, "verbose": False}
-        encoded += tokenizer(part, **options)["input_ids"]
-    rest = iter(encoded)
-    for document in documents:
-        yield list(chain.from_iterable(next(rest) for _ in document))
+    lines = [[" " * bool(i) + line.strip() for i, line in enumerate(document)] for document in documents]
+    # not verbose: a line that is longer than the model reads is cut below
+    for ids in encode_documents(tokenizer, lines, add_special_tokens=False, verbose=False):
+        yield np.concatenate(ids).tolist()
 
 
 def special(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:

@@ -15,28 +15,38 @@ from accelerate import PartialState
 
 from floater.errors import DataError
 from floater.tasks.bpe import BYTES, SPECIALS, load_bpe, train_bpe
-from floater.tasks.causal import check_causal
+from floater.tasks.causal import causal_loss, check_causal
 from floater.tasks.examples import Collate
 from floater.tasks.language_modeling.data import (
     Rows,
     Streams,
     begin_id,
+    causal_batch,
     collate,
     encode_documents,
     joined,
+    masked_by,
     read_documents,
+    stream_batch,
     with_mask,
 )
-from floater.tasks.language_modeling.far import Losses, doubling, losses, ranges, summed
-from floater.tasks.language_modeling.score import Score, causal_score, masked_score, remembering_score
+from floater.tasks.language_modeling.far import doubling, ranges, summed
+from floater.tasks.language_modeling.score import (
+    Losses,
+    Score,
+    causal_score,
+    remembering_score,
+    rows_score,
+)
 from floater.tasks.language_modeling.settings import LanguageModelingSettings
 from floater.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.tasks.measurement import Measurement, check_edges
 from floater.tasks.registry import register
 from floater.tasks.task import Prepared, Task
-from floater.training import StreamSampler
+from floater.training import StreamSampler, smoothed_loss
 from floater.training.arguments import warmup_steps
-from floater.training.run import MODEL, VOCABULARY, RunPath, inside, read_by
+from floater.training.run import MODEL, VOCABULARY, RunPath, RunWithSettings, inside, read_by
+from floater.training.run_trainer import RunTrainer
 from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
 
 logger = logging.getLogger(__name__)
@@ -50,6 +60,7 @@ class LanguageModeling(Task):
 
     Settings = LanguageModelingSettings
     metric, greater, example = "loss", False, "row"
+    Trainer = LanguageModelTrainer
 
     def read_test(self, settings: LanguageModelingSettings, source: Any) -> Texts:
         return read_documents(source, settings.data.documents)
@@ -57,13 +68,11 @@ class LanguageModeling(Task):
     def make_processor(self, settings: LanguageModelingSettings, train: Texts) -> Any:
         data = settings.data
         if data.vocabulary is not None:
-            return load_bpe(inside(Path(data.vocabulary), VOCABULARY, MODEL))
-        lines = (line for text in train for line in text)
-        return train_bpe(lines, data.vocabulary_size, lowercase=data.lowercase)
-
-    def processor(self, settings: LanguageModelingSettings, run: Path, train: Texts) -> Any:
-        tokenizer = super().processor(settings, run, train)
-        return with_mask(tokenizer) if settings.objective == "masked" else tokenizer
+            made = load_bpe(inside(Path(data.vocabulary), VOCABULARY, MODEL))
+        else:
+            lines = (line for text in train for line in text)
+            made = train_bpe(lines, data.vocabulary_size, lowercase=data.lowercase)
+        return with_mask(made) if settings.objective == "masked" else made
 
     def encode(self, settings: Any, processor: Any, examples: Texts, *, training: bool = False) -> Any:
         """Pack training texts into rows; those of a validation are read in windows as they are scored."""
@@ -96,8 +105,23 @@ class LanguageModeling(Task):
         model: LanguageModel = self.kind(settings)(settings.model.config(len(processor)))
         return model
 
-    def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
-        raise NotImplementedError("batches of a language model depend on the epoch; its Trainer makes them")
+    def collate(self, settings: Any, processor: Any, model: Any, *seed: int) -> Collate:
+        """Return the function that makes batches; the seed, of masked tokens, is that of the evaluation."""
+        pad = int(processor.pad_token_id)
+        if settings.data.memory:
+            return functools.partial(stream_batch, pad=pad)
+        if settings.objective == "causal":
+            return functools.partial(causal_batch, pad=pad, begin=begin_id(processor))
+        return masked_by(settings, processor, *seed)
+
+    def training_collate(self, prepared: Prepared, epoch: int) -> Collate:
+        seed = prepared.settings.training.seed, epoch
+        return self.collate(prepared.settings, prepared.processor, prepared.model, *seed)
+
+    def loss(self, prepared: Prepared) -> Any:
+        if prepared.settings.objective == "masked":
+            return None
+        return smoothed_loss(0.0) if prepared.settings.data.memory else causal_loss
 
     def check_model(self, settings: Any, model: Any, processor: Any, examples: Any, name: str) -> None:
         """Let the position model read the row with the most documents, and refuse it if not causal."""
@@ -127,30 +151,18 @@ class LanguageModeling(Task):
     def summary(self, prepared: Prepared) -> str:
         return f"{len(prepared.processor):,} tokens in the vocabulary"
 
-    def trainer(self, prepared: Prepared, run: Path, **options: Any) -> LanguageModelTrainer:
+    def trainer(self, prepared: Prepared, run: Path, **options: Any) -> RunTrainer:
         rows, state = prepared.train, PartialState()
         if isinstance(rows, Streams):
             world = {"world_size": state.num_processes, "rank": state.process_index}
             options["sampler"] = StreamSampler(rows.lengths, rows.streams, **world)
-        return LanguageModelTrainer(
-            settings=prepared.settings,
-            tokenizer=prepared.processor,
-            memory=prepared.settings.data.memory,
-            run=run,
-            model=prepared.model,
-            lengths=rows.lengths,
-            train_dataset=rows,
-            validate=lambda: self.validate(prepared).scores,
-            **options,
-        )
+        return super().trainer(prepared, run, memory=prepared.settings.data.memory, **options)
 
     def score(self, settings: Any, model: Any, processor: Any, examples: Callable[..., Score]) -> Measurement:
         return examples(model)
 
     def load(self, run: RunPath, device: str | torch.device | None = None) -> tuple[Any, Any, Any]:
-        settings = self.settings_of(run)
-        model, tokenizer, _ = super().load(run, device)
-        return model, with_mask(tokenizer) if settings.objective == "masked" else tokenizer, settings
+        return super().load(RunWithSettings(Path(run), self.settings_of(run)), device)
 
     def evaluate(
         self,
@@ -192,9 +204,9 @@ class LanguageModeling(Task):
         block, (wide, _, held) = settings.data.block, windows_of(settings, window, stride, memory)
         if bins and (held or settings.objective != "causal"):
             raise DataError(f"bins {list(bins)}: only a causal model without a memory is scored by context")
-        score, found, near = _losses(model, tokenizer, settings, texts, window, stride, memory)
+        score, near = _losses(model, tokenizer, settings, texts, window, stride, memory)
         starts = bins or (doubling(block, wide) if near is not None else ())
-        return replace(score, ranges=ranges(found, near, starts, wide)) if starts else score
+        return replace(score, ranges=ranges(score.losses, near, starts, wide)) if starts else score
 
     def measure(
         self,
@@ -216,7 +228,8 @@ class LanguageModeling(Task):
         """
         model, tokenizer, settings = self.load(run)
         texts = self.read_test(settings, source)
-        total, found, near = _losses(model, tokenizer, settings, texts, window, stride)
+        total, near = _losses(model, tokenizer, settings, texts, window, stride)
+        found = total.losses
         ordered = reads_in_order(settings) and bool(bins)
         part = np.searchsorted(bins, found.contexts, side="right") if ordered else np.zeros_like(found.rows)
         first, sums = summed(
@@ -278,8 +291,9 @@ def scorer(
     if settings.objective == "causal":
         return functools.partial(causal_score, stride=step, max_tokens=asked.max_tokens, **causal)
     rows = Rows(documents, wide, begin=begin, pack=settings.data.pack)
-    masked: dict[str, Any] = {"masking": settings.masking, "tokenizer": tokenizer, "seed": asked.seed}
-    return functools.partial(masked_score, rows=rows, max_tokens=asked.max_tokens, **masked)
+    return functools.partial(
+        rows_score, rows=rows, collate=masked_by(settings, tokenizer), max_tokens=asked.max_tokens
+    )
 
 
 def windows_of(
@@ -311,10 +325,10 @@ def windows_of(
 
 def _losses(
     model: LanguageModel, tokenizer: Any, settings: LanguageModelingSettings, texts: Texts, *given: int | None
-) -> tuple[Score, Losses, Losses | None]:
+) -> tuple[Score, Losses | None]:
     """Score a text, and again in windows of the training length where those of a causal model are longer."""
-    score, found = losses(scorer(settings, tokenizer, texts, *given), model)
+    score = scorer(settings, tokenizer, texts, *given)(model)
     wide, _, held = windows_of(settings, *given)
     if held or settings.objective != "causal" or wide <= settings.data.block:
-        return score, found, None
-    return score, found, losses(scorer(settings, tokenizer, texts, settings.data.block), model)[1]
+        return score, None
+    return score, scorer(settings, tokenizer, texts, settings.data.block)(model).losses

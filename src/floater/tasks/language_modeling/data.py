@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from floater.errors import DataError
 from floater.tasks.bpe import BOS, MASK, encode
 from floater.tasks.corpora.text import read_lines
-from floater.tasks.examples import padded
+from floater.tasks.examples import Collate, Encoded, padded
 from floater.tasks.language_modeling.settings import Masking
 from floater.transformer.outputs import IGNORED
 
@@ -51,10 +51,10 @@ def read_documents(files: str | Sequence[str], ends: str) -> list[list[str]]:
 
 
 def encode_documents(
-    tokenizer: PreTrainedTokenizerFast, documents: Sequence[Sequence[str]]
+    tokenizer: PreTrainedTokenizerFast, documents: Sequence[Sequence[str]], **options: Any
 ) -> list[Document]:
-    """Return the token ids of each line of each document, with the end token."""
-    rows = iter(encode(tokenizer, [line for document in documents for line in document]))
+    """Return the token ids of each line of each document, with the end token; see `encode`."""
+    rows = iter(encode(tokenizer, [line for document in documents for line in document], **options))
     return [[next(rows) for _ in document] for document in documents]
 
 
@@ -82,18 +82,11 @@ def with_mask(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-@dataclass(frozen=True)
-class Row:
-    """Token ids, and the lengths of the parts of documents that they are: each begins with <s>."""
-
-    ids: np.ndarray
-    parts: list[int]
-
-
-class Rows(Dataset[Example]):
+class Rows(Encoded):
     """Rows of at most `block` tokens, filled with whole sentences in their order.
 
-    A document that does not fit continues in the next row. In each row its part begins with <s>.
+    A document that does not fit continues in the next row. In each row its part begins with <s>; `parts` are
+    the lengths of these.
 
     Args:
         documents: token ids of their sentences.
@@ -108,7 +101,7 @@ class Rows(Dataset[Example]):
     """
 
     def __init__(self, documents: Iterable[Document], block: int, *, begin: int, pack: bool = True) -> None:
-        self.rows: list[Row] = []
+        super().__init__([], [])
         self.cut = 0
         row: list[list[np.ndarray]] = []
         used = 0
@@ -117,8 +110,10 @@ class Rows(Dataset[Example]):
         def flush() -> None:
             nonlocal row, used
             if row:
-                parts = [np.concatenate(part) for part in row]
-                self.rows.append(Row(np.concatenate(parts), [len(part) for part in parts]))
+                ids = np.concatenate([piece for part in row for piece in part])
+                parts = [sum(map(len, part)) for part in row]
+                self.rows.append({"input_ids": ids, "parts": parts, "index": len(self.rows)})
+                self.lengths.append(len(ids))
             row, used = [], 0
 
         for document in documents:
@@ -133,7 +128,6 @@ class Rows(Dataset[Example]):
                 row[-1].append(sentence)
                 used += len(sentence)
         flush()
-        self.lengths = [len(row.ids) for row in self.rows]
 
     def _cut(self, document: Document, room: int) -> Iterator[np.ndarray]:
         for sentence in document:
@@ -145,13 +139,6 @@ class Rows(Dataset[Example]):
     def tokens(self) -> int:
         """Return the number of tokens, each <s> included."""
         return sum(self.lengths)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Example:
-        row = self.rows[index]
-        return {"input_ids": row.ids, "parts": row.parts, "index": index}
 
 
 class Streams(Dataset[Example]):
@@ -256,7 +243,7 @@ def causal_batch(examples: Sequence[Example], *, pad: int, begin: int) -> dict[s
 
 
 def masked_batch(
-    examples: Sequence[Example], masking: Masking, tokenizer: PreTrainedTokenizerFast, *seed: int
+    examples: Sequence[Example], masking: Masking, tokenizer: PreTrainedTokenizerFast, seed: Sequence[int]
 ) -> dict[str, Tensor]:
     """Make a batch for a masked model; which tokens are masked depends on the seed and their row alone.
 
@@ -270,6 +257,12 @@ def masked_batch(
     read = [row | {"input_ids": ids} for row, (ids, _) in zip(examples, chosen, strict=True)]
     batch = collate(read, pad=int(tokenizer.pad_token_id))
     return batch | {"labels": padded((labels for _, labels in chosen), IGNORED)}
+
+
+def masked_by(settings: Any, tokenizer: PreTrainedTokenizerFast, *seed: int) -> Collate:
+    """Return `masked_batch` with the `masking` of settings; without a seed it is that of the evaluation."""
+    seed = seed or (settings.evaluation.seed,)
+    return functools.partial(masked_batch, masking=settings.masking, tokenizer=tokenizer, seed=seed)
 
 
 def masked(

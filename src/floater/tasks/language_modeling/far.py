@@ -6,55 +6,12 @@ et al. 2022, "Train short, test long", but token by token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from torch import Tensor
 
-from floater.tasks.language_modeling.score import Range, RowKey, Score
+from floater.tasks.language_modeling.score import Losses, Range
 from floater.tasks.measurement import Array
-
-
-@dataclass(frozen=True)
-class Losses:
-    """The loss of each predicted token of a text, in the order of the text, whatever the windows.
-
-    Args:
-        rows: numbers of the windows or rows that predict them, rising, (n,).
-        places: where they stand in what `Record` gets of their row, from 0, (n,).
-        nats: cross-entropy, (n,).
-    """
-
-    rows: Array
-    places: Array
-    nats: Array
-
-    @property
-    def contexts(self) -> Array:
-        """Return the number of tokens of its window that a causal model has read before each."""
-        return self.places + 1
-
-
-def losses(score: Callable[..., Score], model: Any) -> tuple[Score, Losses]:
-    """Score a model on a text, token by token.
-
-    Args:
-        score: of a model, with an argument `record`.
-        model: to score.
-    """
-    found: dict[RowKey, tuple[Array, Array]] = {}
-
-    def record(indices: Sequence[RowKey], values: Tensor, there: Tensor) -> None:
-        for index, row, known in zip(indices, values, there, strict=True):
-            if known.any():
-                found[index] = known.nonzero().flatten().numpy(), row[known].double().numpy()
-
-    total = score(model, record=record)
-    ordered = [found[index] for index in sorted(found)]
-    places, nats = (np.concatenate([row[i] for row in ordered]) for i in (0, 1))
-    return total, Losses(np.repeat(np.arange(len(ordered)), [len(row) for row, _ in ordered]), places, nats)
 
 
 def doubling(block: int, window: int) -> list[int]:
@@ -93,7 +50,7 @@ def ranges(found: Losses, near: Losses | None, edges: Sequence[int], window: int
     Args:
         found: in windows of `window` tokens.
         near: of the same text in windows of the training length.
-        edges: the first context of every range but the first.
+        edges: the first context of every range but the first; those beyond the window are skipped.
         window: tokens.
 
     Example:
@@ -103,9 +60,9 @@ def ranges(found: Losses, near: Losses | None, edges: Sequence[int], window: int
         1 1 1 4.0
         2 3 2 1.5
     """
-    part = np.searchsorted(edges, found.contexts, side="right")
+    bounds = [1, *(edge for edge in edges if 1 < edge < window), window]
+    part = np.searchsorted(bounds[1:], found.contexts, side="right")
     first, sums = summed(part, found.nats, *([] if near is None else [near.nats]))
-    bounds = [1, *edges, window]
     return [
         Range(
             low=bounds[index],

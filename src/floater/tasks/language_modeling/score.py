@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import PartialState
-from accelerate.utils import gather_object
+from accelerate.utils import gather_object, send_to_device
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
 from floater.errors import DataError
-from floater.tasks.examples import Examples, moved
-from floater.tasks.language_modeling.data import (
-    Document,
-    Example,
-    collate,
-    masked_batch,
-    stream_batch,
-)
-from floater.tasks.language_modeling.settings import Masking
-from floater.tasks.measurement import Measurement, perplexity
+from floater.tasks.examples import Collate, Encoded, Examples
+from floater.tasks.language_modeling.data import Document, Example, collate, stream_batch
+from floater.tasks.measurement import Array, Measurement, perplexity
 from floater.training import TokenBatchSampler
 from floater.training.run import evaluating
 from floater.transformer import FloaterForCausalLM
@@ -36,8 +27,28 @@ from floater.transformer.memory import Memory
 from floater.transformer.outputs import IGNORED
 
 RowKey = int | tuple[int, int]
-Record = Callable[[Sequence[RowKey], Tensor, Tensor], None]
-"""Takes the keys of rows, the losses of their tokens (rows, T), and the mask of those that were predicted."""
+Part = tuple[Sequence[RowKey], dict[str, Any], Tensor]
+"""The keys of the rows of a batch or a part of one, the inputs of the model, and labels."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The loss of each predicted token of a text, in the order of the text, whatever the windows.
+
+    Args:
+        rows: numbers of the windows or rows that predict them, rising, (n,).
+        places: where the tokens that predict them, or masked ones themselves, stand in their row, (n,).
+        nats: cross-entropy, (n,).
+    """
+
+    rows: Array
+    places: Array
+    nats: Array
+
+    @property
+    def contexts(self) -> Array:
+        """Return the number of tokens of its window that a causal model has read before each."""
+        return self.places + 1
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,7 @@ class Score(Measurement):
         nats: cross-entropy, summed over the tokens.
         tokens: how many were predicted.
         seconds: that it took.
+        losses: token by token; of several processes, those that this one scored.
         ranges: the loss by the number of tokens read before, where that was asked for.
         **kwargs: as for `Measurement`.
     """
@@ -74,6 +86,7 @@ class Score(Measurement):
     nats: float
     tokens: int
     seconds: float
+    losses: Losses = field(default_factory=lambda: Losses(*[np.zeros(0, dtype=np.int64)] * 3))
     ranges: Sequence[Range] = ()
 
     def __post_init__(self) -> None:
@@ -150,7 +163,6 @@ def causal_score(
     stride: int,
     begin: int,
     max_tokens: int = 4096,
-    record: Record | None = None,
 ) -> Score:
     """Measure the perplexity of tokens given those before them in a sliding window over their document.
 
@@ -161,13 +173,11 @@ def causal_score(
         stride: tokens that it moves by, below the window.
         begin: id of <s>.
         max_tokens: tokens in a batch.
-        record: gets what was predicted, batch by batch.
     """
     texts = [np.concatenate([[begin], *document]) for document in documents]
     seen = [(text, *place) for text in texts for place in windows(len(text), window, stride)]
 
-    def batch(indices: Sequence[int]) -> dict[str, Tensor]:
-        chosen = [seen[i] for i in indices]
+    def batch(chosen: Sequence[tuple[np.ndarray, int, int, int]]) -> dict[str, Tensor]:
         rows: list[Example] = [{"input_ids": t[a:b], "parts": [b - a]} for t, a, b, _ in chosen]
         made = collate(rows, pad=0)
         labels = torch.full_like(made["input_ids"], IGNORED)
@@ -175,8 +185,8 @@ def causal_score(
             row[first - start : end - start] = torch.as_tensor(text[first:end])
         return made | {"labels": labels}
 
-    lengths = [end - start for _, start, end, _ in seen]
-    return _score(model, _batches(lengths, batch, max_tokens), record, later=True)
+    rows = Encoded(seen, [end - start for _, start, end, _ in seen])
+    return rows_score(model, rows, batch, max_tokens, later=True)
 
 
 def remembering_score(
@@ -187,7 +197,6 @@ def remembering_score(
     memory: int,
     begin: int,
     max_tokens: int = 4096,
-    record: Record | None = None,
 ) -> Score:
     """Measure the perplexity of tokens given their segment, and the blocks' memory of earlier ones.
 
@@ -201,107 +210,88 @@ def remembering_score(
         memory: tokens before a segment that are remembered.
         begin: id of <s>.
         max_tokens: tokens in a batch, remembered ones included.
-        record: see `Record`.
     """
     texts = [np.concatenate([[begin], *document]) for document in documents]
     texts.sort(key=len, reverse=True)
     rows = max(1, max_tokens // (min(window, len(texts[0])) + memory))
 
-    def batch(start: int) -> Iterator[Part]:
-        chosen, held = texts[start : start + rows], Memory(memory)
-        for first in range(0, len(chosen[0]) - 1, window):
-            parts = [
-                {
-                    "input_ids": (part := text[first : first + window]),
-                    "labels": np.append(text[first + 1 : first + 1 + len(part)], IGNORED)[: len(part)],
-                    "document_ids": np.full(len(part), -1),
-                }
-                for text in chosen
-            ]
-            made = stream_batch(parts, pad=0)
-            del made["document_ids"]
-            which = [(start + i, first) for i in range(len(chosen))]
-            labels = made.pop("labels")
-            yield which, made | {"memory": held}, labels
+    def parts() -> Iterator[Part]:
+        for start in _own(range(0, len(texts), rows)):
+            chosen, held = texts[start : start + rows], Memory(memory)
+            for first in range(0, len(chosen[0]) - 1, window):
+                segments = [
+                    {
+                        "input_ids": (part := text[first : first + window]),
+                        "labels": np.append(text[first + 1 : first + 1 + len(part)], IGNORED)[: len(part)],
+                        "document_ids": np.full(len(part), -1),
+                    }
+                    for text in chosen
+                ]
+                made: dict[str, Any] = stream_batch(segments, pad=0)
+                del made["document_ids"]
+                labels = made.pop("labels")
+                which = [(start + i, first) for i in range(len(chosen))]
+                yield which, made | {"memory": held, "use_cache": False}, labels
 
-    batches = [functools.partial(batch, start) for start in range(0, len(texts), rows)]
-    return _score(model, batches, record)
+    return _score(model, parts())
 
 
-def masked_score(
-    model: PreTrainedModel,
-    rows: Examples,
-    masking: Masking,
-    tokenizer: PreTrainedTokenizerFast,
-    *,
-    seed: int,
-    max_tokens: int = 4096,
-    record: Record | None = None,
+def rows_score(
+    model: PreTrainedModel, rows: Examples, collate: Collate, max_tokens: int = 4096, *, later: bool = False
 ) -> Score:
-    """Measure the perplexity of the masked tokens, always the same ones for a seed.
+    """Measure the perplexity of the tokens that are labels in batches of rows.
 
     Args:
-        model: a masked language model; it is left in the mode it is in.
+        model: a language model; it is left in the mode it is in.
         rows: of the text.
-        masking: how many tokens, and what is read instead.
-        tokenizer: has <mask>.
-        seed: of the tokens that are masked.
+        collate: makes a batch of some, always the same one.
         max_tokens: tokens in a batch.
-        record: gets what was predicted, batch by batch.
+        later: whether logits are of the token that comes next, so that the last one has none.
     """
 
-    def batch(indices: Sequence[int]) -> dict[str, Tensor]:
-        return masked_batch([rows[i] for i in indices], masking, tokenizer, seed)
-
-    return _score(model, _batches(rows.lengths, batch, max_tokens), record)
-
-
-Part = tuple[Sequence[RowKey], dict[str, Any], Tensor]
-Batch = Callable[[], Iterable[Part]]
-"""Makes parts of a batch, one after another: which rows they are, what the model gets, and labels."""
-
-
-def _batches(
-    lengths: Sequence[int], batch: Callable[[Sequence[int]], dict[str, Tensor]], max_tokens: int
-) -> list[Batch]:
-    """Make functions that make a batch each, of few tokens."""
-
-    def made(indices: Sequence[int]) -> Iterator[Part]:
-        given = batch(indices)
-        labels = given.pop("labels")
-        yield indices, given, labels
-
-    sampler = TokenBatchSampler(lengths, max(max_tokens, max(lengths)), seed=0, shuffle=False)
-    return [functools.partial(made, indices) for indices in sampler]
-
-
-def _score(
-    model: PreTrainedModel, batches: Sequence[Batch], record: Record | None, later: bool = False
-) -> Score:
-    """Sum the loss over batches, shared out among the processes; no random number of torch is used.
-
-    `later`: whether logits are of the token that comes next, so that the last one has none.
-    """
-    state, began = PartialState(), time.perf_counter()
-    nats, tokens = 0.0, 0
-    uncached = {"use_cache": False} if isinstance(model, FloaterForCausalLM) else {}
-    own = batches[state.process_index :: state.num_processes]
-    with evaluating(model, baked=True):
-        for indices, given, labels in itertools.chain.from_iterable(batch() for batch in own):
-            labels = labels.to(model.device)
+    def parts() -> Iterator[Part]:
+        most = max(max_tokens, max(rows.lengths))
+        for indices in _own([*TokenBatchSampler(rows.lengths, most, seed=0, shuffle=False)]):
+            batch = collate([rows[i] for i in indices])
+            labels = batch.pop("labels")
             if later:
                 labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
-            places = labels != IGNORED
-            logits = logits_at(model, places, **moved(given, model.device), **uncached)
-            losses = F.cross_entropy(logits.float(), labels[places], reduction="none")
+                batch["use_cache"] = False
+            yield indices, batch, labels
+
+    return _score(model, parts())
+
+
+def _own(batches: Sequence[Any]) -> Sequence[Any]:
+    """Return the batches that this one of several processes scores."""
+    state = PartialState()
+    return batches[state.process_index :: state.num_processes]
+
+
+def _score(model: PreTrainedModel, parts: Iterable[Part]) -> Score:
+    """Sum the loss over parts of batches and over processes; no random number of torch is used."""
+    state, began = PartialState(), time.perf_counter()
+    nats, tokens = 0.0, 0
+    found: dict[RowKey, tuple[Array, Array]] = {}
+    with evaluating(model, baked=True):
+        for indices, given, labels in parts:
+            asked = (labels != IGNORED).to(model.device)
+            logits = logits_at(model, asked, **send_to_device(given, model.device))
+            losses = F.cross_entropy(logits.float(), labels.to(model.device)[asked], reduction="none")
             nats += float(losses.sum())
             tokens += len(losses)
-            if record is not None:
-                rows = losses.new_zeros(labels.shape).masked_scatter(places, losses)
-                last = -1 if later else None
-                record(indices, rows[:, :last].cpu(), places[:, :last].cpu())
-    parts = gather_object([(nats, tokens)]) if state.num_processes > 1 else [(nats, tokens)]
-    nats, tokens = (sum(values) for values in zip(*parts, strict=True))
+            ends = asked.sum(1).cumsum(0).tolist()
+            by_row = np.split(losses.double().cpu().numpy(), ends[:-1])
+            for index, row, there in zip(indices, by_row, asked.cpu().numpy(), strict=True):
+                if len(row):
+                    found[index] = there.nonzero()[0], row
+    sums = gather_object([(nats, tokens)]) if state.num_processes > 1 else [(nats, tokens)]
+    nats, tokens = (sum(values) for values in zip(*sums, strict=True))
     if not tokens:
         raise DataError("the text has no token to predict")
-    return Score(nats=nats, tokens=tokens, seconds=time.perf_counter() - began)
+    order = sorted(found)
+    places = np.concatenate([np.zeros(0, dtype=np.int64), *(found[index][0] for index in order)])
+    of_tokens = np.concatenate([np.zeros(0), *(found[index][1] for index in order)])
+    rows = np.repeat(np.arange(len(order)), [len(found[index][1]) for index in order])
+    seconds, each = time.perf_counter() - began, Losses(rows, places, of_tokens)
+    return Score(nats=nats, tokens=tokens, seconds=seconds, losses=each)

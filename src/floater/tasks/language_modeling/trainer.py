@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-from transformers import (
-    PreTrainedTokenizerFast,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from floater.tasks.causal import causal_loss
-from floater.tasks.language_modeling.data import (
-    Example,
-    begin_id,
-    causal_batch,
-    masked_batch,
-    stream_batch,
-)
-from floater.training import smoothed_loss
 from floater.training.run_trainer import RunTrainer
 from floater.transformer.head import has_head, head_at
 from floater.transformer.memory import Memory
@@ -31,36 +14,22 @@ from floater.transformer.outputs import IGNORED
 
 
 class LanguageModelTrainer(RunTrainer):
-    """A `RunTrainer` that masks anew in each epoch, or predicts next tokens, with or without a memory.
+    """A `RunTrainer` of a language model, with or without a memory; a head runs at masked tokens alone.
 
     The memory begins anew at each epoch and each checkpoint of the schedule, so that a resumed run ends as a
     whole one. A checkpoint between these holds it.
 
     Args:
-        settings: of a run that predicts tokens; its `objective` is "causal" or "masked".
-        tokenizer: the vocabulary, with <mask> for a masked objective.
         memory: tokens that the blocks remember.
-        **kwargs: as for `RunTrainer`.
+        **kwargs: as for `RunTrainer`; without a `compute_loss_func` labels are those of masked tokens.
     """
 
-    def __init__(
-        self, *, settings: Any, tokenizer: PreTrainedTokenizerFast, memory: int = 0, **kwargs: Any
-    ) -> None:
-        causal = settings.objective == "causal"
+    def __init__(self, *, memory: int = 0, **kwargs: Any) -> None:
         self.memory = Memory(memory) if memory else None
-        loss, collator = (causal_loss, self._causal) if causal else (None, self._masked)
+        self.masked = kwargs["compute_loss_func"] is None
         if self.memory is not None:
-            loss, collator = smoothed_loss(0.0), self._streams
             kwargs["callbacks"] = [Forget(self.memory)]
-        self.settings, self.tokenizer = settings, tokenizer
-        super().__init__(
-            training=settings.training,
-            metric="loss",
-            greater=False,
-            compute_loss_func=loss,
-            data_collator=collator,
-            **kwargs,
-        )
+        super().__init__(**kwargs)
         if self.memory is not None:
             self._loss_shifts_labels = False  # a stream's first label counts: it is that of the first logits
 
@@ -69,7 +38,7 @@ class LanguageModelTrainer(RunTrainer):
         if self.memory is not None:
             inputs = inputs | {"memory": self.memory}
         whole = self.accelerator.unwrap_model(model)
-        if self.settings.objective == "causal" or not has_head(whole):
+        if not self.masked or not has_head(whole):
             return super().compute_loss(model, inputs, *args, **kwargs)
         places = inputs["labels"] != IGNORED
         inputs = inputs | {"labels": inputs["labels"][places].unsqueeze(0)}
@@ -92,18 +61,6 @@ class LanguageModelTrainer(RunTrainer):
         super().forget_steps()
         if self.memory is not None:
             self.memory.forget()
-
-    def _streams(self, examples: Sequence[Example]) -> dict[str, Tensor]:
-        return stream_batch(examples, pad=int(self.tokenizer.pad_token_id))
-
-    def _causal(self, examples: Sequence[Example]) -> dict[str, Tensor]:
-        pad, begin = int(self.tokenizer.pad_token_id), begin_id(self.tokenizer)
-        return causal_batch(examples, pad=pad, begin=begin)
-
-    def _masked(self, examples: Sequence[Example]) -> dict[str, Tensor]:
-        # no random number of torch: a batch that is made ahead of a checkpoint is made again after it
-        seed = self.settings.training.seed, self.sampler.epoch
-        return masked_batch(examples, self.settings.masking, self.tokenizer, *seed)
 
 
 class Forget(TrainerCallback):
