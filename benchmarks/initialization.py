@@ -22,8 +22,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from floater.tasks.bpe import encode, train_bpe
 from floater.tasks.corpora.cldr import pairs
+from floater.text.bpe import encode, train_bpe
 from floater.transformer import (
     FloaterConfig,
     FloaterForCausalLM,

@@ -30,7 +30,6 @@ import floater
 from floater.console import show_messages
 from floater.settings import make
 from floater.tasks import task
-from floater.tasks.bpe import train_bpe
 from floater.tasks.causal_lm import CausalLMSettings, Evaluation, long_rows, rows_of
 from floater.tasks.causal_lm.score import causal_batch, passkeys
 from floater.tasks.finetuning.checkpoint import load_tokenizer
@@ -38,6 +37,7 @@ from floater.tasks.language_modeling.data import read_documents
 from floater.tasks.language_modeling.far import doubling, ranges
 from floater.tasks.language_modeling.score import rows_score
 from floater.tasks.measurement import perplexity
+from floater.text.bpe import train_bpe
 from floater.training import flush_denormals
 from floater.training.files import save_whole, write_json, write_whole
 

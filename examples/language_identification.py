@@ -14,11 +14,11 @@ import numpy as np
 from transformers import DataCollatorWithPadding
 
 from floater.tasks import Model, RunSettings, Splits, Task, register
-from floater.tasks.bpe import train_bpe
 from floater.tasks.corpora import cldr
 from floater.tasks.corpora.text import read_lines
 from floater.tasks.examples import Encoded, outputs
 from floater.tasks.measurement import Measurement
+from floater.text.bpe import train_bpe
 from floater.transformer import FloaterForSequenceClassification
 
 

@@ -23,10 +23,10 @@ from floater.datasets import Dataset, datasets, prepare
 from floater.datasets.preparation import BUILD
 from floater.datasets.translation import tokenised
 from floater.errors import DataError
-from floater.tasks.bpe import load_bpe
 from floater.tasks.corpora.glue import TASKS, read_examples
 from floater.tasks.corpora.race import read_race
 from floater.tasks.language_modeling.data import read_documents
+from floater.text.bpe import load_bpe
 
 from .serving import Server
 

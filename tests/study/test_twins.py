@@ -18,8 +18,8 @@ from floater.settings import load
 from floater.study.grid import Trial, grid, merged
 from floater.study.settings import ShortToLong, StudySettings
 from floater.tasks import registry
-from floater.tasks.bpe import train_bpe
 from floater.tasks.corpora.glue import TASKS
+from floater.text.bpe import train_bpe
 
 FOLDER = Path(__file__).parents[2] / "configs" / "study"
 TWINS = {

@@ -25,7 +25,7 @@ from sacremoses.corpus import NonbreakingPrefixes
 from floater.datasets.archives import unpack
 from floater.datasets.workers import mapped
 from floater.errors import DataError
-from floater.tasks import moses
+from floater.text import moses
 
 logger = logging.getLogger(__name__)
 EVERY = 200

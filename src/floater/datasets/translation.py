@@ -17,8 +17,8 @@ from transformers import PreTrainedTokenizerFast
 from floater.datasets.archives import unpack
 from floater.datasets.workers import mapped
 from floater.errors import DataError
-from floater.tasks import moses
-from floater.tasks.bpe import encode, train_bpe
+from floater.text import moses
+from floater.text.bpe import encode, train_bpe
 
 logger = logging.getLogger(__name__)
 MERGES = 40_000

@@ -19,7 +19,7 @@ from floater.study.analyses import KINDS, subject
 from floater.study.digests import changed, file_of
 from floater.study.settings import StudySettings, repeated
 from floater.tasks import Task, registry
-from floater.tasks.bpe import TOKENIZER_FILE
+from floater.text.bpe import TOKENIZER_FILE
 from floater.training.files import write_json, write_whole
 from floater.training.run import MODEL, VOCABULARY, find_run, inside
 

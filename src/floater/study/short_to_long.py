@@ -163,7 +163,7 @@ def share_below(settings: ShortToLong, folder: Path) -> str | None:
 def _pool(settings: ShortToLong, source: str, target: str) -> Iterator[Pair]:
     if not settings.dataset:
         return _pairs(settings.source, settings.target, settings.skip)
-    from floater.tasks.translation.data import hub_pairs
+    from floater.tasks.corpora.text import hub_pairs
 
     pairs = hub_pairs(settings.dataset, settings.dataset_config, "train", source, target)
     return zip(pairs.source, pairs.target, strict=True)

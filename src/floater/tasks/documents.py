@@ -13,14 +13,14 @@ from torch.nn import functional as F
 
 from floater.errors import DataError
 from floater.tasks import settings
-from floater.tasks.corpora.conllu import Sentence
 from floater.tasks.corpora.documents import Document, read_documents
 from floater.tasks.corpora.split import PARTS
 from floater.tasks.examples import Collate, Encoded, outputs, padded
 from floater.tasks.measurement import Measurement, accuracy
 from floater.tasks.registry import register
+from floater.tasks.settings import label_maps
 from floater.tasks.task import Prepared, Splits, Task
-from floater.tasks.vocabulary import PAD, Vocabulary, label_maps
+from floater.text.vocabulary import PAD, Vocabulary
 from floater.training.run import RunPath
 from floater.training.settings import TrainingSettings, check_numbers
 from floater.transformer.documents import DocumentsConfig, FloaterForDocuments
@@ -119,7 +119,9 @@ class Documents(Task):
         return [Document(f"{label}/1.txt", label, [["a"], ["b", "a"]]) for label in ("one", "other")]
 
     def make_processor(self, settings: DocumentsSettings, train: list[Document]) -> Vocabulary:
-        return vocabulary_of(train, settings.data.min_count)
+        words = [sentence for document in train for sentence in document.sentences]
+        labels = (document.label for document in train)
+        return Vocabulary.of(words, labels, min_count=settings.data.min_count, suffix=0)
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
         return encode(examples, processor, settings.data.max_words)
@@ -190,12 +192,6 @@ class Documents(Task):
         return self.score(settings, model, vocabulary, self.encode(settings, vocabulary, documents))
 
     measure = evaluate
-
-
-def vocabulary_of(documents: Sequence[Document], min_count: int) -> Vocabulary:
-    """Return the words that occur at least `min_count` times, and the labels."""
-    flat = [Sentence(words, [each.label], [], []) for each in documents for words in each.sentences]
-    return Vocabulary.of(flat, min_count, suffix=0)
 
 
 def encode(documents: Sequence[Document], vocabulary: Vocabulary, max_words: int) -> Encoded:

@@ -15,8 +15,8 @@ from floater.tasks.corpora.images import DIGITS, Image, read_images, resized
 from floater.tasks.examples import Collate, Encoded, in_batches
 from floater.tasks.measurement import Measurement, accuracy
 from floater.tasks.registry import register
+from floater.tasks.settings import label_maps
 from floater.tasks.task import Prepared, Splits, Task
-from floater.tasks.vocabulary import label_maps
 from floater.training.run import RunPath, evaluating
 from floater.training.settings import SmoothedTrainingSettings, check_numbers
 from floater.transformer.images import FloaterForImageClassification, ImageConfig

@@ -11,7 +11,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from floater.errors import DataError
 from floater.tasks.measurement import METRICS, Measurement
-from floater.tasks.moses import normaliser, tokenizer
+from floater.text.moses import normaliser, tokenizer
 
 COMPOUND = re.compile(r"(\S)-(\S)")
 

@@ -14,8 +14,8 @@ from floater.encodings import PositionError, PositionModel, catalogue, options
 from floater.encodings.spec import Site
 from floater.errors import DataError
 from floater.settings import convert, members_of
-from floater.tasks.bpe import BYTES, SPECIALS
 from floater.tasks.corpora.split import split
+from floater.text.bpe import BYTES, SPECIALS
 from floater.training.settings import TrainingSettings, check_numbers, check_trained_flow
 from floater.transformer import FloaterConfig
 from floater.transformer.stacks import position_model
@@ -274,6 +274,16 @@ class RunSettings:
         for level in self.model.levels if isinstance(self.model, Model) else ():
             if "refresh_every" in options(level.position):
                 check_trained_flow(self.training)
+
+
+def label_maps(names: Sequence[str]) -> dict[str, Any]:
+    """Return the labels of a classifier as its configuration has them.
+
+    Example:
+        >>> label_maps(["no", "yes"])
+        {'id2label': {0: 'no', 1: 'yes'}, 'label2id': {'no': 0, 'yes': 1}}
+    """
+    return {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
 
 
 def check_block(what: str, tokens: int, training: TrainingSettings) -> None:

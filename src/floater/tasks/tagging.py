@@ -19,8 +19,9 @@ from floater.tasks.corpora.conllu import Sentence, read_sentences
 from floater.tasks.examples import Collate, Encoded, keep_short, outputs, padded
 from floater.tasks.measurement import Measurement, accuracy
 from floater.tasks.registry import register
+from floater.tasks.settings import label_maps
 from floater.tasks.task import Prepared, Task
-from floater.tasks.vocabulary import PAD, Vocabulary, label_maps
+from floater.text.vocabulary import PAD, Vocabulary
 from floater.training.settings import SmoothedTrainingSettings, check_numbers
 from floater.transformer import FloaterForTokenClassification
 from floater.transformer.outputs import IGNORED
@@ -93,7 +94,13 @@ class Tagging(Task):
         return [Sentence(["a", "b"], ["A", "B"], [-1, 0], ["c", "c"])]
 
     def make_processor(self, settings: TaggingSettings, train: list[Sentence]) -> Vocabulary:
-        return Vocabulary.of(train, settings.data.min_count, settings.data.suffix)
+        return Vocabulary.of(
+            [sentence.words for sentence in train],
+            chain.from_iterable(sentence.tags for sentence in train),
+            chain.from_iterable(sentence.relations for sentence in train),
+            min_count=settings.data.min_count,
+            suffix=settings.data.suffix,
+        )
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
         lengths = [len(sentence.words) for sentence in examples]

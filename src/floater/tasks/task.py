@@ -18,9 +18,9 @@ from floater.encodings import PositionError, PositionModel
 from floater.errors import DataError
 from floater.flow import SpanTooLong
 from floater.settings import load
-from floater.tasks.bpe import load_bpe
 from floater.tasks.examples import Collate
 from floater.tasks.measurement import Measurement
+from floater.text.bpe import load_bpe
 from floater.training import flush_denormals
 from floater.training.arguments import check_schedule
 from floater.training.files import MANIFEST, damage

@@ -26,7 +26,7 @@ from floater.study.analyses import (
 )
 from floater.study.analyses.reordering import move
 from floater.study.analyses.subject import Subject, run_tokens
-from floater.tasks.bpe import train_bpe
+from floater.text.bpe import train_bpe
 from floater.transformer import (
     FloaterConfig,
     FloaterForConditionalGeneration,

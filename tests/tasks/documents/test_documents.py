@@ -17,7 +17,8 @@ from floater.errors import DataError
 from floater.settings import SettingsError, dump, load
 from floater.tasks import task
 from floater.tasks.corpora.documents import read_documents
-from floater.tasks.documents import DocumentsSettings, collate, encode, vocabulary_of
+from floater.tasks.documents import DocumentsSettings, collate, encode
+from floater.text.vocabulary import Vocabulary
 from floater.training.run_trainer import RunTrainer
 from floater.transformer.documents import DocumentsConfig, FloaterForDocuments, sentence_positions
 from helpers import write_run_config
@@ -200,7 +201,8 @@ def test_the_tokens_of_a_batch_are_its_words() -> None:
 
 def test_long_sentences_become_several_and_no_word_is_lost(folder: Path) -> None:
     documents = read_documents(folder / "films.zip")
-    vocabulary = vocabulary_of(documents, 1)
+    words = [sentence for document in documents for sentence in document.sentences]
+    vocabulary = Vocabulary.of(words, {each.label for each in documents}, min_count=1, suffix=0)
     examples = encode(documents, vocabulary, max_words=3)
     for document, example in zip(documents, examples.rows, strict=True):
         words = [id for words in example["sentences"] for id in words]

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floater.errors import DataError
-from floater.tasks.bpe import train_bpe
 from floater.tasks.language_modeling.data import (
     Rows,
     begin_id,
@@ -24,6 +23,7 @@ from floater.tasks.language_modeling.data import (
     with_mask,
 )
 from floater.tasks.language_modeling.settings import Masking
+from floater.text.bpe import train_bpe
 
 BEGIN = 1
 
@@ -101,7 +101,7 @@ SPECIAL = set(TOKENIZER.all_special_ids)
 
 
 def test_the_mask_is_the_last_token_of_the_vocabulary_and_stays_it(tmp_path: Path) -> None:
-    from floater.tasks.bpe import load_bpe
+    from floater.text.bpe import load_bpe
 
     assert TOKENIZER.mask_token_id == len(TOKENIZER) - 1
     TOKENIZER.save_pretrained(tmp_path)

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floater import FloaterConfig
-from floater.tasks.bpe import train_bpe
 from floater.tasks.language_modeling.data import Rows, masked, masked_batch, with_mask
 from floater.tasks.language_modeling.score import (
     causal_score,
@@ -20,6 +19,7 @@ from floater.tasks.language_modeling.score import (
     windows,
 )
 from floater.tasks.language_modeling.settings import Masking
+from floater.text.bpe import train_bpe
 from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
 from floater.transformer.memory import Memory
 

@@ -1,5 +1,7 @@
 """Vocabularies, and batches with trees and without."""
 
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from floater.tasks import task
 from floater.tasks.corpora.conllu import Sentence, read_sentences
 from floater.tasks.examples import Encoded
 from floater.tasks.tagging import TaggingSettings, collate, encode
-from floater.tasks.vocabulary import Vocabulary, shapes
+from floater.text.vocabulary import Vocabulary, shapes
 
 from .small import conllu
 
@@ -20,8 +22,14 @@ SENTENCES = [
 ]
 
 
+def vocabulary_of(sentences: Sequence[Sentence], **how: int) -> Vocabulary:
+    tags = chain.from_iterable(sentence.tags for sentence in sentences)
+    relations = chain.from_iterable(sentence.relations for sentence in sentences)
+    return Vocabulary.of([sentence.words for sentence in sentences], tags, relations, **how)
+
+
 def test_frequent_words_have_ids_and_rare_ones_those_of_their_shapes() -> None:
-    vocabulary = Vocabulary.of(SENTENCES, min_count=2, suffix=2)
+    vocabulary = vocabulary_of(SENTENCES, min_count=2, suffix=2)
     assert vocabulary.words == ["The"]
     # cat and mat share "at"; sat does as well
     assert set(vocabulary.shapes) == {"small at", "small t", "small "}
@@ -35,7 +43,7 @@ def test_frequent_words_have_ids_and_rare_ones_those_of_their_shapes() -> None:
 
 
 def test_without_suffixes_all_rare_words_are_one() -> None:
-    vocabulary = Vocabulary.of(SENTENCES, min_count=2, suffix=0)
+    vocabulary = vocabulary_of(SENTENCES, min_count=2, suffix=0)
     assert (vocabulary.shapes, vocabulary.ids(["cat", "Dog"]), len(vocabulary)) == ([], [1, 1], 3)
 
 
@@ -45,7 +53,7 @@ def test_a_word_shorter_than_the_suffix_has_the_shapes_there_are() -> None:
 
 
 def test_a_vocabulary_comes_back_from_its_directory(tmp_path: Path) -> None:
-    vocabulary = Vocabulary.of(SENTENCES, min_count=2, suffix=2)
+    vocabulary = vocabulary_of(SENTENCES, min_count=2, suffix=2)
     vocabulary.save_pretrained(tmp_path)
     again = Vocabulary.from_pretrained(tmp_path)
     assert vars(again) == vars(vocabulary)
@@ -55,7 +63,7 @@ def test_a_vocabulary_comes_back_from_its_directory(tmp_path: Path) -> None:
 
 
 def test_batches_hold_ids_tags_and_the_tree() -> None:
-    vocabulary = Vocabulary.of(SENTENCES[:1], min_count=1, suffix=0)
+    vocabulary = vocabulary_of(SENTENCES[:1], min_count=1, suffix=0)
     examples = encode(SENTENCES, vocabulary)
     batch = collate([examples[0], examples[1]], structured=True)
     assert batch["input_ids"].tolist() == [[2, 3, 4], [2, 1, 0]]
@@ -73,13 +81,13 @@ def test_batches_hold_ids_tags_and_the_tree() -> None:
 
 
 def test_tags_and_relations_that_were_not_seen() -> None:
-    vocabulary = Vocabulary.of(SENTENCES[1:], min_count=1, suffix=0)
+    vocabulary = vocabulary_of(SENTENCES[1:], min_count=1, suffix=0)
     assert vocabulary.labels(["VERB", "NOUN"]) == [-100, 1]
     assert vocabulary.edges(["nsubj", "root"]) == [0, 2]
 
 
 def test_long_sentences_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    vocabulary, tagging = Vocabulary.of(SENTENCES, min_count=1, suffix=0), task("tagging")
+    vocabulary, tagging = vocabulary_of(SENTENCES, min_count=1, suffix=0), task("tagging")
 
     def encoded(most: int) -> Encoded:
         data = {"train": "a", "valid": "b", "max_tokens": most}

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from floater.errors import DataError
-from floater.tasks.bpe import encode, train_bpe
 from floater.tasks.corpora.text import Pairs
 from floater.tasks.translation.data import TokenPairs, collate, load_corpus
 from floater.tasks.translation.settings import Data
+from floater.text.bpe import encode, train_bpe
 
 
 def write(folder: Path, **texts: str) -> Data:
@@ -106,7 +106,7 @@ def test_long_pairs_are_left_out_and_counted() -> None:
 def test_encoding_in_parts_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["one", "two three", "", "four"]
     tokenizer = train_bpe(lines, 270)
-    monkeypatch.setattr("floater.tasks.bpe.ENCODED_AT_ONCE", 3)
+    monkeypatch.setattr("floater.text.bpe.ENCODED_AT_ONCE", 3)
     for row, line in zip(encode(tokenizer, lines), lines, strict=True):
         assert np.array_equal(row, tokenizer(line).input_ids)
 

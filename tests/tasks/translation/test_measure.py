@@ -8,10 +8,10 @@ import torch
 
 from floater.encodings import PositionError
 from floater.settings import make
-from floater.tasks.bpe import train_bpe
 from floater.tasks.corpora.text import Pairs, read_lines
 from floater.tasks.translation import TranslationSettings
 from floater.tasks.translation.validation import token_loss
+from floater.text.bpe import train_bpe
 from floater.transformer import FloaterForConditionalGeneration
 
 from .conftest import Files

@@ -10,9 +10,9 @@ import torch
 from floater.encodings import PositionError
 from floater.errors import DataError
 from floater.settings import load
-from floater.tasks.bpe import train_bpe
 from floater.tasks.corpora.text import Pairs
 from floater.tasks.translation import Decoding, TranslationSettings
+from floater.text.bpe import train_bpe
 from floater.training.run import begin_run, fill, find_run
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration
 

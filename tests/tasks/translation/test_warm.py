@@ -8,12 +8,12 @@ import torch
 
 from floater.errors import DataError
 from floater.pretrained.extending.continuation import fit_flow
-from floater.tasks.bpe import train_bpe
 from floater.tasks.translation import TranslationSettings
 from floater.tasks.translation.data import TokenPairs, collate
 from floater.tasks.translation.validation import token_loss
-from floater.tasks.translation.warm import warm_started
+from floater.text.bpe import train_bpe
 from floater.training import TokenBatchSampler, smoothed_cross_entropy
+from floater.training.warm_start import warm_started
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration
 
 from .conftest import Files

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from floater.errors import DataError
+from floater.errors import DataError, first_line
 
 GZIP_MAGIC = b"\x1f\x8b"
 MOST_RATIO = 200
@@ -165,3 +165,26 @@ def read_pairs(source: Path, target: Path, *, skip_empty: bool = True) -> Pairs:
     if not kept:
         raise DataError(f"empty corpus: no pair of sentences in the {len(pairs)} lines of {names}")
     return Pairs([s for s, _ in kept], [t for _, t in kept], skipped=len(pairs) - len(kept))
+
+
+def hub_pairs(dataset: str, config: str | None, split: str, source: str, target: str) -> Pairs:
+    """Load the pairs of a split of a Hugging Face data set with a column "translation".
+
+    Raises:
+        DataError: if it cannot be loaded, lacks a language, or has no pair of sentences.
+    """
+    import datasets
+
+    name = f"data set {dataset} ({split})"
+    try:
+        rows = list(datasets.load_dataset(dataset, config, split=split)["translation"])
+    except Exception as error:  # the hub's many ways to fail are one thing to the reader: no data
+        raise DataError(f"{name} cannot be loaded: {first_line(error)}") from error
+    for language in (source, target):
+        if rows and language not in rows[0]:
+            raise DataError(f"{name} has no language '{language}'; there are: {', '.join(rows[0])}")
+    pairs = [(row[source] or "", row[target] or "") for row in rows]
+    kept = [(s, t) for s, t in pairs if s.strip() and t.strip()]
+    if not kept:
+        raise DataError(f"empty corpus: no pair of sentences in {name}")
+    return Pairs([s for s, _ in kept], [t for _, t in kept], len(pairs) - len(kept))

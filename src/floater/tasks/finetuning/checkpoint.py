@@ -24,8 +24,8 @@ from transformers.utils import logging as hf_logging
 import floater
 from floater.alignment import align
 from floater.errors import DataError, first_line, no_directory
-from floater.tasks.bpe import BOS, EOS, TOKENIZER_FILE, load_bpe
 from floater.tasks.finetuning.settings import Checkpoint, Plug
+from floater.text.bpe import BOS, EOS, TOKENIZER_FILE, load_bpe
 from floater.training.arguments import flow_parameters
 from floater.training.run import MODEL, VOCABULARY, inside
 from floater.transformer import FloaterConfig

@@ -13,10 +13,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
-from floater.tasks.bpe import BOS, EOS, PAD, wrapped
 from floater.tasks.corpora.problems import EQUALS, PROBLEMS, Example
 from floater.tasks.examples import Encoded, padded
 from floater.tasks.generated.settings import Data
+from floater.text.bpe import BOS, EOS, PAD, wrapped
 from floater.transformer.outputs import IGNORED
 
 Split = Literal["train", "valid", "test"]

@@ -19,8 +19,8 @@ from floater.tasks.finetuning.features import LABEL, encode_texts
 from floater.tasks.glue.score import measure, predictions, submission
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
+from floater.tasks.settings import label_maps
 from floater.tasks.task import Splits
-from floater.tasks.vocabulary import label_maps
 from floater.training.settings import check_numbers
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,6 @@ import torch
 from accelerate import PartialState
 
 from floater.errors import DataError
-from floater.tasks.bpe import BYTES, SPECIALS, load_bpe, train_bpe
 from floater.tasks.causal import causal_loss, check_causal
 from floater.tasks.examples import Collate
 from floater.tasks.language_modeling.data import (
@@ -43,6 +42,7 @@ from floater.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.tasks.measurement import Measurement, check_edges
 from floater.tasks.registry import register
 from floater.tasks.task import Prepared, Task
+from floater.text.bpe import BYTES, SPECIALS, load_bpe, train_bpe
 from floater.training import StreamSampler, smoothed_loss
 from floater.training.arguments import warmup_steps
 from floater.training.run import MODEL, VOCABULARY, RunPath, RunWithSettings, inside, read_by

@@ -13,10 +13,10 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
-from floater.tasks.bpe import BOS, MASK, encode
 from floater.tasks.corpora.text import read_lines
 from floater.tasks.examples import Collate, Encoded, padded
 from floater.tasks.language_modeling.settings import Masking
+from floater.text.bpe import BOS, MASK, encode
 from floater.transformer.outputs import IGNORED
 
 Example = dict[str, Any]
@@ -276,7 +276,7 @@ def masked(
         What is read, and the labels, -100 where nothing is predicted: both of the shape of `ids`.
 
     Example:
-        >>> from floater.tasks.bpe import train_bpe
+        >>> from floater.text.bpe import train_bpe
         >>> tokenizer = with_mask(train_bpe(["low lower lowest"], 262))
         >>> half = Masking(rate=0.5, mask=1, random=0)
         >>> read, labels = masked(np.array([1, 100, 101, 2]), half, tokenizer, 0)

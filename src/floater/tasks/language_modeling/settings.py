@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from floater.tasks.bpe import BYTES, SPECIALS
 from floater.tasks.settings import Model, RunSettings, check_block
+from floater.text.bpe import BYTES, SPECIALS
 from floater.training.settings import check_numbers
 from floater.transformer.memory import check_memory
 

@@ -16,8 +16,6 @@ from transformers import PreTrainedTokenizerFast
 from floater.encodings import catalogue
 from floater.errors import DataError
 from floater.positions import Positions
-from floater.tasks import moses
-from floater.tasks.bpe import load_bpe, train_bpe
 from floater.tasks.corpora import cldr
 from floater.tasks.corpora.text import Pairs, read_pairs
 from floater.tasks.examples import Collate
@@ -29,8 +27,10 @@ from floater.tasks.translation.data import TokenPairs, collate, line_of, load_co
 from floater.tasks.translation.decode import CutTranslation, translate, translate_and_count
 from floater.tasks.translation.settings import Decoding, TranslationSettings
 from floater.tasks.translation.validation import token_losses, validate
-from floater.tasks.translation.warm import warm_started
+from floater.text import moses
+from floater.text.bpe import load_bpe, train_bpe
 from floater.training.run import MODEL, VOCABULARY, RunPath, configured, inside, load_model, read_by
+from floater.training.warm_start import warm_started
 from floater.transformer import FloaterForConditionalGeneration, encoder_decoder
 
 __all__ = ["CutTranslation", "Decoding", "Translation", "TranslationSettings", "translate"]

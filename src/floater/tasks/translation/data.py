@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from floater.errors import DataError, first_line
-from floater.tasks.bpe import encode
+from floater.errors import DataError
 from floater.tasks.corpora import cldr
-from floater.tasks.corpora.text import Pairs, read_lines, read_pairs
+from floater.tasks.corpora.text import Pairs, hub_pairs, read_lines, read_pairs
 from floater.tasks.examples import keep_short, padded
 from floater.tasks.translation.settings import Data
+from floater.text.bpe import encode
 from floater.transformer.outputs import IGNORED
 
 logger = logging.getLogger(__name__)
@@ -83,29 +83,6 @@ def line_of(data: Data, pair: tuple[str, str]) -> str:
     return ""
 
 
-def hub_pairs(dataset: str, config: str | None, split: str, source: str, target: str) -> Pairs:
-    """Load the pairs of a split of a Hugging Face data set with a column "translation".
-
-    Raises:
-        DataError: if it cannot be loaded, lacks a language, or has no pair of sentences.
-    """
-    import datasets
-
-    name = f"data set {dataset} ({split})"
-    try:
-        rows = list(datasets.load_dataset(dataset, config, split=split)["translation"])
-    except Exception as error:  # the hub's many ways to fail are one thing to the reader: no data
-        raise DataError(f"{name} cannot be loaded: {first_line(error)}") from error
-    for language in (source, target):
-        if rows and language not in rows[0]:
-            raise DataError(f"{name} has no language '{language}'; there are: {', '.join(rows[0])}")
-    pairs = [(row[source] or "", row[target] or "") for row in rows]
-    kept = [(s, t) for s, t in pairs if s.strip() and t.strip()]
-    if not kept:
-        raise DataError(f"empty corpus: no pair of sentences in {name}")
-    return Pairs([s for s, _ in kept], [t for _, t in kept], len(pairs) - len(kept))
-
-
 class TokenPairs(Dataset[Example]):
     """Encoded pairs; `lengths` are the tokens of the longer side, the end token included; `pairs` the text.
 
@@ -118,7 +95,7 @@ class TokenPairs(Dataset[Example]):
         DataError: if no pair is left.
 
     Example:
-        >>> from floater.tasks.bpe import train_bpe
+        >>> from floater.text.bpe import train_bpe
         >>> pairs = Pairs(["low", "lower lowest"], ["low", "low"], 0)
         >>> examples = TokenPairs(pairs, train_bpe(pairs.source, 261), max_tokens=4)
         >>> len(examples), examples.lengths

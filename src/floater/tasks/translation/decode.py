@@ -12,9 +12,9 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast, StoppingCriteria, StoppingCriteriaList
 
 from floater.encodings import PositionError
-from floater.tasks.bpe import encode
 from floater.tasks.translation.data import source_batch
 from floater.tasks.translation.settings import Decoding
+from floater.text.bpe import encode
 from floater.training import TokenBatchSampler
 from floater.training.run import evaluating
 from floater.transformer import FloaterForConditionalGeneration
@@ -55,7 +55,7 @@ def translate(
         CutTranslation: with the number of translations that reached the longest output.
 
     Example:
-        >>> from floater.tasks.bpe import train_bpe
+        >>> from floater.text.bpe import train_bpe
         >>> from floater.transformer import FloaterConfig
         >>> tokenizer = train_bpe(["one two three"], 270)
         >>> model = FloaterForConditionalGeneration(FloaterConfig.preset("tiny", vocab_size=len(tokenizer)))

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from floater.encodings import catalogue
-from floater.tasks import moses, settings
-from floater.tasks.bpe import BYTES, SPECIALS
+from floater.tasks import settings
+from floater.text import moses
+from floater.text.bpe import BYTES, SPECIALS
 from floater.training.settings import SmoothedTrainingSettings, check_numbers
 
 

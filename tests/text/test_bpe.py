@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from floater.errors import DataError
-from floater.tasks.bpe import load_bpe, train_bpe
+from floater.text.bpe import load_bpe, train_bpe
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog",

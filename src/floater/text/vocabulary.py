@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from floater.errors import DataError
-from floater.tasks.corpora.conllu import Sentence
 from floater.transformer.outputs import IGNORED
 
 PAD, UNKNOWN = 0, 1
@@ -28,16 +26,6 @@ def shapes(word: str, suffix: int) -> Iterator[str]:
         kind = "digit" if any(c.isdigit() for c in word) else "capital" if word[:1].isupper() else "small"
         for length in range(min(suffix, len(word)), -1, -1):
             yield f"{kind} {word[len(word) - length :].lower()}"
-
-
-def label_maps(names: Sequence[str]) -> dict[str, Any]:
-    """Return the labels of a classifier as its configuration has them.
-
-    Example:
-        >>> label_maps(["no", "yes"])
-        {'id2label': {0: 'no', 1: 'yes'}, 'label2id': {'no': 0, 'yes': 1}}
-    """
-    return {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
 
 
 @dataclass
@@ -74,24 +62,32 @@ class Vocabulary:
         self._relation = {relation: i for i, relation in enumerate(self.relations, start=1)}
 
     @classmethod
-    def of(cls, sentences: Sequence[Sentence], min_count: int, suffix: int) -> Vocabulary:
+    def of(
+        cls,
+        sentences: Sequence[Sequence[str]],
+        tags: Iterable[str],
+        relations: Iterable[str] = (),
+        *,
+        min_count: int,
+        suffix: int,
+    ) -> Vocabulary:
         """Make the vocabulary of training sentences.
 
         Args:
-            sentences: with tags and relations.
+            sentences: their words.
+            tags: of all words, or of all texts.
+            relations: of all edges.
             min_count: how often a word, or a shape among the rarer words, must be seen.
             suffix: see `shapes`.
         """
-        count = Counter(word for sentence in sentences for word in sentence.words)
+        count = Counter(word for sentence in sentences for word in sentence)
         known = [word for word, times in count.most_common() if times >= min_count]
         seen: Counter[str] = Counter()
         for word, times in count.items():
             if times < min_count:
                 seen.update(dict.fromkeys(shapes(word, suffix), times))
         frequent = [shape for shape, times in seen.most_common() if times >= min_count]
-        tags = {tag for sentence in sentences for tag in sentence.tags}
-        relations = {relation for sentence in sentences for relation in sentence.relations}
-        return cls(known, frequent, sorted(tags), sorted(relations), suffix)
+        return cls(known, frequent, sorted({*tags}), sorted({*relations}), suffix)
 
     def __len__(self) -> int:
         return 2 + len(self.words) + len(self.shapes)
