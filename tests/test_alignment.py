@@ -20,8 +20,8 @@ from transformers import (
 import floater
 from floater.alignment import align
 from floater.study.analyses import subject
-from floater.tasks.finetuning import Checkpoint, Head, Plug
 from floater.tasks.finetuning.checkpoint import start
+from floater.tasks.finetuning.settings import Checkpoint, Plug
 from floater.training.run import configured, load_model
 from floater.transformer import FloaterConfig, FloaterForCausalLM
 
@@ -108,7 +108,7 @@ def test_models_that_are_trained_and_analysed_are_aligned(tmp_path: Path) -> Non
     model, _ = load_model(configured(FloaterForCausalLM), tmp_path / "ours", "cpu", read=lambda folder: None)
     assert torch.equal(outputs(model), outputs(ours()))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"[PAD]": 0})))
-    begun = start(Checkpoint(str(tmp_path / "bert")), Plug(), Head(AutoModelForQuestionAnswering), tokenizer)
+    begun = start(Checkpoint(str(tmp_path / "bert")), Plug(), AutoModelForQuestionAnswering, tokenizer)
     for loaded in (model, begun, subject(tmp_path / "ours").model, subject(tmp_path / "bert").model):
         assert addresses(loaded) == {0}
 

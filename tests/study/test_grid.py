@@ -154,7 +154,7 @@ def test_each_trial_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
                 "short_to_long": {},
                 "tests": {"lengths": {"bins": [9, 5]}},
             },
-            r"trial none-1: test lengths: bins \[9, 5\] are no growing whole numbers",
+            r"trial none-1: test lengths: bins \[9, 5\] must be whole numbers that grow from at least 1",
         ),
         (
             {

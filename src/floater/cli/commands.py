@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from floater.cli import configs as shipped_configs
 from floater.cli.settings_help import width
-from floater.errors import DataError, no_directory
+from floater.errors import DataError, first_line, no_directory
 
 if TYPE_CHECKING:
     from floater.study.results import Results
@@ -119,11 +119,28 @@ def predict(arguments: argparse.Namespace) -> None:
 
 
 def extend(arguments: argparse.Namespace) -> None:
-    from floater.tasks.finetuning.extension import extend_checkpoint
+    import floater
+    from floater.tasks.finetuning.checkpoint import load_pretrained, load_tokenizer, locate
+    from floater.training.files import save_whole
 
     _start()
-    named = arguments.checkpoint, arguments.length, arguments.method, arguments.option, arguments.to
-    print(extend_checkpoint(*named))
+    path, length, to = arguments.checkpoint, arguments.length, Path(arguments.to)
+    if to.exists():
+        raise DataError(f"{to} exists already; choose a new directory")
+    options = _options(arguments.option)
+    model = load_pretrained(locate(path))
+    try:
+        done = floater.extend(model, length, arguments.method, **options)
+    except (RuntimeError, TypeError, ValueError) as error:  # RuntimeError: no memory for so long a table
+        raise DataError(f"{path}: {first_line(error)}") from error
+    parts: list[Any] = [model]
+    if done.positions != "image":
+        tokenizer = load_tokenizer(path)
+        tokenizer.model_max_length = length
+        parts.append(tokenizer)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    save_whole(to, *parts)
+    print(done)
 
 
 def glue(arguments: argparse.Namespace) -> None:
@@ -294,6 +311,24 @@ def _task_of(run: str, option: str) -> tuple[Any, Any]:
     if not Path(run).is_dir():
         raise no_directory(run)
     return of_run(run)
+
+
+def _options(texts: Sequence[str]) -> dict[str, Any]:
+    """Return options by name, each given as name=value with the value in YAML."""
+    import yaml
+
+    given: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise DataError(f"option {text!r} is not of the form name=value")
+        if name in given:
+            raise DataError(f"option {name!r} is given twice")
+        try:
+            given[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise DataError(f"option {name!r} is {value!r}, which is not YAML") from error
+    return given
 
 
 def _device(name: str | None) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from floater.errors import DataError, no_directory
 from floater.settings import make, read
 from floater.tasks.corpora.glue import TASKS
-from floater.tasks.finetuning import Plug
+from floater.tasks.finetuning.settings import Plug
 from floater.tasks.glue import GlueSettings
 from floater.training.run import MODEL, RESULT, SETTINGS, differences
 

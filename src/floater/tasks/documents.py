@@ -59,6 +59,8 @@ class Model(settings.Model):
             "index", the size of a table of positions.
     """
 
+    Config = DocumentsConfig
+
     preset: str = "tiny"
     max_length: int = 128
     position_source: Literal["length", "index"] = "length"
@@ -79,13 +81,6 @@ class Model(settings.Model):
         """Return the Transformers of the sentence and of the word level."""
         words = self.word_position, self.word_position_options
         return self, settings.Model(self.preset, *words, changes=self.changes)
-
-    def config(self, vocab_size: int, **found: Any) -> DocumentsConfig:
-        """Return the Hugging Face configuration with what the training set says; see `DocumentsConfig`."""
-        own = ("position_source", "word_layers", "word_position", "word_position_options")
-        return DocumentsConfig.preset(
-            self.preset, **self.fields(vocab_size), **{name: getattr(self, name) for name in own}, **found
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,12 @@ import torch
 from floater.errors import DataError
 from floater.tasks import settings
 from floater.tasks.corpora.images import DIGITS, Image, read_images, resized
-from floater.tasks.examples import Collate, Encoded, in_batches
+from floater.tasks.examples import Collate, Encoded, outputs
 from floater.tasks.measurement import Measurement, accuracy
 from floater.tasks.registry import register
 from floater.tasks.settings import label_maps
 from floater.tasks.task import Prepared, Splits, Task
-from floater.training.run import RunPath, evaluating
+from floater.training.run import RunPath
 from floater.training.settings import SmoothedTrainingSettings, check_numbers
 from floater.transformer.images import FloaterForImageClassification, ImageConfig
 
@@ -54,6 +54,8 @@ class Model(settings.Model):
     Attributes:
         max_length: patches along a side for encodings of grids, patches of an image for others.
     """
+
+    Config = ImageConfig
 
     preset: str = "tiny"
     position: str = "rotary_axial"
@@ -101,14 +103,15 @@ class ImageClassification(Task):
         data = settings.data
         pixels = torch.cat([image.pixels.flatten(1) for image in train], 1)
         classes = sorted({image.label for image in train})
-        fields = settings.model.fields(vocab_size=1) | {
-            "image_size": data.image_size,
-            "patch_size": data.patch_size,
-            "num_channels": data.num_channels,
-            "image_mean": pixels.mean(1).tolist(),
-            "image_std": pixels.std(1).clamp(min=1e-3).tolist(),
-        }
-        return ImageConfig.preset(settings.model.preset, **fields, **label_maps(classes))
+        config: ImageConfig = settings.model.config(
+            image_size=data.image_size,
+            patch_size=data.patch_size,
+            num_channels=data.num_channels,
+            image_mean=pixels.mean(1).tolist(),
+            image_std=pixels.std(1).clamp(min=1e-3).tolist(),
+            **label_maps(classes),
+        )
+        return config
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
         return encode(processor, examples, settings.data.image_size)
@@ -136,11 +139,11 @@ class ImageClassification(Task):
         self, settings: Any, model: Any, processor: ImageConfig, examples: Encoded, scaled: bool = True
     ) -> Measurement:
         found = np.zeros(len(examples), dtype=int)
-        batches = in_batches(examples, self.collate(settings, processor, model), model.device, 16384)
-        with evaluating(model):
-            for indices, batch in batches:
-                logits = model(batch["pixel_values"], scaled=scaled).logits
-                found[indices] = logits.argmax(-1).cpu().numpy()
+        collate = self.collate(settings, processor, model)
+        for indices, result, _ in outputs(
+            model, examples, lambda rows: collate(rows) | {"scaled": scaled}, 16384
+        ):
+            found[indices] = result.logits.argmax(-1).cpu().numpy()
         right = found == [row["label"] for row in examples.rows]
         percent, line = accuracy(right, "images")
         names = dict(processor.id2label or {})

@@ -11,7 +11,6 @@ from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from floater.errors import DataError
 from floater.tasks.examples import Collate, Encoded
-from floater.tasks.finetuning import Head
 from floater.tasks.finetuning.text import Texts, TextSettings, TextTask, as_rows, documents_of, special
 from floater.tasks.language_modeling.data import masked_by
 from floater.tasks.language_modeling.settings import Masking
@@ -62,7 +61,7 @@ class MaskedLM(TextTask):
     """
 
     Settings = MaskedLMSettings
-    HEAD = Head(AutoModelForMaskedLM)
+    Auto = AutoModelForMaskedLM
     Trainer = LanguageModelTrainer
 
     def encode(self, settings: Any, processor: Any, examples: Texts, *, training: bool = False) -> Any:

@@ -12,8 +12,8 @@ from transformers import AutoModelForMultipleChoice, PreTrainedTokenizerFast
 
 from floater.errors import DataError
 from floater.tasks.corpora.race import LETTERS, LEVELS, Question, read_race
-from floater.tasks.finetuning import Features, FineTuning, FineTuningSettings, Head
-from floater.tasks.finetuning.features import LABEL, Example, encode_texts
+from floater.tasks.finetuning.features import LABEL, Example, Features, encode_texts
+from floater.tasks.finetuning.task import FineTuning, FineTuningSettings
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
 from floater.training.settings import check_numbers
@@ -57,7 +57,7 @@ class Race(FineTuning):
     """Multiple choice: each option with its question is a text after the passage."""
 
     Settings = RaceSettings
-    HEAD = Head(AutoModelForMultipleChoice)
+    Auto = AutoModelForMultipleChoice
     metric = "accuracy"
     example = "question"
 

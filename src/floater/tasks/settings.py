@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
@@ -138,6 +138,7 @@ class Model:
     changes: Changes = field(default_factory=Changes)
 
     encoder_decoder: ClassVar[bool] = False
+    Config: ClassVar[type[FloaterConfig]] = FloaterConfig
 
     def __post_init__(self) -> None:
         if isinstance(self.position, list):
@@ -192,13 +193,15 @@ class Model:
                 f"'{self.position}' has {bound} positions, but {longest}; raise model.max_length"
             )
 
-    def config(self, vocab_size: int) -> FloaterConfig:
-        """Return the Hugging Face configuration for a vocabulary of this size."""
-        return FloaterConfig.preset(self.preset, **self.fields(vocab_size))
+    def config(self, vocab_size: int = 1, **found: Any) -> Any:
+        """Return the Hugging Face configuration, a `Config` with what a subclass adds to the fields here.
 
-    def fields(self, vocab_size: int) -> dict[str, Any]:
-        """Return what the configuration changes in the preset, or adds to it."""
-        return {
+        Args:
+            vocab_size: tokens in the vocabulary.
+            **found: what the training set says.
+        """
+        own = [field.name for field in fields(self) if field.name not in Model.__dataclass_fields__]
+        given = {
             "vocab_size": vocab_size,
             "position": self.position,
             "position_options": dict(self.position_options),
@@ -207,7 +210,9 @@ class Model:
             "reading": self.reading,
             "is_encoder_decoder": self.encoder_decoder,
             **self.changes.given(),
+            **{name: getattr(self, name) for name in own},
         }
+        return self.Config.preset(self.preset, **given, **found)
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,10 @@ class Task(ABC):
         """Return the loss function of outputs and labels; None is the cross-entropy with aligned labels."""
         return None
 
+    def best(self, settings: Any) -> dict[str, Any]:
+        """Return `metric` and `greater`, where they depend on the settings."""
+        return {"metric": self.metric, "greater": self.greater}
+
     def validate(self, prepared: Prepared) -> Measurement:
         """Score the model of a training on the validation set."""
         return self.score(prepared.settings, prepared.model, prepared.processor, prepared.valid)
@@ -343,22 +347,13 @@ class Task(ABC):
             lengths=train.lengths,
             train_dataset=train,
             validate=lambda: self.validate(prepared).scores,
-            metric=self.metric_of(settings),
-            greater=self.greater_of(settings),
+            **self.best(settings),
             label_smoothing=getattr(settings.training, "label_smoothing_factor", 0.0),
             data_collator=collate,
             compute_loss_func=self.loss(prepared),
             **options,
         )
         return made
-
-    def metric_of(self, settings: Any) -> str:
-        """Return the score that chooses the best validation, where it depends on the settings."""
-        return self.metric
-
-    def greater_of(self, settings: Any) -> bool:
-        """Return whether more of that score is better."""
-        return self.greater
 
     def settings_of(self, run: RunPath) -> Any:
         """Return the settings of a run, those at hand or those that its directory holds.

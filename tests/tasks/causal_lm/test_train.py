@@ -35,9 +35,9 @@ from floater.settings import load
 from floater.tasks import task
 from floater.tasks.causal_lm import CausalLMSettings, long_rows, rows_of
 from floater.tasks.causal_lm.score import DIGITS, causal_batch, passkeys, prompt
-from floater.tasks.finetuning import Checkpoint, Extend
 from floater.tasks.finetuning.checkpoint import load_tokenizer
-from floater.tasks.finetuning.extension import first_position, merge, pose, training_positions
+from floater.tasks.finetuning.extension import Extend, first_position, merge, pose, training_positions
+from floater.tasks.finetuning.settings import Checkpoint
 from floater.tasks.language_modeling.far import ranges
 from floater.tasks.language_modeling.score import rows_score
 from floater.tasks.masked_lm import MaskedLMSettings

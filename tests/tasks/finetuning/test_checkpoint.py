@@ -1,6 +1,7 @@
 """Checkpoints of several families under the heads of tasks, plugged and read back."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,9 @@ from transformers import (
 
 import floater
 from floater.errors import DataError
-from floater.tasks.finetuning import Checkpoint, Head, Plug, Training, predict
-from floater.tasks.finetuning.checkpoint import load_tokenizer, locate, start
-from floater.tasks.finetuning.features import encode_texts, loss
+from floater.tasks.finetuning.checkpoint import load_tokenizer, locate, read_config, start
+from floater.tasks.finetuning.features import encode_texts, loss, predict
+from floater.tasks.finetuning.settings import Checkpoint, Plug, Training
 from floater.tasks.finetuning.task import check_flow
 from floater.training.files import save_whole
 from floater.training.run import load_model
@@ -35,11 +36,16 @@ FAMILIES = {
     "distilbert": {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32},
     "gpt2": {"n_embd": 32, "n_layer": 1, "n_head": 2, "pad_token_id": None},
 }
-HEADS = {
-    "classes": Head(AutoModelForSequenceClassification, {"num_labels": 3}),
-    "span": Head(AutoModelForQuestionAnswering),
-    "choices": Head(AutoModelForMultipleChoice),
+HEADS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "classes": (AutoModelForSequenceClassification, {"num_labels": 3}),
+    "span": (AutoModelForQuestionAnswering, {}),
+    "choices": (AutoModelForMultipleChoice, {}),
 }
+
+
+def started(folder: str, head: str, tokenizer: Any, plug: Plug | None = None, **config: Any) -> Any:
+    auto, own = HEADS[head]
+    return start(Checkpoint(folder, config), plug or Plug(), auto, tokenizer, **own)
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +78,7 @@ def test_families_under_heads(
     models = []
     for plug in (Plug(), Plug(options={})):
         torch.manual_seed(1)
-        models.append(start(Checkpoint(str(path)), plug, HEADS[name], tokenizer))
+        models.append(started(str(path), name, tokenizer, plug))
     features = encode_texts(tokenizer, FIRST, SECOND, max_length=32)
     plain, plugged = (predict(model, features, tokenizer) for model in models)
     assert all(np.array_equal(a, b) for a, b in zip(plain, plugged, strict=True))
@@ -84,7 +90,10 @@ def test_families_under_heads(
     assert not np.allclose(plain[0], changed[0], atol=1e-3)
     save_whole(tmp_path / "model", models[1], tokenizer)
     loaded, again = load_model(
-        HEADS[name].build, tmp_path, "cpu", read=lambda folder: load_tokenizer(str(folder))
+        lambda folder: HEADS[name][0].from_config(read_config(str(folder))),
+        tmp_path,
+        "cpu",
+        read=lambda folder: load_tokenizer(str(folder)),
     )
     again.model_input_names = tokenizer.model_input_names
     found = predict(loaded, features, again)
@@ -94,21 +103,11 @@ def test_families_under_heads(
 def test_a_checkpoint_without_its_body_is_refused(tmp_path: Path, bert: Path) -> None:
     """Only a head may be new: a deeper configuration than the weights is another model."""
     with pytest.raises(DataError, match=r"lacks \d+ parameters of BertForSequenceClassification"):
-        start(
-            Checkpoint(str(bert), {"num_hidden_layers": 4}),
-            Plug(),
-            HEADS["classes"],
-            load_tokenizer(str(bert)),
-        )
+        started(str(bert), "classes", load_tokenizer(str(bert)), num_hidden_layers=4)
     with pytest.raises(
         DataError, match=r"lacks \d+ parameters .* or has them in another shape, such as bert"
     ):
-        start(
-            Checkpoint(str(bert), {"hidden_size": 64}),
-            Plug(),
-            HEADS["classes"],
-            load_tokenizer(str(bert)),
-        )
+        started(str(bert), "classes", load_tokenizer(str(bert)), hidden_size=64)
     with pytest.raises(DataError, match="no model can be loaded"):
         load_tokenizer(str(tmp_path))
 
@@ -121,7 +120,7 @@ def test_a_head_that_fits_is_kept(tmp_path: Path, bert: Path, caplog: pytest.Log
     before.save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(bert)
     tokenizer.save_pretrained(tmp_path)
-    after = start(Checkpoint(str(tmp_path)), Plug(), HEADS["classes"], tokenizer)
+    after = started(str(tmp_path), "classes", tokenizer)
     assert torch.equal(before.classifier.weight, after.classifier.weight)
     assert "new parameters" not in caplog.text
 
@@ -139,25 +138,25 @@ def test_a_head_for_other_labels_is_new_or_said(
     tokenizer = AutoTokenizer.from_pretrained(bert)
     tokenizer.save_pretrained(tmp_path)
 
-    def started(*labels: str) -> tuple[BertForSequenceClassification, str]:
+    def with_labels(*labels: str) -> tuple[BertForSequenceClassification, str]:
         caplog.clear()
         told = {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
-        head = Head(AutoModelForSequenceClassification, told)
-        found = start(Checkpoint(str(tmp_path)), Plug(), head, tokenizer)
+        auto = AutoModelForSequenceClassification
+        found = start(Checkpoint(str(tmp_path)), Plug(), auto, tokenizer, **told)
         assert isinstance(found, BertForSequenceClassification)
         return found, caplog.text
 
-    two, said = started("entailment", "not_entailment")
+    two, said = with_labels("entailment", "not_entailment")
     assert two.classifier.weight.shape[0] == 2
     assert torch.equal(
         two.bert.embeddings.word_embeddings.weight, before.bert.embeddings.word_embeddings.weight
     )
     assert "new parameters" in said
     assert "classifier.weight" in said
-    same, said = started(*names)
+    same, said = with_labels(*names)
     assert torch.equal(same.classifier.weight, before.classifier.weight)
     assert "is now for" not in said
-    _, said = started(*reversed(names))
+    _, said = with_labels(*reversed(names))
     assert (
         "was for contradiction, neutral, entailment; it is now for entailment, neutral, contradiction" in said
     )

@@ -17,8 +17,7 @@ from floater.errors import DataError
 from floater.tasks.causal import causal_loss
 from floater.tasks.causal_lm.score import causal_batch, passkeys
 from floater.tasks.examples import Collate, Encoded
-from floater.tasks.finetuning import Adapter, Head
-from floater.tasks.finetuning.extension import Extend, learn, merge
+from floater.tasks.finetuning.extension import Adapter, Extend, learn, merge
 from floater.tasks.finetuning.text import TextSettings, TextTask, as_rows, documents_of, special
 from floater.tasks.language_modeling.far import doubling, ranges
 from floater.tasks.measurement import Measurement, check_edges, perplexity
@@ -90,7 +89,7 @@ class CausalLM(TextTask):
     """
 
     Settings = CausalLMSettings
-    HEAD = Head(AutoModelForCausalLM)
+    Auto = AutoModelForCausalLM
     later = True
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:

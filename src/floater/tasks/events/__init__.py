@@ -111,7 +111,35 @@ class Events(Task):
         return text
 
     def score(self, settings: Any, model: Any, processor: Any, examples: Encoded) -> Measurement:
-        return score(model, examples, self.collate(settings, processor, model))
+        """Predict the events of pieces; no random number is used, so that a training is not changed.
+
+        Returns:
+            Means over what is predicted: `nll` (nats, with the density of times and values in their units)
+            first; of events also its parts `nll_time` and `nll_type`, the `accuracy` of types in percent and
+            the mean absolute error `mae` of the median time to them; of values `rmse` and `mae`.
+
+        Raises:
+            PositionError: if the position model cannot serve a sequence.
+        """
+        sums: dict[str, float] = {}
+        count, of = 0, _of_events if settings.model.goal == "next" else _of_values
+        collate = self.collate(settings, processor, model)
+        with evaluating(model):
+            for _, batch in in_batches(examples, collate, model.device, 4096):
+                batch.pop("labels")
+                found, more = of(model, batch)
+                count += more
+                sums = {name: sums.get(name, 0.0) + value for name, value in found.items()}
+        if not count:
+            raise DataError("no value that was observed is hidden, so there is nothing to score")
+        means, what = {name: value / count for name, value in sums.items()}, "values"
+        if "accuracy" in means:
+            means, what = means | {"accuracy": 100 * means["accuracy"]}, "events"
+        else:
+            means["rmse"] **= 0.5
+        report = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
+        rounded = {name: round(value, 4) for name, value in means.items()}
+        return Measurement(scores=rounded, report=f"{report} ({count:,} {what})")
 
     def evaluate(
         self, run: RunPath, source: Any, part: str | None = None, window: int | None = None
@@ -183,54 +211,19 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
         quantiles = np.quantile(positive, np.arange(model.components) / model.components)
         # edges that are equal in the model's precision would enclose a hazard without end
         found["edges"] = np.unique(np.array([0.0, *quantiles[1:]], dtype=np.float32)).tolist()
-        return model.config(**found)
-    values = np.concatenate([sequence.values for sequence in sequences])
-    observed = np.concatenate([sequence.observed for sequence in sequences])
-    for i, name in enumerate(data.columns.values):
-        if not observed[:, i].any():
-            raise DataError(f"{data.train}: no value of '{name}' was observed in a training sequence")
-    columns = [values[observed[:, i], i] for i in range(values.shape[1])]
-    found["features"] = list(data.columns.values)
-    found["means"] = [float(column.mean()) for column in columns]
-    # the deviation of equal numbers is not 0 where their mean is rounded
-    found["scales"] = [float(column.std()) if np.ptp(column) > 0 else 1.0 for column in columns]
-    return model.config(**found)
-
-
-def score(model: Model, examples: Encoded, collate: Collate) -> Measurement:
-    """Predict the events of pieces; no random number is used, so that a training is not changed.
-
-    Args:
-        model: it is left in the mode it is in.
-        examples: pieces of sequences.
-        collate: makes a batch of pieces.
-
-    Returns:
-        Means over what is predicted: `nll` (nats, with the density of times and values in their units) first;
-        of events also its parts `nll_time` and `nll_type`, the `accuracy` of types in percent and the mean
-        absolute error `mae` of the median time to them; of values `rmse` and `mae`.
-
-    Raises:
-        PositionError: if the position model cannot serve a sequence.
-    """
-    sums: dict[str, float] = {}
-    count, of = 0, _of_events if isinstance(model, FloaterForEvents) else _of_values
-    with evaluating(model):
-        for _, batch in in_batches(examples, collate, model.device, 4096):
-            batch.pop("labels")
-            found, more = of(model, batch)  # type: ignore[arg-type]
-            count += more
-            sums = {name: sums.get(name, 0.0) + value for name, value in found.items()}
-    if not count:
-        raise DataError("no value that was observed is hidden, so there is nothing to score")
-    means, what = {name: value / count for name, value in sums.items()}, "values"
-    if "accuracy" in means:
-        means, what = means | {"accuracy": 100 * means["accuracy"]}, "events"
     else:
-        means["rmse"] **= 0.5
-    report = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
-    rounded = {name: round(value, 4) for name, value in means.items()}
-    return Measurement(scores=rounded, report=f"{report} ({count:,} {what})")
+        values = np.concatenate([sequence.values for sequence in sequences])
+        observed = np.concatenate([sequence.observed for sequence in sequences])
+        for i, name in enumerate(data.columns.values):
+            if not observed[:, i].any():
+                raise DataError(f"{data.train}: no value of '{name}' was observed in a training sequence")
+        columns = [values[observed[:, i], i] for i in range(values.shape[1])]
+        found["features"] = list(data.columns.values)
+        found["means"] = [float(column.mean()) for column in columns]
+        # the deviation of equal numbers is not 0 where their mean is rounded
+        found["scales"] = [float(column.std()) if np.ptp(column) > 0 else 1.0 for column in columns]
+    config: EventsConfig = model.config(**found)
+    return config
 
 
 def _of_events(model: FloaterForEvents, batch: dict[str, Any]) -> tuple[dict[str, float], int]:

@@ -68,6 +68,8 @@ class Model(settings.Model):
             "index", the size of a table of positions.
     """
 
+    Config = EventsConfig
+
     preset: str = "tiny"
     max_length: int = 256
     goal: Literal["next", "interpolate", "forecast"] = "next"
@@ -81,13 +83,6 @@ class Model(settings.Model):
         check_numbers(self, components=2)
         if self.gap_feature and self.goal != "next":
             raise ValueError(f"gap_feature goes with the goal 'next', not with '{self.goal}'")
-
-    def config(self, vocab_size: int = 1, **found: Any) -> EventsConfig:
-        """Return the configuration with the statistics of the training set; see `EventsConfig`."""
-        own = ("goal", "position_source", "gap_feature", "head", "components")
-        return EventsConfig.preset(
-            self.preset, **self.fields(vocab_size), **{name: getattr(self, name) for name in own}, **found
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ import importlib.util
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,23 +35,6 @@ _REVISION = re.compile(r"[\w.-]+/[\w.-]+@[\w.-]+")
 logger = logging.getLogger(__name__)
 _POOLERS = ("pooler", "sequence_summary")
 _FIXED = ("id2label", "label2id", "num_labels", "problem_type", "return_dict")
-
-
-@dataclass(frozen=True)
-class Head:
-    """The head that a task puts on a checkpoint.
-
-    Args:
-        auto: the class of transformers that finds the model, as AutoModelForSequenceClassification.
-        config: what the configuration says of the head, as num_labels.
-    """
-
-    auto: Any
-    config: dict[str, Any] = field(default_factory=dict)
-
-    def build(self, folder: Path) -> PreTrainedModel:
-        """Make a model of the configuration in a directory, before its weights."""
-        return cast(PreTrainedModel, self.auto.from_config(_config(str(folder))))
 
 
 def locate(path: str) -> str:
@@ -100,7 +82,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
         DataError: if there is none, or none that knows where in the text a token stands.
     """
     folder = locate(path)
-    config = _config(folder)
+    config = read_config(folder)
     if isinstance(config, FloaterConfig):
         of_run = Path(folder).parent / VOCABULARY  # of a checkpoint that is kept in its run
         alone = not (Path(folder) / TOKENIZER_FILE).is_file() and of_run.is_dir()
@@ -128,26 +110,34 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
 def start(
     checkpoint: Checkpoint,
     plug: Plug,
-    head: Head,
+    auto: Any,
     tokenizer: PreTrainedTokenizerFast,
+    **head: Any,
 ) -> PreTrainedModel:
     """Load a checkpoint's model under a head, plugged as asked, before its first step.
 
     Parameters of the head, and of a pooler in front of it, may be new; they are logged. So is a head that
     the checkpoint has, for labels in another order.
 
+    Args:
+        checkpoint: of the settings.
+        plug: of the settings.
+        auto: the class of transformers that finds the model, as AutoModelForSequenceClassification.
+        tokenizer: of the checkpoint.
+        **head: what the configuration says of the head, as num_labels.
+
     Raises:
         DataError: if the checkpoint cannot be loaded, lacks other parameters, or cannot be plugged.
     """
     folder = locate(checkpoint.path)
-    if taken := sorted(checkpoint.config.keys() & {*head.config, *_FIXED}):
+    if taken := sorted(checkpoint.config.keys() & {*head, *_FIXED}):
         raise DataError(f"model.config: {taken[0]!r} is not to be set; it follows from the task")
-    config = _config(folder, checkpoint.config | head.config)
+    config = read_config(folder, checkpoint.config | head)
     if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id
     own = bool(getattr(config, "floater", None))
     with _loading(f"{checkpoint.path}: no model can be loaded"):
-        model, found = head.auto.from_pretrained(
+        model, found = auto.from_pretrained(
             folder,
             config=config,
             output_loading_info=True,
@@ -175,7 +165,7 @@ def start(
     if new:
         logger.info("new parameters, not in %s: %s", checkpoint.path, ", ".join(new))
     else:
-        before, now = ([*of.id2label.values()] for of in (_config(folder), config))
+        before, now = ([*of.id2label.values()] for of in (read_config(folder), config))
         if {*map(str.lower, before)} == {*map(str.lower, now)} and before != now:
             orders = ", ".join(before), ", ".join(now)
             logger.info("the head of %s was for %s; it is now for %s", checkpoint.path, *orders)
@@ -191,7 +181,7 @@ def load_pretrained(folder: str) -> PreTrainedModel:
     Raises:
         DataError: if it cannot be loaded.
     """
-    config = _config(folder)
+    config = read_config(folder)
     kind = getattr(transformers, next(iter(config.architectures or ["AutoModel"])), transformers.AutoModel)
     with _loading(f"{folder}: no model can be loaded"):
         model: PreTrainedModel = kind.from_pretrained(folder)
@@ -231,7 +221,16 @@ def plug_in(model: PreTrainedModel, plug: Plug, own: str | None) -> None:
         )
 
 
-def _config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:
+def read_config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:
+    """Read the configuration of a checkpoint, with changes.
+
+    Args:
+        folder: what `locate` returns.
+        changes: values of fields that it has.
+
+    Raises:
+        DataError: if it cannot be read, has no such field, or the field takes no such value.
+    """
     where = "" if Path(folder).is_dir() else "there is no such directory, and on the Hugging Face hub "
     with _loading(f"{folder}: {where}no model can be loaded"):
         config = AutoConfig.from_pretrained(folder)

@@ -6,12 +6,10 @@ import inspect
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -19,8 +17,6 @@ import floater
 from floater.errors import DataError, first_line
 from floater.pretrained import FAMILIES
 from floater.pretrained.extending import position_parameters, training_spans
-from floater.tasks.finetuning.checkpoint import load_pretrained, load_tokenizer, locate
-from floater.training.files import save_whole
 from floater.training.run_trainer import RunTrainer
 from floater.training.settings import check_numbers
 
@@ -86,53 +82,6 @@ def extend(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, asked: Ex
         raise DataError(f"extend: {first_line(error)}") from error
     tokenizer.model_max_length = asked.length
     logger.info("extended: %s", done)
-
-
-def extend_checkpoint(
-    path: str, length: int, method: str | None, options: Sequence[str], folder: str
-) -> floater.pretrained.Extension:
-    """Extend a checkpoint and save it with its tokenizer, as the command `floater extend` does.
-
-    Args:
-        path: of the checkpoint, see `locate`.
-        length: see `floater.extend`.
-        method: see `floater.extend`.
-        options: of the method, each name=value with the value in YAML.
-        folder: new directory.
-
-    Returns:
-        What was done.
-
-    Raises:
-        DataError: if the checkpoint cannot be read or extended, or the directory exists.
-    """
-    if (to := Path(folder)).exists():
-        raise DataError(f"{folder} exists already; choose a new directory")
-    given = {}
-    for option in options:
-        name, equals, value = option.partition("=")
-        if not name or not equals:
-            raise DataError(f"option {option!r} is not of the form name=value")
-        if name in given:
-            raise DataError(f"option {name!r} is given twice")
-        try:
-            given[name] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise DataError(f"option {name!r} is {value!r}, which is not YAML") from error
-    place = locate(path)
-    model = load_pretrained(place)
-    try:
-        done = floater.extend(model, length, method, **given)
-    except (RuntimeError, TypeError, ValueError) as error:  # RuntimeError: no memory for so long a table
-        raise DataError(f"{path}: {first_line(error)}") from error
-    parts: list[Any] = [model]
-    if done.positions != "image":
-        tokenizer = load_tokenizer(path)
-        tokenizer.model_max_length = length
-        parts.append(tokenizer)
-    to.parent.mkdir(parents=True, exist_ok=True)
-    save_whole(to, *parts)
-    return done
 
 
 def learn(model: PreTrainedModel, what: Literal["all", "lora", "positions"], adapter: Adapter) -> None:

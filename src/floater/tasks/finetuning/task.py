@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from floater.errors import DataError
 from floater.tasks.examples import Collate
-from floater.tasks.finetuning.checkpoint import Head, load_tokenizer, start
+from floater.tasks.finetuning.checkpoint import load_tokenizer, read_config, start
 from floater.tasks.finetuning.extension import Extend, extend
 from floater.tasks.finetuning.features import CutTexts, Features, collate, loss, predict
 from floater.tasks.finetuning.settings import Checkpoint, Plug, Training
@@ -55,13 +55,16 @@ class FineTuningSettings(RunSettings):
 
 
 class CheckpointTask(Task):
-    """A task that starts from a checkpoint of Hugging Face, plugged or not, under a head of its own."""
+    """A task that starts from a checkpoint of Hugging Face, plugged or not, under a head of its own.
 
-    HEAD: ClassVar[Head]
+    Class attribute: `Auto` is the class of transformers that finds the model, with its head.
+    """
 
-    def head(self, settings: Any) -> Head:
-        """Return the head that the task puts on the checkpoint."""
-        return self.HEAD
+    Auto: ClassVar[Any]
+
+    def head(self, settings: Any) -> dict[str, Any]:
+        """Return what the configuration says of the head, as num_labels."""
+        return {}
 
     def make_processor(self, settings: Any, train: Any) -> Any:
         return load_tokenizer(settings.model.path)
@@ -73,7 +76,7 @@ class CheckpointTask(Task):
         return load_tokenizer(str(folder))
 
     def build(self, settings: Any, processor: Any, train: Any) -> PreTrainedModel:
-        model = start(settings.model, settings.plug, self.head(settings), processor)
+        model = start(settings.model, settings.plug, self.Auto, processor, **self.head(settings))
         extend(model, processor, settings.extend)
         check_flow(model, settings.training)
         return model
@@ -87,7 +90,12 @@ class CheckpointTask(Task):
 
     def load(self, run: RunPath, device: str | torch.device | None = None) -> tuple[Any, Any, Any]:
         settings = self.settings_of(run)
-        return *load_model(self.head(settings).build, run, device, read=self.load_processor), settings
+
+        def build(folder: Path) -> PreTrainedModel:
+            model: PreTrainedModel = self.Auto.from_config(read_config(str(folder)))
+            return model
+
+        return *load_model(build, run, device, read=self.load_processor), settings
 
 
 class FineTuning(CheckpointTask):

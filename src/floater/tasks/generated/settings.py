@@ -8,6 +8,7 @@ from typing import Literal
 from floater.errors import DataError, nearest
 from floater.tasks import settings
 from floater.tasks.corpora.problems import PROBLEMS
+from floater.tasks.measurement import check_edges
 from floater.training.settings import TrainingSettings, check_numbers
 from floater.transformer.times import Times
 
@@ -105,8 +106,7 @@ class Data:
         """
         low, high = self.lengths
         starts = list(edges)
-        if not all(isinstance(edge, int) for edge in starts) or starts != sorted({*starts}):
-            raise DataError(f"bins {starts} are no growing whole numbers")
+        check_edges(starts)
         if starts and not (low < starts[0] and starts[-1] <= self.most):
             raise DataError(
                 f"bins {starts} do not lie between the least length, {low}, and the greatest that is tested, "

@@ -14,8 +14,8 @@ from transformers import AutoModelForSequenceClassification
 from floater.errors import DataError, nearest
 from floater.tasks.corpora import glue as corpus
 from floater.tasks.corpora.glue import SCORE_RANGE, TASKS, Examples
-from floater.tasks.finetuning import Features, FineTuning, FineTuningSettings, Head
-from floater.tasks.finetuning.features import LABEL, encode_texts
+from floater.tasks.finetuning.features import LABEL, Features, encode_texts
+from floater.tasks.finetuning.task import FineTuning, FineTuningSettings
 from floater.tasks.glue.score import measure, predictions, submission
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
@@ -70,18 +70,17 @@ class Glue(FineTuning):
     """
 
     Settings = GlueSettings
+    Auto = AutoModelForSequenceClassification
 
-    def head(self, settings: GlueSettings) -> Head:
+    def head(self, settings: GlueSettings) -> dict[str, Any]:
         labels = _task(settings).labels
         kind = {"problem_type": "single_label_classification" if labels else "regression"}
-        return Head(AutoModelForSequenceClassification, kind | label_maps(labels or ("score",)))
+        return kind | label_maps(labels or ("score",))
 
-    def metric_of(self, settings: GlueSettings) -> str:
+    def best(self, settings: GlueSettings) -> dict[str, Any]:
         task = _task(settings)
-        return task.metrics[0] if task.best == "metric" else task.best
-
-    def greater_of(self, settings: GlueSettings) -> bool:
-        return self.metric_of(settings) != "loss"
+        greater = task.best == "metric"
+        return {"metric": task.metrics[0] if greater else task.best, "greater": greater}
 
     def read(self, settings: GlueSettings) -> Splits:
         task, folder = _task(settings), settings.data.folder

@@ -14,7 +14,8 @@ from transformers import AutoModelForQuestionAnswering
 
 from floater.errors import DataError
 from floater.tasks.corpora.squad import Question, Questions, read_squad
-from floater.tasks.finetuning import Features, FineTuning, FineTuningSettings, Head
+from floater.tasks.finetuning.features import Features
+from floater.tasks.finetuning.task import FineTuning, FineTuningSettings
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
 from floater.tasks.squad.features import Windows, read_answers, windows, with_threshold
@@ -86,7 +87,7 @@ class Squad(FineTuning):
     """Extractive question answering over windows of a context."""
 
     Settings = SquadSettings
-    HEAD = Head(AutoModelForQuestionAnswering)
+    Auto = AutoModelForQuestionAnswering
     metric = "f1"
 
     def read(self, settings: SquadSettings) -> Splits:

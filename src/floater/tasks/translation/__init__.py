@@ -252,10 +252,7 @@ class Translation(Task):
         tokens = replace(pairs, source=texts.source(pairs.source), target=texts.target(pairs.target))
         written, cut = translate_and_count(model, tokenizer, tokens.source, decoding_of(settings))
         hypotheses = texts.plain(written)
-        nats: list[np.ndarray] = [np.zeros(0)] * len(hypotheses)
-        for indices, losses, there in token_losses(model, TokenPairs(tokens, tokenizer), tokenizer):
-            for index, row, known in zip(indices, losses.cpu(), there.cpu(), strict=True):
-                nats[index] = row[known].double().numpy()
+        nats = token_losses(model, tokenizer, tokens)
         notes = []
         if cut:
             notes.append(f"{cut} of {len(hypotheses)} translations reached the longest output and were cut")

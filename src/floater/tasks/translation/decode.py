@@ -98,7 +98,11 @@ def translate_and_count(
             )
     limits = torch.tensor([int(length * decoding.max_ratio) + MARGIN for length in lengths])
     limits = limits if table is None else limits.clamp(max=table)
-    reading = _rule(model)
+    # Where the length of a text spaces its tokens, it is that of the longest translation, or its own: known
+    # before the first token is written, and no matter of the lines it is batched with.
+    given = Reading.of(model.config.reading)
+    spaces = model.config.times is not None or given.interpolate
+    reading = replace(given, overrun=True) if spaces else None
     spaced = torch.maximum(torch.tensor(lengths), limits)
     if reading is not None and reading.length is not None:
         spaced = torch.as_tensor(reading.length).expand(len(lengths))
@@ -120,17 +124,6 @@ def translate_and_count(
             ):
                 out[order[i]] = text.strip().replace("\n", " ")
     return out, cut
-
-
-def _rule(model: FloaterForConditionalGeneration) -> Reading | None:
-    """Return how the model spaces tokens by the length of their text; None where it does not.
-
-    The length of a line is then that of its longest translation, or its own: known before the first token
-    is written, and no matter of the lines it is batched with.
-    """
-    rule = Reading.of(model.config.reading)
-    spaces = model.config.times is not None or rule.interpolate
-    return replace(rule, overrun=True) if spaces else None
 
 
 def _search(

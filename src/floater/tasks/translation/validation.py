@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 
+import numpy as np
 import sacrebleu
-import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast
 
 from floater.tasks.corpora.text import Pairs
 from floater.tasks.examples import in_batches
-from floater.tasks.measurement import Measurement, perplexity
+from floater.tasks.measurement import Array, Measurement, perplexity
 from floater.tasks.translation.data import TokenPairs, collate
 from floater.tasks.translation.decode import translate_and_count
 from floater.tasks.translation.settings import Decoding
@@ -49,8 +47,9 @@ def validate(
     state, pairs = PartialState(), examples.pairs
     rank, world = state.process_index, state.num_processes
     mine = Pairs(pairs.source[rank::world], pairs.target[rank::world], 0)
-    nats, count = token_loss(model, tokenizer, mine)
+    losses = token_losses(model, tokenizer, mine)
     texts, cut = translate_and_count(model, tokenizer, mine.source, search)
+    nats, count = sum(float(row.sum()) for row in losses), sum(map(len, losses))
     part = {"rank": rank, "nats": nats, "count": count, "texts": texts, "cut": cut}
     parts = gather_object([part]) if world > 1 else [part]
     translations = [""] * len(pairs.source)
@@ -67,35 +66,25 @@ def validate(
     return Measurement(scores=scores, lines=translations)
 
 
-def token_loss(
-    model: FloaterForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, pairs: Pairs
-) -> tuple[float, int]:
-    """Return the sum of the cross-entropy (nats, not smoothed) over the target tokens, and their number."""
-    if not pairs.source:
-        return 0.0, 0
-    with evaluating(model):
-        found = token_losses(model, TokenPairs(pairs, tokenizer), tokenizer)
-        sums = [(float(losses.sum()), int(there.sum())) for _, losses, there in found]
-    return sum(nats for nats, _ in sums), sum(count for _, count in sums)
-
-
-@torch.no_grad()
 def token_losses(
-    model: FloaterForConditionalGeneration, examples: TokenPairs, tokenizer: PreTrainedTokenizerFast
-) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Compute the cross-entropy (nats, not smoothed) of each target token, batch by batch.
+    model: FloaterForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, pairs: Pairs
+) -> list[Array]:
+    """Compute the cross-entropy (nats, not smoothed) of each token of each target sentence.
 
     Args:
-        model: in evaluation mode.
-        examples: encoded pairs.
+        model: it is left in the mode it is in.
         tokenizer: the joint vocabulary.
-
-    Yields:
-        The indices of the pairs of a batch, the losses of their tokens (batch, longest), 0 where there is
-        none, and where there is one, bool of the same shape.
+        pairs: sentences.
     """
+    found: list[Array] = [np.zeros(0)] * len(pairs.source)
+    if not found:
+        return found
     make = functools.partial(collate, pad=tokenizer.pad_token_id)
-    for indices, batch in in_batches(examples, make, model.device, 4096):
-        logits, labels = model(**batch).logits.flatten(0, 1).float(), batch["labels"]
-        losses = F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="none")
-        yield indices, losses.view_as(labels), labels != IGNORED
+    with evaluating(model):
+        for indices, batch in in_batches(TokenPairs(pairs, tokenizer), make, model.device, 4096):
+            logits, labels = model(**batch).logits.flatten(0, 1).float(), batch["labels"]
+            nats = F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="none")
+            known = (labels != IGNORED).cpu()
+            for index, row, there in zip(indices, nats.view_as(labels).cpu(), known, strict=True):
+                found[index] = row[there].double().numpy()
+    return found
