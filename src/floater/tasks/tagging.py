@@ -94,13 +94,9 @@ class Tagging(Task):
         return [Sentence(["a", "b"], ["A", "B"], [-1, 0], ["c", "c"])]
 
     def make_processor(self, settings: TaggingSettings, train: list[Sentence]) -> Vocabulary:
-        return Vocabulary.of(
-            [sentence.words for sentence in train],
-            chain.from_iterable(sentence.tags for sentence in train),
-            chain.from_iterable(sentence.relations for sentence in train),
-            min_count=settings.data.min_count,
-            suffix=settings.data.suffix,
-        )
+        words, tags, relations = zip(*((s.words, s.tags, s.relations) for s in train), strict=True)
+        how = {"min_count": settings.data.min_count, "suffix": settings.data.suffix}
+        return Vocabulary.of(words, chain(*tags), chain(*relations), **how)
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
         lengths = [len(sentence.words) for sentence in examples]

@@ -80,7 +80,8 @@ class Task(ABC):
     Class attributes: `name` is what a configuration calls the task; `Settings` the dataclass of its
     configuration; `metric` the score that says which validation is best, `greater` whether more of it is
     better; `example` and `unit` name an example and what its length counts in messages; `shorten` says how
-    to exclude long examples; `output` names the lines that `floater evaluate --output` writes, if any.
+    to exclude long examples; `output` names the lines that `floater evaluate --output` writes, if any;
+    `Trainer` is the class that trains.
 
     See `examples/` in the repository for one in less than 100 lines.
     """

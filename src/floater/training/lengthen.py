@@ -41,10 +41,12 @@ def lengthen(settings: Any, *, epochs: int | None = None, steps: int | None = No
     longer = replace(settings, training=replace(settings.training, **{name: count}))
     if epochs is not None and settings.training.max_steps is not None:
         raise DataError(f"training.max_steps is {settings.training.max_steps}: give --steps, not --epochs")
-    run = find_run(replace(settings, training=_length_of(settings)))
-    if not (run / SETTINGS).is_file():
+    config = Path(settings.run) / SETTINGS
+    before = load(type(settings), config).training if config.is_file() else settings.training
+    length = {"num_train_epochs": before.num_train_epochs, "max_steps": before.max_steps}
+    run = find_run(replace(settings, training=replace(settings.training, **length)))
+    if not config.is_file():
         return longer
-    before = load(type(settings), run / SETTINGS).training
     there = getattr(before, name)
     if there is None:
         raise DataError(f"{run} trains for {before.num_train_epochs} epochs: give --epochs, not --steps")
@@ -59,15 +61,6 @@ def lengthen(settings: Any, *, epochs: int | None = None, steps: int | None = No
         shutil.rmtree(hidden, ignore_errors=True)
         os.replace(run / MODEL, hidden)
         shutil.rmtree(hidden)
-    write_whole(run / SETTINGS, dump(longer))
+    write_whole(config, dump(longer))
     logger.info("%s: training.%s was %s and is %s", run, name, there, count)
     return longer
-
-
-def _length_of(settings: Any) -> Any:
-    """Return the settings of the optimisation with the length that the run has."""
-    path = Path(settings.run) / SETTINGS
-    if not path.is_file():
-        return settings.training
-    before = load(type(settings), path).training
-    return replace(settings.training, num_train_epochs=before.num_train_epochs, max_steps=before.max_steps)
