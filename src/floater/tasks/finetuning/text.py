@@ -62,8 +62,9 @@ class TextTask(CheckpointTask):
 
     def check_model(self, settings: Any, model: Any, processor: Any, examples: Encoded, name: str) -> None:
         longest = max((row["input_ids"] for row in examples.rows), key=len)
+        uncached = {"use_cache": False} if self.later else {}
         with readable(f"rows of {len(longest)} tokens", "data.block"), evaluating(model):
-            model(torch.from_numpy(longest).long()[None])
+            model(torch.from_numpy(longest).long()[None], **uncached)
 
     def trainer(self, prepared: Prepared, run: Path, **options: Any) -> RunTrainer:
         return training_positions(super().trainer(prepared, run, **options), prepared.settings)

@@ -281,7 +281,7 @@ def _score(model: PreTrainedModel, parts: Iterable[Part]) -> Score:
             nats += float(losses.sum())
             tokens += len(losses)
             ends = asked.sum(1).cumsum(0).tolist()
-            by_row = np.split(losses.double().cpu().numpy(), ends[:-1])
+            by_row = np.split(losses.cpu().double().numpy(), ends[:-1])
             for index, row, there in zip(indices, by_row, asked.cpu().numpy(), strict=True):
                 if len(row):
                     found[index] = there.nonzero()[0], row
