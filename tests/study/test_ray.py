@@ -16,22 +16,23 @@ from floater.study.settings import Budget
 
 from .small import run_inline, settings
 
-pytest.importorskip("ray", reason="needs Ray: pip install 'floater[ray]'")
+ray = pytest.importorskip("ray", reason="needs Ray: pip install 'floater[ray]'")
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    cluster.add_node(num_cpus=2, memory=4 * 2**30)
-    cluster.wait_for_nodes()
-    cluster.connect()
-    yield cluster
-    import ray
-
-    ray.shutdown()
-    cluster.shutdown()
+    # Ray's workers have niceness 15: on a machine that is busy their imports take a minute.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        cluster.add_node(num_cpus=2, memory=4 * 2**30)
+        cluster.wait_for_nodes()
+        cluster.connect()
+        yield cluster
+        ray.shutdown()
+        cluster.shutdown()
 
 
 def test_the_cluster_gives_the_table_of_one_machine(

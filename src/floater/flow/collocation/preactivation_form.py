@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,6 @@ from torch.nn import functional as F
 from floater.flow.precision import full_precision, wide_dtype
 from floater.flow.units import steepest, unresolved
 from floater.flow.vector_fields import ACTIVATIONS, MLPField, ScaledField
-
-if TYPE_CHECKING:
-    from floater.flow.collocation.formulation import Linearization
 
 
 class Layers(NamedTuple):
@@ -101,7 +98,7 @@ class PreactivationForm:
         """See `Formulation`."""
         return self._matrix, self._drift, self._layers.outer, self._layers.outer_bias
 
-    def linearize(self, times: Tensor, states: Tensor) -> Linearization:
+    def linearize(self, times: Tensor, states: Tensor) -> _LinearizedPreactivations:
         """See `Formulation`."""
         return _LinearizedPreactivations(self._layers, self._matrix.detach(), times, states)
 

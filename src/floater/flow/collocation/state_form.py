@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,9 +10,6 @@ from torch import Tensor
 from floater.flow.dynamics import Dynamics, FieldError
 from floater.flow.precision import wide_dtype
 from floater.flow.units import steepest, units_of, unresolved
-
-if TYPE_CHECKING:
-    from floater.flow.collocation.formulation import Linearization
 
 
 class StateForm:
@@ -85,7 +81,7 @@ class StateForm:
         # The velocity itself: its graph leads to whatever the field reads, registered parameters or not.
         return (self.state_term(times, states.detach()),)
 
-    def linearize(self, times: Tensor, states: Tensor) -> Linearization:
+    def linearize(self, times: Tensor, states: Tensor) -> _LinearizedStates:
         """See `Formulation`."""
         return _LinearizedStates(self, times, states)
 
