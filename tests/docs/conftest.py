@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -43,9 +42,5 @@ def address(site: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
-    path = browser.find()
-    if path is None:
-        missing = "needs Chromium: no chromium, chromium-browser, google-chrome or chrome on this machine"
-        (pytest.fail if os.environ.get("NEED_CHROMIUM") else pytest.skip)(missing)
-    with browser.chromium(path, tmp_path_factory.mktemp("chromium")) as page:
+    with browser.chromium(tmp_path_factory.mktemp("chromium")) as page:
         yield page

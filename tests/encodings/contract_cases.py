@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from floater import FloaterConfig, Positions, catalogue
+from floater import Positions, catalogue
 from floater.structures import trees
 from floater.transformer.stacks import Encoder
+from small_models import small_config
 
 LENGTH = 16
 # options that have code of their own, and the exceptions of the card that they lift
@@ -66,18 +67,8 @@ def exceptions(name, lifted=()):
 
 
 def config(name, given):
-    return FloaterConfig(
-        vocab_size=11,
-        hidden_size=16,
-        intermediate_size=24,
-        num_attention_heads=2,
-        num_hidden_layers=2,
-        training_length=LENGTH,
-        dropout=0.0,
-        recipe="transformer",  # the same for all, so that one threshold tells what an encoding does
-        position=name,
-        position_options=given,
-    )
+    # one recipe for all, so that one threshold tells what an encoding does
+    return small_config(name, position_options=given, training_length=LENGTH, recipe="transformer")
 
 
 def stir(position):

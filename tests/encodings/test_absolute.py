@@ -82,12 +82,6 @@ def test_learned_positions_end_at_the_table():
         model.prepare(Positions.arange(1, offset=16))
 
 
-@pytest.mark.parametrize("name", ["learned", "rnn"])
-def test_models_that_count_tokens_refuse_real_times(name):
-    with pytest.raises(PositionError, match="real times need a model such as 'floater'"):
-        build(name, **SIZES).prepare(Positions.times(torch.tensor([[0.5]])))
-
-
 def recurred(model, block, length):
     """p_1, ..., p_length of one block by a loop over plain numbers (equation 14)."""
     p = model.start[model.blocks.index(block)].tolist()
@@ -143,10 +137,3 @@ def test_what_was_added_at_512_positions_begins_what_is_added_at_1024(name):
     model = build(name, **(SIZES | {"max_length": 1024}))
     short, long = (added(model, Positions.arange(n), 0) for n in (512, 1024))
     assert torch.equal(long[:, :512], short)
-
-
-@pytest.mark.parametrize("name", ["learned", "rnn"])
-def test_positions_before_the_first_are_refused(name):
-    model = build(name, dim=8, heads=2, layers=1, max_length=16)
-    with pytest.raises(PositionError, match="positions start at 0; got -1"):
-        model.prepare(Positions(torch.tensor([[-1, 0]]), torch.tensor([[-1, 0]])))

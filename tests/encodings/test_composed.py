@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from floater import PositionError, Positions, build
+from floater import Positions, build
 from floater.encodings.measure import attend
 from floater.transformer import FloaterConfig, FloaterForCausalLM
 
@@ -70,23 +70,6 @@ def test_every_fourth_block_has_the_other_encoding():
         assert torch.equal(
             attended(model, x, positions, layer).logits, attended(other, x, positions, layer).logits
         )
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "message"),
-    [
-        ("compose", {"models": []}, "the list of encodings is empty"),
-        ("compose", {"models": ["alib"]}, "unknown position model 'alib'; did you mean 'alibi'"),
-        ("compose", {"models": [{"nme": "alibi"}]}, "is no encoding; give a name, or a mapping of name"),
-        ("compose", {"models": [{"name": "alibi", "m": 1}]}, "unknown option 'm' of position model 'alibi'"),
-        ("compose", {"models": ["t5", "deberta"]}, "the scales of the dot products differ"),
-        ("compose", {"models": ["pnat"]}, "needs a decoder of its own kind"),
-        ("mix", {"every": 1}, "every is 1; it must be at least 2"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(name, given, message):
-    with pytest.raises(PositionError, match=message):
-        composed(name, **given)
 
 
 def test_a_list_of_a_configuration_is_a_composition(tmp_path):

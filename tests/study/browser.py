@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PATIENCE = 60.0
 OPTIONS = [
     "--headless",
@@ -26,12 +28,6 @@ OPTIONS = [
     "--disable-background-networking",
     "--disable-component-update",
 ]
-
-
-def find() -> str | None:
-    """The Chromium of this machine, if there is one."""
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    return next((path for name in names if (path := shutil.which(name))), None)
 
 
 class Page:
@@ -122,13 +118,19 @@ class Page:
 
 
 @contextlib.contextmanager
-def chromium(path: str, home: Path) -> Iterator[Page]:
-    """A page of a browser that ends with the block.
+def chromium(home: Path) -> Iterator[Page]:
+    """A page of this machine's browser, which ends with the block; without one the test is skipped.
+
+    With NEED_CHROMIUM in the environment it fails.
 
     Args:
-        path: of the program.
         home: a folder for what it keeps.
     """
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    path = next((path for name in names if (path := shutil.which(name))), None)
+    if path is None:
+        missing = f"needs Chromium: none of {', '.join(names)} on this machine"
+        (pytest.fail if os.environ.get("NEED_CHROMIUM") else pytest.skip)(missing)
     commands, to_browser = os.pipe()
     from_browser, answers = os.pipe()
     # the protocol is spoken on descriptors 3 and 4

@@ -4,8 +4,9 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from floater import FloaterConfig, PositionError, Positions, catalogue
+from floater import PositionError, Positions, catalogue
 from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
+from small_models import small_config
 
 LENGTHS = [[3, 1, 4], [2, 4], [7]]
 # each reads over the tokens of a row outside of attention
@@ -18,18 +19,7 @@ SERVING = [*sorted(catalogue().keys() - {*REFUSING} - STRUCTURES - NEEDING), "ca
 
 def made(cls, name, **options):
     torch.manual_seed(0)
-    config = FloaterConfig(
-        vocab_size=37,
-        hidden_size=16,
-        intermediate_size=24,
-        num_attention_heads=2,
-        num_hidden_layers=2,
-        training_length=16,
-        dropout=0.0,
-        position=name,
-        position_options=options,
-    )
-    model = cls(config).double().eval()
+    model = cls(small_config(name, vocab_size=37, position_options=options)).double().eval()
     with torch.no_grad():
         for parameter in model.model.encoder.position.parameters():
             parameter.normal_(std=0.5)

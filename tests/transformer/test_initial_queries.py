@@ -4,25 +4,16 @@ import pytest
 import torch
 from transformers import T5Config, T5Model
 
-from floater import FloaterConfig
 from floater.transformer import FloaterForConditionalGeneration, FloaterModel
+from small_models import small_config
 
 DIM, HEADS = 64, 4
 HEAD = DIM // HEADS
 
 
 def config(name, **options):
-    return FloaterConfig(
-        vocab_size=11,
-        hidden_size=DIM,
-        intermediate_size=DIM,
-        num_attention_heads=HEADS,
-        num_hidden_layers=2,
-        decoder_layers=2,
-        position=name,
-        position_options=options,
-        recipe="transformer",
-    )
+    sizes = {"hidden_size": DIM, "intermediate_size": DIM, "num_attention_heads": HEADS, "decoder_layers": 2}
+    return small_config(name, position_options=options, recipe="transformer", **sizes)
 
 
 def size(weight):

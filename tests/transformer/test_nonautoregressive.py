@@ -17,6 +17,7 @@ from floater.transformer import (
     encoder_decoder,
 )
 from floater.transformer.nonautoregressive import soft_copy
+from small_models import small_config
 
 MASK = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 1, 0, 0, 0]])
 LABELS = torch.tensor([[5, 6, 7, 2], [5, 2, -100, -100], [8, 9, 2, -100]])
@@ -118,18 +119,9 @@ def test_every_parameter_learns():
 def test_it_learns_to_translate_into_another_order():
     """Words of a source, two and two exchanged, each with a word of its own: length, order and tokens."""
     torch.manual_seed(0)
-    config = FloaterConfig(
-        vocab_size=24,
-        hidden_size=32,
-        intermediate_size=64,
-        num_attention_heads=2,
-        num_hidden_layers=1,
-        decoder_layers=1,
-        dropout=0.0,
-        norm_first=True,
-        position="pnat",
-    )
-    model = FloaterForNonAutoregressiveGeneration(config)
+    sizes = {"vocab_size": 24, "hidden_size": 32, "intermediate_size": 64}
+    layers = {"num_hidden_layers": 1, "decoder_layers": 1, "norm_first": True, "training_length": 512}
+    model = FloaterForNonAutoregressiveGeneration(small_config("pnat", **sizes, **layers))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     end = torch.full((32, 1), 2)
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from transformer_cases import config, made, tokens
+from transformer_cases import config, made, stirred_encoder, tokens
 from transformers import DynamicCache, EncoderDecoderCache
 
 from floater import FloaterConfig, PositionError, Positions, catalogue
@@ -17,7 +17,7 @@ from floater.transformer import (
 )
 from floater.transformer.attention import Attention
 from floater.transformer.reading import Reading, spaced
-from floater.transformer.stacks import Encoder, position_model
+from floater.transformer.stacks import position_model
 from floater.transformer.times import Times
 
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}
@@ -166,10 +166,7 @@ def test_far_distances_are_grouped(real):
 @pytest.mark.parametrize("name", [name for name in catalogue() if catalogue()[name].autoregressive])
 @torch.no_grad()
 def test_grouping_changes_biases_of_distances_and_is_refused_elsewhere(name):
-    torch.manual_seed(0)
-    encoder = Encoder(config(name)).double().eval()
-    for parameter in encoder.position.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
+    encoder = stirred_encoder(name)
     x, at = torch.randn(1, 30, 16, dtype=torch.double), places(encoder.position, 30)
     rule = Reading(group=(3, 5))
     if not encoder.position.reads_distances:

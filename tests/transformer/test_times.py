@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformer_cases import config, made, tokens
+from transformer_cases import config, made, stirred_encoder, tokens
 from transformers import DynamicCache
 
 from floater import FloaterConfig, PositionError, Positions, catalogue
@@ -18,7 +18,7 @@ from floater.transformer import (
     FloaterModel,
 )
 from floater.transformer.memory import Memory
-from floater.transformer.stacks import Encoder, position_model
+from floater.transformer.stacks import position_model
 from floater.transformer.times import Times
 
 MODES = ("stretch", "shift", "float", "subset")
@@ -131,10 +131,7 @@ def test_source_and_target_share_stretched_distances(monkeypatch):
 @pytest.mark.parametrize("name", [name for name in catalogue() if catalogue()[name].autoregressive])
 @torch.no_grad()
 def test_times_change_what_reads_them_and_nothing_else(name):
-    torch.manual_seed(0)
-    encoder = Encoder(config(name)).double().eval()
-    for parameter in encoder.position.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
+    encoder = stirred_encoder(name)
     x, at = torch.randn(1, 6, 16, dtype=torch.double), places(encoder.position, 6)
     plain = encoder(x, at)
     timed = encoder(x, replace(at, query_time=at.query * 3 + 1, key_time=at.key * 3 + 1))

@@ -5,7 +5,8 @@ import contextlib
 import torch
 
 from floater.encodings.registry import _CATALOGUE
-from floater.transformer import FloaterConfig
+from floater.transformer.stacks import Encoder
+from small_models import small_config
 
 POSITIONS = {
     "none": ("none", {}),
@@ -22,19 +23,18 @@ VOCABULARY = 37
 
 def config(case="floater", **changes):
     position, options = POSITIONS.get(case, (case, {}))
-    sizes = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 16,
-        "intermediate_size": 24,
-        "num_attention_heads": 2,
-        "num_hidden_layers": 2,
-        "decoder_layers": 3,
-        "training_length": 32,
-        "dropout": 0.0,
-        "position": position,
-        "position_options": dict(options),
-    }
-    return FloaterConfig(**(sizes | changes))
+    sizes = {"vocab_size": VOCABULARY, "decoder_layers": 3, "training_length": 32}
+    given = sizes | {"position": position, "position_options": dict(options)} | changes
+    return small_config(**given)
+
+
+def stirred_encoder(name):
+    """An encoder in double precision, whose position model has no parameter that is zero."""
+    torch.manual_seed(0)
+    encoder = Encoder(config(name)).double().eval()
+    for parameter in encoder.position.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return encoder
 
 
 def made(cls, case="floater", seed=0, **changes):

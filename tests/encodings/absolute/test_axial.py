@@ -44,16 +44,3 @@ def test_a_last_segment_need_not_be_full():
     assert model(max_length=9).segments.shape == (3, 3)
     with pytest.raises(PositionError, match=r"axial positions end at 8 \(max_length 9\); got 9"):
         model(max_length=9).prepare(Positions.arange(10))
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"segment": 0}, "segment is 0"),
-        ({"first": 6}, "first is 6; they must be at least 1, and first below dim 6"),
-        ({"order": "trax"}, "order is 'trax'; it must be one of 'released', 'survey'"),
-    ],
-)
-def test_what_cannot_be_is_refused(given, message):
-    with pytest.raises(PositionError, match=message):
-        build("axial", dim=6, **SIZES, **given)

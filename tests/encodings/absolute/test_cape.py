@@ -68,9 +68,3 @@ def test_the_mean_needs_the_whole_sequence():
         model().prepare(Positions.arange(1, offset=3))
     assert model(normalize=False).prepare(Positions.arange(1, offset=3)).tolist() == [[3]]
     assert model(site="decoder").prepare(Positions.arange(1, offset=3)).tolist() == [[3]]
-
-
-@pytest.mark.parametrize("given", [{"max_shift": -1}, {"max_local": -0.1}, {"max_scale": 0.9}])
-def test_what_cannot_be_drawn_is_refused(given):
-    with pytest.raises(PositionError, match="shifts must not be negative, and the scale at least 1"):
-        model(**given)

@@ -10,6 +10,7 @@ from torch import nn
 from floater import PositionError, Positions, build
 from floater.transformer import FloaterConfig, FloaterModel
 from floater.transformer.attention import Attention
+from small_models import small_config
 
 SIZES = {"dim": 6, "heads": 2, "layers": 3, "max_length": 16}
 LEFT = Positions.from_mask(torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]]))
@@ -155,28 +156,9 @@ def test_complex_frequencies_start_at_those_of_sinusoids():
     torch.testing.assert_close(found.view(3, 2), expected, rtol=0, atol=1e-3)  # frequencies are float32
 
 
-@pytest.mark.parametrize("name", ["shortformer", "universal", "mvpe", "complex", "cape"])
-def test_an_odd_dim_is_refused(name):
-    with pytest.raises(PositionError, match=r"dim is 9; .*even"):
-        build(name, **(SIZES | {"dim": 9, "heads": 3}))
-
-
-def test_mvpe_needs_a_factor():
-    with pytest.raises(PositionError, match="k is 0; it must not be 0"):
-        build("mvpe", **SIZES, k=0)
-
-
 @pytest.mark.parametrize("name", ["complex", "complex_attention"])
 def test_a_cast_rounds_no_frequency(name, tmp_path):
-    config = FloaterConfig(
-        vocab_size=11,
-        hidden_size=8,
-        intermediate_size=8,
-        num_attention_heads=2,
-        num_hidden_layers=1,
-        position=name,
-    )
-    model = FloaterModel(config)
+    model = FloaterModel(small_config(name))
     frequency = model.encoder.position.frequency.detach().clone()
     model.save_pretrained(tmp_path)
     for cast in (

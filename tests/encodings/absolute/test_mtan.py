@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from floater import PositionError, Positions, build
+from floater import Positions, build
 
 SIZES = {"dim": 8, "heads": 2, "layers": 3, "max_length": 16}
 
@@ -31,9 +31,3 @@ def test_logits_are_products_of_features_of_the_times(content):
                 q, k = features(times[b, t], 0).view(2, 3), features(times[b, s], 1).view(2, 3)
                 torch.testing.assert_close(found[b, :, t, s], (q * k).sum(-1) / math.sqrt(3))
     assert model.scale(4) == (0.5 if content else 0.0)
-
-
-def test_widths_that_are_not_valid_are_refused():
-    for width in (0, 5):
-        with pytest.raises(PositionError, match=f"width is {width}; it must be a multiple of heads 2"):
-            build("mtan", **SIZES, width=width)

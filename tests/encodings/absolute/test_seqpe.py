@@ -62,9 +62,3 @@ def test_a_position_of_more_digits_is_an_error():
     model.prepare(Positions.arange(10))
     with pytest.raises(PositionError, match="ends at position 9; position 10 was requested"):
         model.prepare(Positions.arange(11))
-
-
-@pytest.mark.parametrize(("option", "value"), [("digits", 0), ("depth", 0), ("dropout", 1.0)])
-def test_wrong_options_are_refused(option, value):
-    with pytest.raises(PositionError, match=f"{option} is {value}"):
-        build("seqpe", **SIZES, **{option: value})

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from floater import FloaterConfig, PositionError, build
+from floater import FloaterConfig, build
 from floater.flow import sinusoid
 from floater.transformer import FloaterForConditionalGeneration, FloaterModel
 
@@ -90,9 +90,3 @@ def test_the_middle_block_is_that_of_the_authors_program(layers, middle):
     """Block 3 of 5, as its script for PMIndia says (counted from 1); of an even number, half of it."""
     model = build("broken_residual", dim=4, heads=1, layers=layers, max_length=8)
     assert [model.residual(layer) for layer in range(layers)] == [layer != middle for layer in range(layers)]
-
-
-@pytest.mark.parametrize("layer", [-1, 4])
-def test_a_block_that_is_not_there_is_refused(layer):
-    with pytest.raises(PositionError, match=rf"layer is {layer}; there are blocks 0 to 3"):
-        build("broken_residual", dim=4, heads=1, layers=4, max_length=8, layer=layer)

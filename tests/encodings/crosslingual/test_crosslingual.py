@@ -67,13 +67,6 @@ def test_both_orders_join(join):
             torch.testing.assert_close(found[b, n], x[b, n] + torch.tensor(more).double())
 
 
-def test_a_second_order_must_be_given():
-    with pytest.raises(PositionError, match="no reordered in the positions"):
-        build("xl", **SIZES).prepare(Positions.arange(3))
-    with pytest.raises(PositionError, match="join is 'head'"):
-        build("xl", **SIZES, join="head")
-
-
 @pytest.mark.parametrize("given", [{}, {"kernel": 5}, {"kernel": 2, "causal": True}])
 def test_the_convolution_is_a_sum_over_neighbouring_tokens(given):
     torch.manual_seed(0)
@@ -92,14 +85,6 @@ def test_the_convolution_is_a_sum_over_neighbouring_tokens(given):
                 if 0 <= neighbour < len(row):
                     expected = expected + weight[:, :, i] @ x[b, row[neighbour]]
             torch.testing.assert_close(found[b, column], expected)
-
-
-@pytest.mark.parametrize("kernel", [0, 4])
-def test_a_kernel_must_have_a_middle(kernel):
-    with pytest.raises(
-        PositionError, match=f"kernel is {kernel}; it must be at least 1, and odd unless causal"
-    ):
-        build("convolution", **SIZES, kernel=kernel)
 
 
 def test_shuffling_permutes_the_tokens_of_each_sentence_in_training_only():

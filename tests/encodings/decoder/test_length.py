@@ -80,16 +80,3 @@ def test_without_a_target_length_they_refuse_or_are_sinusoids(name):
     sinusoidal = build("sinusoidal", **SIZES)
     expected = sinusoidal.embed(x, sinusoidal.prepare(Positions.arange(3)))
     assert torch.equal(plain.embed(x, plain.prepare(Positions.arange(3))), expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "message"),
-    [
-        ("ldpe", {"dim": 9, "heads": 3}, r"dim is 9; .*even"),
-        ("noisy_length", {"window": 0}, "window is 0; it must be at least 1"),
-        ("noisy_length", {"kind": "sum"}, "kind is 'sum'; it must be one of 'difference', 'ratio'"),
-    ],
-)
-def test_what_cannot_be_is_refused(name, given, message):
-    with pytest.raises(PositionError, match=message):
-        build(name, **(SIZES | given))

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from floater import PositionError, Positions, build
+from floater import Positions, build
 from floater.encodings.decoder.pnat import heuristic_order
 from floater.encodings.decoder.pointer import PointerNetwork
 from floater.flow import sinusoid
@@ -124,12 +124,3 @@ def test_plain_or_in_a_decoder_it_is_sinusoids(options, pointers):
     out = model.embed(x, model.prepare(Positions.arange(4)))
     assert torch.equal(out[0], sinusoid(torch.arange(4), 6))
     assert sum(isinstance(part, PointerNetwork) for part in model.modules()) == pointers
-
-
-def test_what_cannot_be_is_refused():
-    with pytest.raises(PositionError, match=r"dim is 9; .*even"):
-        build("pnat", **(SIZES | {"dim": 9, "heads": 3}))
-    with pytest.raises(PositionError, match="decode without a cache"):
-        build("pnat", **SIZES, site="decoder").prepare(Positions.arange(1, offset=3))
-    with pytest.raises(PositionError, match="one document a row"):
-        build("pnat", **SIZES).prepare(Positions.packed([[2, 1]]))

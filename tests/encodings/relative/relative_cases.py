@@ -2,9 +2,11 @@
 
 import itertools
 
+import pytest
 import torch
 
-from floater import Positions, build
+from floater import Positions
+from small_models import randomised
 
 DIM, HEADS, LAYERS, LENGTH = 8, 2, 3, 16
 WIDTH = DIM // HEADS
@@ -18,16 +20,12 @@ PLACES = {
     "packed": Positions(torch.tensor([[0, 1, 2, 0, 1]]), torch.tensor([[0, 1, 2, 0, 1]])),
 }
 TIMES = Positions.times(torch.tensor([[0.0, 0.5, 3.25, 7.0], [1.0, 1.5, 2.0, 9.75]], dtype=torch.float64))
+WHOLE = pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
+EVERYWHERE = pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
 
 
 def made(name, **options):
-    """A model in double precision, none of whose parameters is zero or small."""
-    torch.manual_seed(0)
-    model = build(name, **SIZES, **options).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.7)
-    return model
+    return randomised(name, **SIZES, **options)
 
 
 def queries_and_keys(positions, batch=2):

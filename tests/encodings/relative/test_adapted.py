@@ -6,10 +6,9 @@ import pytest
 import torch
 from relative_cases import (
     DIM,
+    EVERYWHERE,
     HEADS,
-    PLACES,
     SIZES,
-    TIMES,
     WIDTH,
     agree,
     by_pairs,
@@ -18,10 +17,9 @@ from relative_cases import (
     queries_and_keys,
 )
 
-from floater import PositionError, Positions, build
+from floater import Positions, build
 
 theirs = pytest.importorskip("x_transformers.x_transformers")
-EVERYWHERE = pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
 
 
 @EVERYWHERE
@@ -40,16 +38,6 @@ def test_dape_corrects_the_logits_of_all_heads(positions):
     hidden = torch.where(hidden > 0, hidden, 0.01 * hidden)
     wanted = content + bias + (hidden @ model.out[layer].T).permute(0, 3, 1, 2)
     agree(logits(model, positions, q, k, layer), wanted, model.weight, model.hidden_bias, model.out)
-
-
-def test_dape_takes_only_biases_of_positions():
-    for name in ("rotary", "cope", "none"):
-        with pytest.raises(
-            PositionError, match=f"model is '{name}'; it must be an encoding that adds a bias"
-        ):
-            build("dape", **SIZES, model=name)
-    with pytest.raises(PositionError, match="unknown option 'kid' of position model 'kerple'"):
-        build("dape", **SIZES, options={"kid": "log"})
 
 
 @torch.no_grad()
@@ -82,11 +70,6 @@ def test_fope_starts_near_the_identity():
     noise = model.sine[0].clone()
     noise[:, torch.arange(0, waves, 2), torch.arange(81)] -= 1
     assert float(noise.std()) == pytest.approx(0.3 * (2 / ((waves + 2) * series)) ** 0.5, rel=0.02)
-    for given, message in (({"gain": -1.0}, "gain is -1.0"), ({"base": 1.0}, "base is 1.0")):
-        with pytest.raises(PositionError, match=message):
-            build("fope", **SIZES, **given)
-    with pytest.raises(PositionError, match="max_length is 6; no period of rotary positions fits"):
-        build("fope", **(SIZES | {"max_length": 6}))
 
 
 def shortened(form, t, s, w, g):
@@ -131,13 +114,6 @@ def test_a_wide_window_is_rotary():
     wanted = [y.transpose(1, 2) for y in rotary.qkv(x, x, x, rotary.prepare(Positions.arange(12)), 0)]
     found = model.logits(q @ k.mT, q, k, model.prepare(Positions.arange(12)), 0)
     torch.testing.assert_close(found, wanted[0] @ wanted[1].mT / 2)
-    for given, message in (
-        ({"form": "round"}, "form is 'round'; it must be one of 'floor', 'leaky', 'rectified'"),
-        ({"group": 1}, "group is 1; it must be above 1"),
-        ({"window": 0}, "window is 0; it must be at least 1"),
-    ):
-        with pytest.raises(PositionError, match=message):
-            build("self_extend", **SIZES, **given)
 
 
 @pytest.mark.parametrize(("length", "slots"), [(40, 40), (3, 40)])

@@ -6,11 +6,11 @@ import statistics
 import pytest
 import torch
 from relative_cases import (
+    EVERYWHERE,
     HEADS,
     LENGTH,
-    PLACES,
     SIZES,
-    TIMES,
+    WHOLE,
     agree,
     by_pairs,
     logits,
@@ -22,10 +22,8 @@ from floater import FloaterConfig, PositionError, Positions, build
 from floater.encodings.relative.alibi import slopes
 from floater.transformer.attention import Attention
 
-EVERY = pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
 
-
-@EVERY
+@WHOLE
 @pytest.mark.parametrize(
     ("name", "given"),
     [
@@ -46,7 +44,7 @@ def test_a_scalar_per_distance(name, given, positions):
     agree(logits(model, positions, q, k, 2), by_pairs(positions, q, k, score), model.table)
 
 
-@EVERY
+@WHOLE
 @pytest.mark.parametrize(("share_heads", "share_layers", "rank"), [(False, False, None), (True, True, 3)])
 def test_a_product_of_vectors_per_position(share_heads, share_layers, rank, positions):
     model = made("chen_absolute", share_heads=share_heads, share_layers=share_layers, rank=rank)
@@ -59,7 +57,7 @@ def test_a_product_of_vectors_per_position(share_heads, share_layers, rank, posi
     agree(logits(model, positions, q, k, 2), by_pairs(positions, q, k, score), model.query, model.key)
 
 
-@pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
+@EVERYWHERE
 def test_alibi_falls_with_the_distance(positions):
     q, k = queries_and_keys(positions)
     wanted = by_pairs(positions, q, k, lambda q, k, t, s, head: q @ k / 2 - [2**-4, 2**-8][head] * abs(s - t))
@@ -73,7 +71,7 @@ def test_slopes_are_those_of_bloom_in_transformers(heads):
     torch.testing.assert_close(torch.tensor(slopes(heads)), theirs)
 
 
-@pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
+@EVERYWHERE
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_gaussian_weights_are_a_density_that_is_not_normalised(positions, implementation):
     offsets, std = [-1.0, 2.0], 1.5
@@ -101,7 +99,7 @@ def test_gaussian_heads_look_to_both_sides_unless_the_stack_is_causal():
     assert build("gaussian", **SIZES, causal=True).offsets == [-1.0, 0.0]
 
 
-@EVERY
+@WHOLE
 def test_the_synthesizer_reads_positions_alone(positions):
     model = made("synthesizer")
     q, k = queries_and_keys(positions)
@@ -127,32 +125,6 @@ def test_an_untrained_synthesizer_keeps_its_matrices():
     model = build("synthesizer", **SIZES, learned=False)
     assert not any(p.requires_grad for p in model.parameters())
     assert "table" in model.state_dict()
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "message"),
-    [
-        ("gaussian", {"offsets": []}, "offsets is empty"),
-        ("gaussian", {"std": 0.0}, "std is 0.0; it must be positive"),
-        ("chen_absolute", {"rank": 0}, "rank is 0; it must be at least 1"),
-    ],
-)
-def test_what_is_refused(name, given, message):
-    with pytest.raises(PositionError, match=message):
-        build(name, **SIZES, **given)
-
-
-@pytest.mark.parametrize("name", ["dufter_relative", "chen_relative"])
-def test_distances_end_at_the_table(name):
-    build(name, **SIZES).prepare(Positions.arange(16))
-    with pytest.raises(PositionError, match=f"'{name}' ends at a distance of 15; 16 was requested"):
-        build(name, **SIZES).prepare(Positions.arange(17))
-
-
-@pytest.mark.parametrize("name", ["chen_absolute", "synthesizer"])
-def test_positions_end_at_the_table(name):
-    with pytest.raises(PositionError, match=f"'{name}' ends at position 15; position 16 was requested"):
-        build(name, **SIZES).prepare(Positions.arange(17))
 
 
 @pytest.mark.parametrize("name", ["chen_absolute", "chen_relative"])

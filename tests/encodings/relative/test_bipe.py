@@ -57,20 +57,6 @@ def test_token_ids_are_needed(name):
         build(name, **SIZES, **given).prepare(Positions.arange(3))
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "message"),
-    [
-        ("abacus", {"digits": []}, r"digits is \[\]; it must be at least one token id"),
-        ("abacus", {"size": 8, "max_offset": 7}, "max_offset is 7; it must be from 0 to size - 2, 6"),
-        ("bipe", {"delimiters": [-1]}, r"delimiters is \[-1\]; token ids are not negative"),
-        ("bipe", {"between": "fire"}, "between is 'fire'; it must be one of 'rotary', 'alibi'"),
-    ],
-)
-def test_options_that_are_not_valid_are_refused(name, given, message):
-    with pytest.raises(PositionError, match=message):
-        build(name, **SIZES, **given)
-
-
 def test_a_number_that_is_too_long_is_refused():
     with pytest.raises(PositionError, match=r"a number reaches place 4; 'abacus' has 3 \(size 4\)"):
         build("abacus", **SIZES, size=4, max_offset=0).eval().prepare(of_text("1234"))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from floater import PositionError, Positions, build
+from floater import Positions, build
 
 SIZES = {"dim": 6, "heads": 2, "layers": 2, "max_length": 16}
 
@@ -75,10 +75,3 @@ def test_vectors_start_as_in_the_released_code():
     for table in (built.query, built.key):
         for block in table.detach():
             assert float(block.std()) == pytest.approx(float(theirs.std()), rel=0.1)
-
-
-def test_windows_and_times_that_cannot_be_are_refused():
-    with pytest.raises(PositionError, match="window is 0; it must be at least 1"):
-        build("chang", **SIZES, window=0)
-    with pytest.raises(PositionError, match="distances of a convolution count tokens"):
-        model().prepare(Positions.times(torch.tensor([[0.5]])))

@@ -7,7 +7,7 @@ import torch
 from relative_cases import DIM, HEADS, PLACES, SIZES, WIDTH, by_pairs, logits, made, queries_and_keys
 from torch import nn
 
-from floater import PositionError, Positions, build
+from floater import Positions, build
 
 theirs = pytest.importorskip("x_transformers.x_transformers")
 LATER = torch.ones(12, 12).triu(1).bool()
@@ -114,16 +114,3 @@ def test_counted_positions_are_the_loop(positions):
                     vector = table[low] * (1 - place + low) + table[low + 1] * (place - low)
                     wanted = q[b, head, t] @ vector / math.sqrt(WIDTH)
                     torch.testing.assert_close(found[b, head, t, s], wanted)
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "message"),
-    [
-        ("cope", {"positions": 1}, "positions is 1; it must be at least 2"),
-        ("sandwich", {"width": 3}, "width is 3; it must be even and at least 2"),
-        ("sandwich", {"width": 0}, "width is 0; it must be even and at least 2"),
-    ],
-)
-def test_what_is_refused(name, given, message):
-    with pytest.raises(PositionError, match=message):
-        build(name, **SIZES, **given)

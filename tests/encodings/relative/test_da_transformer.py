@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from relative_cases import PLACES, SIZES, TIMES, agree, by_pairs, logits, made, queries_and_keys
+from relative_cases import EVERYWHERE, SIZES, agree, by_pairs, logits, made, queries_and_keys
 
 from floater import Positions, build
 
 
-@pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
+@EVERYWHERE
 def test_logits_are_the_loop(positions):
     model = made("da_transformer")
     q, k = queries_and_keys(positions)

@@ -11,6 +11,7 @@ from relative_cases import (
     LENGTH,
     PLACES,
     SIZES,
+    WHOLE,
     WIDTH,
     agree,
     by_pairs,
@@ -19,13 +20,13 @@ from relative_cases import (
     queries_and_keys,
 )
 
-from floater import PositionError, Positions, build
+from floater import Positions, build
 from floater.encodings.relative.deberta import log_distance
 
 KINDS = {"c2p": "content_to_position", "p2c": "position_to_content"}
 
 
-@pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
+@WHOLE
 @pytest.mark.parametrize("terms", ["both", "content_to_position", "position_to_content"])
 @pytest.mark.parametrize("direction", ["paper", "released"])
 @pytest.mark.parametrize("span", [2, LENGTH])
@@ -121,27 +122,3 @@ def test_the_absolute_decoder_is_read_by_the_last_blocks_queries_alone():
         assert k is x
         assert v is x
     assert build("deberta", **SIZES, absolute=False).max_positions is None
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"terms": "none"}, "terms is 'none'"),
-        ({"direction": "left"}, "direction is 'left'; it must be one of 'paper', 'released'"),
-        ({"buckets": "linear"}, "buckets is 'linear'"),
-        ({"span": 0}, "span is 0; buckets='clip' needs at least 1"),
-        ({"span": 3, "buckets": "log"}, "span is 3; buckets='log' needs at least 4"),
-        (
-            {"span": 8, "buckets": "log", "max_distance": 5},
-            "max_distance is 5; with a span of 8 it must be above 5",
-        ),
-    ],
-)
-def test_what_is_refused(given, message):
-    with pytest.raises(PositionError, match=message):
-        build("deberta", **SIZES, **given)
-
-
-def test_absolute_positions_end_at_the_table():
-    with pytest.raises(PositionError, match="'deberta' ends at position 15; position 16 was requested"):
-        build("deberta", **SIZES).prepare(Positions.arange(17))

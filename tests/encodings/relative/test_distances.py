@@ -4,13 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from relative_cases import HEADS, PLACES, WIDTH, logits, made, queries_and_keys
+from relative_cases import HEADS, PLACES, WHOLE, WIDTH, logits, made, queries_and_keys
 
 from floater import PositionError, Positions
 from floater.encodings.relative.deberta import log_distance
 from floater.encodings.relative.distances import Distances, consecutive, pairs, spacing, whole_numbers
-
-EVERY = pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
 
 
 def rows(distances, *lead):
@@ -18,14 +16,14 @@ def rows(distances, *lead):
     return torch.randn(*lead, len(distances.values), WIDTH, generator=generator, dtype=torch.double)
 
 
-@EVERY
+@WHOLE
 def test_the_skewed_view_is_for_what_counts_up(positions):
     assert (Distances.of(positions, "x").index is None) == (
         len(positions.query) == 1 and positions is not PLACES["packed"]
     )
 
 
-@EVERY
+@WHOLE
 @pytest.mark.parametrize("lead", [(), (HEADS,)])
 def test_products_by_distance(positions, lead):
     distances = Distances.of(positions, "x")
@@ -47,7 +45,7 @@ def test_products_by_distance(positions, lead):
                 assert torch.equal(plane, wanted.movedim(-1, 0))
 
 
-@EVERY
+@WHOLE
 def test_weighted_sums_by_distance(positions):
     distances = Distances.of(positions, "x")
     r = rows(distances)
@@ -59,7 +57,7 @@ def test_weighted_sums_by_distance(positions):
     )
 
 
-@EVERY
+@WHOLE
 def test_pairs_are_entries_of_the_table(positions):
     table = torch.randn(3, 8, 8)
     found = pairs(table, positions)

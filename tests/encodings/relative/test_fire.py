@@ -4,20 +4,10 @@ import math
 
 import pytest
 import torch
-from relative_cases import (
-    LAYERS,
-    PLACES,
-    SIZES,
-    TIMES,
-    agree,
-    by_pairs,
-    logits,
-    made,
-    queries_and_keys,
-)
+from relative_cases import EVERYWHERE, LAYERS, agree, by_pairs, logits, made, queries_and_keys
 from torch import nn
 
-from floater import PositionError, Positions, build
+from floater import Positions, build
 from floater.encodings.relative.fire import piecewise
 
 
@@ -34,7 +24,7 @@ def network(model, block):
     return apply
 
 
-@pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
+@EVERYWHERE
 @pytest.mark.parametrize("given", [{"threshold": 2.5}, {"threshold": 40.0}, {"share_layers": True}])
 def test_logits_are_the_formula(given, positions):
     model = made("fire", **given)
@@ -127,15 +117,3 @@ def test_half_precision_keeps_distances_apart():
     at = Positions(torch.tensor([[8001]]), torch.tensor([[0, 4000]]))
     found = model.correlation(model.prepare(at), 0)
     torch.testing.assert_close(found[0, 0, 0], torch.tensor([8002.0, 4002.0]).log() / math.log(8002))
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"width": 0}, "width is 0; it must be at least 1"),
-        ({"threshold": 0.0}, "threshold is 0.0; it must be positive"),
-    ],
-)
-def test_what_is_refused(given, message):
-    with pytest.raises(PositionError, match=message):
-        build("fire", **SIZES, **given)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from floater import PositionError, Positions, build
+from floater import Positions, build
 from floater.flow import reference_solve
 from floater.transformer import FloaterConfig, FloaterForCausalLM, FloaterModel
 
@@ -131,19 +131,3 @@ def test_decoding_one_token_at_a_time_is_decoding_the_whole():
 def test_a_causal_stack_has_one_direction():
     assert made(causal=True).flow.names == ("past",)
     assert made().flow.names == ("past", "future")
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"width": 0}, "width is 0; it must be at least 1"),
-        ({"clip": 0}, "clip is 0; it must be at least 1"),
-        ({"clip": "half"}, "clip is 'half'"),
-        ({"start": "big"}, "start is 'big'"),
-        ({"start": "zero", "tail": True}, "start='zero' goes with tail=False"),
-        ({"solver": "dopri"}, "dopri5"),
-    ],
-)
-def test_wrong_options_are_refused(given, message):
-    with pytest.raises(PositionError, match=message):
-        made(**given)

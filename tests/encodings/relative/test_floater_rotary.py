@@ -4,8 +4,9 @@ import pytest
 import torch
 from relative_cases import HEADS, LAYERS, PLACES, SIZES, TIMES, WIDTH, agree, by_pairs, made, queries_and_keys
 
-from floater import FloaterConfig, PositionError, Positions, build
+from floater import Positions, build
 from floater.transformer import FloaterModel
+from small_models import small_config
 
 OPTIONS = [{}, {"basis": "learned"}, {"basis": "learned", "pairs": "half"}, {"uncovered": "cut", "rate": 4.0}]
 
@@ -101,16 +102,7 @@ def test_a_parameter_is_the_phase_gained_over_the_training_span():
 
 @pytest.mark.parametrize("basis", ["fixed", "learned"])
 def test_a_cast_rounds_no_frequency(basis):
-    config = FloaterConfig(
-        vocab_size=11,
-        hidden_size=8,
-        intermediate_size=8,
-        num_attention_heads=2,
-        num_hidden_layers=1,
-        position="floater_rotary",
-        position_options={"basis": basis},
-    )
-    model = FloaterModel(config)
+    model = FloaterModel(small_config("floater_rotary", position_options={"basis": basis}))
     with torch.no_grad():
         for parameter in model.encoder.position.parameters():
             parameter.normal_()
@@ -119,16 +111,3 @@ def test_a_cast_rounds_no_frequency(basis):
     assert cast.embedding.weight.dtype == torch.bfloat16
     assert torch.equal(cast.encoder.position.frequencies, before)
     assert bool(cast(torch.arange(5)[None]).last_hidden_state.isfinite().all())
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"basis": "skew"}, "basis is 'skew'; it must be one of 'fixed', 'learned'"),
-        ({"rate": 0.0}, "rate is 0.0; it must be positive"),
-        ({"dim": 6}, "head_dim is 3; rotary positions need an even one"),
-    ],
-)
-def test_what_is_refused(given, message):
-    with pytest.raises(PositionError, match=message):
-        build("floater_rotary", **(SIZES | given))

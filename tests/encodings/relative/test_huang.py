@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from relative_cases import LENGTH, PLACES, SIZES, agree, by_pairs, logits, made, queries_and_keys
+from relative_cases import LENGTH, SIZES, WHOLE, agree, by_pairs, logits, made, queries_and_keys
 
-from floater import FloaterConfig, PositionError, Positions, build
+from floater import FloaterConfig, Positions, build
 from floater.transformer import FloaterModel
 
 METHODS = {
@@ -19,7 +19,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
+@WHOLE
 @pytest.mark.parametrize("name", METHODS)
 def test_logits_are_the_loop(name, positions):
     model = made(name)
@@ -55,11 +55,9 @@ def test_vectors_start_as_the_weights_of_bert_in_bert():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_distances_end_at_the_table_and_positions_do_not(name):
+def test_positions_do_not_end_at_the_table(name):
     model = build(name, **SIZES)
     assert model.max_positions == LENGTH
     far = Positions(torch.tensor([[1000, 1001]]), torch.tensor([[1000, 1001]]))
     q = torch.ones(1, 2, 2, 4)
     assert torch.equal(logits(model, far, q, q), logits(model, Positions.arange(2), q, q))
-    with pytest.raises(PositionError, match=f"'{name}' ends at a distance of 15; 16 was requested"):
-        model.prepare(Positions.arange(17))

@@ -4,20 +4,9 @@ import math
 
 import pytest
 import torch
-from relative_cases import (
-    HEADS,
-    LAYERS,
-    PLACES,
-    SIZES,
-    TIMES,
-    agree,
-    by_pairs,
-    logits,
-    made,
-    queries_and_keys,
-)
+from relative_cases import EVERYWHERE, HEADS, LAYERS, agree, by_pairs, logits, made, queries_and_keys
 
-from floater import PositionError, Positions, build
+from floater import Positions, build
 
 
 def confined(name, **given):
@@ -29,7 +18,7 @@ def confined(name, **given):
     return model
 
 
-@pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
+@EVERYWHERE
 @pytest.mark.parametrize("share_layers", [True, False])
 @pytest.mark.parametrize("kind", ["log", "power"])
 def test_logits_are_the_kernels(kind, share_layers, positions):
@@ -46,7 +35,7 @@ def test_logits_are_the_kernels(kind, share_layers, positions):
     agree(logits(model, positions, q, k, 2), by_pairs(positions, q, k, score), model.r1, model.r2)
 
 
-@pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
+@EVERYWHERE
 def test_a_first_power_is_alibi(positions):
     model, alibi = made("kerple", kind="power"), made("alibi")
     with torch.no_grad():
@@ -97,11 +86,6 @@ def test_half_precision_keeps_distances_apart():
     at = Positions(torch.tensor([[8001]]), torch.tensor([[0, 4000]]))
     found = model.correlation(model.prepare(at), 0)
     torch.testing.assert_close(found[0, 0, 0], -torch.tensor([8002.0, 4002.0]).log())
-
-
-def test_what_is_refused():
-    with pytest.raises(PositionError, match="kind is 'sine'; it must be one of 'log', 'power'"):
-        build("kerple", **SIZES, kind="sine")
 
 
 def test_blocks_differ_only_where_they_do_not_share():

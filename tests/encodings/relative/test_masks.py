@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from relative_cases import HEADS, PLACES, SIZES, TIMES
+from relative_cases import EVERYWHERE, HEADS, SIZES
 
-from floater import FloaterConfig, PositionError, Positions, build
+from floater import FloaterConfig, Positions, build
 from floater.transformer.attention import Attention
 
 MAY = {
@@ -24,13 +24,13 @@ def allowed(model, positions, may):
             assert plane == [[may(t, s, head) for s in key] for t in query]
 
 
-@pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
+@EVERYWHERE
 @pytest.mark.parametrize("direction", MAY)
 def test_disan_looks_one_way_and_never_at_itself(direction, positions):
     allowed(build("disan", **SIZES, direction=direction), positions, MAY[direction])
 
 
-@pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
+@EVERYWHERE
 @pytest.mark.parametrize("size", [0, 1, 3])
 def test_the_window_ends_on_both_sides(size, positions):
     allowed(build("window", **SIZES, size=size), positions, lambda t, s, head: abs(s - t) <= size)
@@ -67,15 +67,3 @@ def test_the_first_token_forward_sees_nothing_and_gets_zeros(implementation):
     out, _ = attention(x, model, model.prepare(Positions.arange(4)), None, None)
     assert torch.equal(out[:, 0], attention.output.bias.expand(2, -1))
     torch.testing.assert_close(out[:, 1], attention.output(attention.value(x[:, 0])))
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "message"),
-    [
-        ("disan", {"direction": "up"}, "direction is 'up'; it must be one of 'both', 'forward'"),
-        ("window", {"size": -1}, "size is -1; it must not be negative"),
-    ],
-)
-def test_what_is_refused(name, given, message):
-    with pytest.raises(PositionError, match=message):
-        build(name, **SIZES, **given)

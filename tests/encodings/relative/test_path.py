@@ -5,16 +5,11 @@ import torch
 from relative_cases import DIM, HEADS, PLACES, SIZES, WIDTH
 from torch.nn import functional as F
 
-from floater import PositionError, build
+from small_models import randomised
 
 
 def made(**given):
-    torch.manual_seed(0)
-    model = build("path", **SIZES, rank=3, **given).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.7)
-    return model
+    return randomised("path", **SIZES, rank=3, **given)
 
 
 def transforms(model, x, tokens, layer):
@@ -55,9 +50,3 @@ def test_logits_are_products_of_householder_matrices(name, causal):
                     product = matrices[:, slot] @ product if s < t else product @ matrices[:, slot]
                 wanted = torch.einsum("hi,hij,hj->h", q[b, t], product, k[b, s]) / WIDTH**0.5
                 torch.testing.assert_close(found[b, :, t - slots + length, s], wanted)
-
-
-def test_options_that_are_not_valid_are_refused():
-    for name in ("rank", "kernel"):
-        with pytest.raises(PositionError, match=f"{name} is 0; it must be at least 1"):
-            build("path", **SIZES, **{name: 0})

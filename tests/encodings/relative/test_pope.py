@@ -6,7 +6,7 @@ from relative_cases import HEADS, SIZES, TIMES, WIDTH
 from torch import nn
 from torch.nn import functional as F
 
-from floater import PositionError, Positions, build
+from floater import Positions, build
 
 
 def turned(model, q, k, positions, layer=0):
@@ -41,8 +41,3 @@ def test_logits_are_cosines_of_the_distance():
     a, b = turned(model, q, k, TIMES, 1)
     torch.testing.assert_close(a @ b.transpose(-1, -2), (lengths * angle.cos()).sum(-1))
     assert model.scale(a.shape[-1]) == WIDTH**-0.5
-
-
-def test_a_base_must_be_above_one():
-    with pytest.raises(PositionError, match=r"base is 1\.0; it must be above 1"):
-        build("pope", **SIZES, base=1.0)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from floater import FloaterConfig, PositionError, Positions, build
+from floater import FloaterConfig, Positions, build
 from floater.transformer.attention import Attention
 
 SIZES = {"dim": 4, "heads": 2, "layers": 1, "max_length": 9}
@@ -43,14 +43,6 @@ def test_padding_is_passed_over_wherever_it_stands():
             h = step(model.gru, x[b, column].tolist(), h)
             assert found[b, column].tolist() == pytest.approx(h)
     assert bool(found.isfinite().all())
-
-
-def test_it_refuses_times_and_a_cache():
-    model = build("rnn_transformer", **SIZES)
-    with pytest.raises(PositionError, match="a GRU reads a whole sequence: decode without a cache"):
-        model.prepare(Positions.arange(1, offset=3))
-    with pytest.raises(PositionError, match="steps of a GRU count tokens; real times need"):
-        model.prepare(Positions.times(torch.tensor([[0.5]])))
 
 
 @pytest.mark.parametrize("clip", [1, 3])

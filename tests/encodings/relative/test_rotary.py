@@ -7,7 +7,7 @@ import pytest
 import torch
 from relative_cases import HEADS, PLACES, SIZES, TIMES, WIDTH
 
-from floater import PositionError, Positions, build
+from floater import Positions, build
 
 
 def rotated(x, place, pairs, base=10000.0):
@@ -88,19 +88,6 @@ def test_rotary_embedding_torch_gives_the_same():
     x = q.transpose(1, 2)
     found, _, _ = model.qkv(x, x, x, model.prepare(Positions.arange(12, offset=3)), 0)
     torch.testing.assert_close(found.transpose(1, 2), wanted)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"pairs": "none"}, "pairs is 'none'; it must be one of 'interleaved', 'half'"),
-        ({"base": 1.0}, "base is 1.0; it must be above 1"),
-        ({"dim": 6}, "head_dim is 3; rotary positions need an even one"),
-    ],
-)
-def test_what_is_refused(given, message):
-    with pytest.raises(PositionError, match=message):
-        build("rotary", **(SIZES | given))
 
 
 @torch.no_grad()

@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from relative_cases import HEADS, PLACES, SIZES, WIDTH, agree, by_pairs, logits, made, queries_and_keys
+from relative_cases import HEADS, SIZES, WHOLE, WIDTH, agree, by_pairs, logits, made, queries_and_keys
 
-from floater import FloaterConfig, PositionError, Positions, build
+from floater import FloaterConfig, Positions, build
 from floater.transformer.attention import Attention
-
-EVERY = pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
 
 
 def vector(model, table, layer):
@@ -17,7 +15,7 @@ def vector(model, table, layer):
     return lambda t, s: table[layer, t, s]
 
 
-@EVERY
+@WHOLE
 @pytest.mark.parametrize(
     ("name", "options"), [("shaw", {"clip": 2}), ("shaw", {"clip": 9}), ("shaw_absolute", {})]
 )
@@ -29,7 +27,7 @@ def test_logits_are_the_surveys_equation_9(name, options, positions):
     agree(logits(model, positions, q, k, 1), wanted, q, k, model.keys)
 
 
-@EVERY
+@WHOLE
 @pytest.mark.parametrize(
     ("name", "options"), [("shaw", {"clip": 2}), ("shaw", {"clip": 9}), ("shaw_absolute", {})]
 )
@@ -81,10 +79,3 @@ def test_vectors_start_as_in_tensor2tensor():
     for table in (model.keys, model.values_):
         for block in table.detach():  # uniform_unit_scaling: a variance of 1 / ((41 + 64) / 2)
             assert float(block.std()) == pytest.approx((2 / (41 + 64)) ** 0.5, rel=0.1)
-
-
-def test_the_pair_table_ends():
-    with pytest.raises(PositionError, match="'shaw_absolute' ends at position 15; position 16 was requested"):
-        build("shaw_absolute", **SIZES).prepare(Positions.arange(17))
-    with pytest.raises(PositionError, match="clip is 0; it must be at least 1"):
-        build("shaw", **SIZES, clip=0)

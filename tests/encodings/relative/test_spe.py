@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from floater import PositionError, Positions, build
+from floater import Positions, build
 
 SIZES = {"dim": 4, "heads": 2, "layers": 2, "max_length": 16}
 CASES = [("spe_sine", {"sines": 3}), ("spe_conv", {"kernel": 5})]
@@ -122,25 +122,6 @@ def test_waves_stand_at_any_time_and_are_exact_far_away(monkeypatch):
     q, k = torch.randn(2, 1, 3, 2, 2, dtype=torch.double)
     times = Positions.times(torch.tensor([[0.5, 3.25, 8000.75]], dtype=torch.double))
     torch.testing.assert_close(logits(built, q, k, times, 0), expected(built, q, k, times, 0))
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "message"),
-    [
-        ("spe_sine", {"sines": 0}, "sines is 0"),
-        ("spe_conv", {"kernel": 0}, "kernel is 0"),
-        ("spe_sine", {"realizations": 0}, "realizations is 0 and seed 0"),
-        ("spe_conv", {"seed": -1}, "seed -1"),
-    ],
-)
-def test_what_cannot_be_is_refused(name, given, message):
-    with pytest.raises(PositionError, match=message):
-        build(name, **SIZES, **given)
-
-
-def test_filtered_noise_counts_tokens():
-    with pytest.raises(PositionError, match="steps of a convolution count tokens"):
-        build("spe_conv", **SIZES).prepare(Positions.times(torch.tensor([[0.5]])))
 
 
 def test_what_is_drawn_in_evaluation_does_not_depend_on_the_default_type():

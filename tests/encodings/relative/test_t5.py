@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from relative_cases import HEADS, PLACES, SIZES, by_pairs, logits, made, queries_and_keys
+from relative_cases import HEADS, SIZES, WHOLE, by_pairs, logits, made, queries_and_keys
 
-from floater import PositionError, Positions, build
+from floater import Positions, build
 from floater.encodings.relative.t5 import T5, bucket
 
 
@@ -65,7 +65,7 @@ def written_out(delta, both, buckets=32, far=128):
     )
 
 
-@pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
+@WHOLE
 @pytest.mark.parametrize("directions", ["both", "past"])
 @pytest.mark.parametrize("scaled", [False, True])
 def test_logits_are_the_loop(positions, directions, scaled):
@@ -77,19 +77,6 @@ def test_logits_are_the_loop(positions, directions, scaled):
         return q @ k * scale + model.table.weight[written_out(s - t, directions == "both"), head]
 
     torch.testing.assert_close(logits(model, positions, q, k, 2), by_pairs(positions, q, k, score))
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"directions": "left"}, "directions is 'left'; it must be one of 'auto', 'both', 'past'"),
-        ({"buckets": 5}, "buckets is 5; it must be even and at least 4"),
-        ({"max_distance": 8}, "max_distance is 8; it must be above the 8 exact buckets"),
-    ],
-)
-def test_what_is_refused(given, message):
-    with pytest.raises(PositionError, match=message):
-        build("t5", **SIZES, **given)
 
 
 @torch.no_grad()

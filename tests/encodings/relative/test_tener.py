@@ -4,27 +4,13 @@ import math
 
 import pytest
 import torch
-from relative_cases import (
-    DIM,
-    HEADS,
-    PLACES,
-    SIZES,
-    TIMES,
-    WIDTH,
-    agree,
-    by_pairs,
-    logits,
-    made,
-    queries_and_keys,
-)
+from relative_cases import DIM, EVERYWHERE, HEADS, WIDTH, agree, by_pairs, logits, made, queries_and_keys
 
-from floater import FloaterConfig, PositionError, Positions, build
+from floater import FloaterConfig, Positions, build
 from floater.transformer.attention import Attention
 
-EVERY = pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
 
-
-@EVERY
+@EVERYWHERE
 def test_the_papers_form(positions):
     model = made("tener")
     q, k = queries_and_keys(positions)
@@ -38,7 +24,7 @@ def test_the_papers_form(positions):
     agree(found, by_pairs(positions, q, k, score), q, k, model.u, model.v)
 
 
-@EVERY
+@EVERYWHERE
 def test_the_released_form(positions):
     model = made("tener", form="released")
     q, k = queries_and_keys(positions)
@@ -72,19 +58,6 @@ def test_keys_of_the_paper_are_slices_of_what_the_block_reads():
     torch.testing.assert_close(found, attention.output(out.transpose(1, 2).flatten(-2)))
     found.sum().backward()
     assert not attention.key.weight.grad.any()
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"form": "code"}, "form is 'code'; it must be one of 'paper', 'released'"),
-        ({"heads": 8}, "head_dim is 1; form='paper' needs an even one of at least 2"),
-        ({"heads": 4, "form": "released"}, "head_dim is 2; form='released' needs an even one of at least 4"),
-    ],
-)
-def test_what_is_refused(given, message):
-    with pytest.raises(PositionError, match=message):
-        build("tener", **(SIZES | given))
 
 
 @pytest.mark.parametrize("layers", [1, 6, 24])

@@ -6,10 +6,9 @@ import pytest
 import torch
 from relative_cases import (
     DIM,
+    EVERYWHERE,
     HEADS,
     PLACES,
-    SIZES,
-    TIMES,
     WIDTH,
     agree,
     by_pairs,
@@ -18,7 +17,7 @@ from relative_cases import (
     queries_and_keys,
 )
 
-from floater import PositionError, Positions, build
+from floater import Positions
 
 
 def wave(distance):
@@ -27,7 +26,7 @@ def wave(distance):
     return torch.tensor([f(a) for a in angles for f in (math.sin, math.cos)], dtype=torch.double)
 
 
-@pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
+@EVERYWHERE
 @pytest.mark.parametrize("untie", [False, True])
 @pytest.mark.parametrize("layer", [0, 2])
 def test_logits_are_the_four_terms(positions, untie, layer):
@@ -71,8 +70,3 @@ def test_xlnet_of_transformers_gives_the_same():
     (weights,) = (x for x in outputs if x is not None and x.shape == (length, length, 2, HEADS))
     found = logits(model, Positions.arange(length), q, k).softmax(-1)
     torch.testing.assert_close(found, weights.permute(2, 3, 0, 1))
-
-
-def test_an_odd_dim_is_refused():
-    with pytest.raises(PositionError, match="dim is 9; sinusoidal positions need an even one"):
-        build("transformer_xl", **(SIZES | {"dim": 9, "heads": 3}))

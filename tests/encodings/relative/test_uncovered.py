@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from floater import PositionError, Positions, build
+from floater import Positions, build
 from floater.encodings.relative.waves import covered, frequencies
 from floater.flow import BoundedField
 
@@ -106,11 +106,3 @@ def test_the_sinusoids_that_floater_keeps_are_those_of_the_option():
         torch.testing.assert_close(
             added.embed(x, added.prepare(at)), plain.embed(x, plain.prepare(at)), rtol=0, atol=1e-3
         )
-
-
-@pytest.mark.parametrize("name", ["rotary", "sinusoidal", "floater", "floater_rotary"])
-def test_what_is_refused(name):
-    with pytest.raises(PositionError, match="uncovered is 'drop'; it must be one of 'keep', 'cut', 'round'"):
-        build(name, **SIZES, uncovered="drop")
-    with pytest.raises(PositionError, match="injection='add' with field='mlp' and start='small' has none"):
-        build("floater", **SIZES, injection="add", uncovered="cut")

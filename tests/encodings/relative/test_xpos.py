@@ -90,10 +90,3 @@ def test_gradients_at_the_last_position_are_finite(served):
     logits = products(model, Positions(at, at), x, x).masked_fill(torch.ones(2, 2).triu(1).bool(), -torch.inf)
     (logits.softmax(-1) @ x).square().sum().backward()
     assert bool(x.grad.isfinite().all())
-
-
-def test_what_is_refused():
-    with pytest.raises(PositionError, match="scale_base is 0; it must be positive"):
-        build("xpos", **SIZES, scale_base=0)
-    with pytest.raises(PositionError, match="head_dim is 3; rotary positions need an even one"):
-        build("xpos", **(SIZES | {"dim": 6}))

@@ -3,8 +3,8 @@
 import torch
 
 from floater import catalogue
-from floater.transformer import FloaterConfig
 from floater.transformer.stacks import Encoder
+from small_models import small_config
 
 SIZES = {"dim": 8, "heads": 2, "layers": 2, "max_length": 16}
 ROWS = [name for name, model in catalogue().items() if hasattr(model, "needs")]
@@ -20,16 +20,8 @@ OPTIONS = {"tree": {"branching": 4, "depth": 2}} | {
 def encoder(name, seed=0, **options):
     """A float64 encoder in evaluation mode, its parameters large enough to matter."""
     torch.manual_seed(seed)
-    config = FloaterConfig(
-        hidden_size=SIZES["dim"],
-        intermediate_size=12,
-        num_attention_heads=SIZES["heads"],
-        num_hidden_layers=SIZES["layers"],
-        training_length=SIZES["max_length"],
-        position=name,
-        position_options=OPTIONS.get(name, {}) | options,
-        dropout=0.0,
-    )
+    given = {"hidden_size": SIZES["dim"], "intermediate_size": 12, "training_length": SIZES["max_length"]}
+    config = small_config(name, position_options=OPTIONS.get(name, {}) | options, **given)
     return Encoder(config).double().eval()
 
 

@@ -7,16 +7,12 @@ import pytest
 import torch
 from structural_cases import SIZES
 
-from floater import PositionError, Positions, build
+from floater import Positions
+from small_models import randomised
 
 
 def made(**given):
-    torch.manual_seed(0)
-    model = build("graphormer", **SIZES, **given).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_()
-    return model
+    return randomised("graphormer", parameter_std=1.0, **SIZES, **given)
 
 
 @pytest.mark.parametrize(("hops", "reach"), [(5, 20), (2, 3)])
@@ -51,13 +47,3 @@ def test_degrees_have_two_vectors_and_the_last_ones_are_shared():
     x = model.embed(torch.zeros(1, 5, SIZES["dim"], dtype=torch.double), state)[0]
     torch.testing.assert_close(x[0], model.degree[:, 2].sum(0))
     torch.testing.assert_close(x[3], model.degree[:, 1].sum(0))
-
-
-def test_options_and_labels_that_are_not_valid_are_refused():
-    for name in ("labels", "hops", "reach", "degrees"):
-        with pytest.raises(PositionError, match=f"{name} is 0; it must be at least 1"):
-            build("graphormer", **SIZES, **{name: 0})
-    with pytest.raises(PositionError, match=r"labels 0 to 0 \(option labels\); an edge has label 4"):
-        made().prepare(Positions.graph([[(0, 1, 4)]]))
-    with pytest.raises(PositionError, match="steps is 0; it must be at least 1"):
-        build("rwpe", **SIZES, steps=0)

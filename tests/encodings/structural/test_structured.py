@@ -104,49 +104,6 @@ def test_scores_and_mixtures_are_sums_over_pairs():
         torch.testing.assert_close(mixed[b, h, t], weights[b, h, t] @ rows)
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "message"),
-    [
-        ("spr_absolute", {"sequence": "sum"}, "sequence is 'sum'; it must be one of 'none', 'add', 'fuse'"),
-        ("spr_absolute", {"dim": 9, "heads": 3}, r"dim is 9; .*even"),
-        ("spr_relative", {"reach": 0}, "reach is 0; it must be at least 1"),
-        ("spr_relative", {"blocks": [2]}, "there are blocks 0 to 1"),
-        ("tree", {"branching": 0}, "branching 0 and depth 4 must be at least 1"),
-        ("tree", {"branching": 3, "depth": 3}, "dim 8 is too small for 3 steps of 3 branches, 9 components"),
-        ("tree", {"branching": 4, "depth": 2, "binary": True}, "branching is 4; a binary tree has 2"),
-        ("structural", {"encoder": "gru"}, "encoder is 'gru'; it must be one of 'attention', 'cnn'"),
-        ("structural", {"labels": 0}, "labels is 0; it must be at least 1"),
-        ("structural", {"kernel": 0}, "kernel is 0"),
-        ("structural", {"dim": 9, "heads": 3}, r"dim is 9; .*even"),
-        ("graph_gru", {"labels": 0}, "labels is 0"),
-        ("graph_gru", {"dim": 9, "heads": 3}, r"dim is 9; .*even"),
-        ("graformer", {"reach": 0}, "reach 0 must be at least 1"),
-        ("graformer", {"subwords": -1}, "subwords -1 at least 0"),
-        ("laplacian", {"attention": "some"}, "attention is 'some'"),
-        ("laplacian", {"vectors": 0}, "vectors is 0; it must be at least 1"),
-        ("laplacian", {"vectors": 9, "projection": False}, "vectors is 9; it must be from 1 to dim 8"),
-        ("graph_bert", {"restart": 1.0}, r"restart 1\.0 between 0 and 1"),
-        ("graph_bert", {"rounds": -1}, "rounds -1 must be at least 0"),
-        ("graph_bert", {"dim": 9, "heads": 3}, r"dim is 9; .*even"),
-    ],
-)
-def test_options_that_are_not_valid_are_refused(name, given, message):
-    with pytest.raises(PositionError, match=message):
-        build(name, **(SIZES | given))
-
-
-@pytest.mark.parametrize("name", ["structural", "graph_gru"])
-def test_labels_out_of_range_are_refused(name):
-    model = build(name, **SIZES, labels=2)
-    with pytest.raises(PositionError, match=r"has labels 0 to 1 \(option labels\); an edge has label 2"):
-        model.prepare(Positions.graph([[(0, 1, 2)]]))
-
-
-def test_too_many_children_are_refused():
-    with pytest.raises(PositionError, match="tree 1: node 3 is child 3 of its parent; branching is 2"):
-        build("tree", **SIZES).prepare(Positions.tree([[-1], [-1, 0, 0, 0]]))
-
-
 def test_path_lengths_are_those_of_networkx():
     torch.manual_seed(0)
     for nodes in (1, 2, 9, 20):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from floater import PositionError, Positions, build
+from floater import Positions, build
 
 SIZES = {"dim": 8, "heads": 2, "layers": 3, "max_length": 16}
 
@@ -83,30 +83,6 @@ def test_cached_steps_know_which_of_their_queries_are_special():
     assert torch.equal(model.bias(q[:, :, 3:], q, step, 0), model.bias(q, q, whole, 0)[:, :, 3:])
 
 
-def test_special_tokens_must_be_given():
-    with pytest.raises(PositionError, match=r"reads Positions\.special, which is not given"):
-        build("untied_cls", **SIZES, cls="special").prepare(Positions.arange(4))
-
-
 def test_the_model_within_keeps_its_bound():
     assert build("untied_cls", **SIZES, model="alibi").max_positions is None
     assert build("untied_cls", **SIZES, model="chen_absolute").max_positions == 16
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"model": "shaw"}, r"\[CLS\] can be untied from a content-free bias only; 'shaw' is none"),
-        ({"model": "window"}, "'window' is none"),
-        ({"model": "sinusoidal"}, "'sinusoidal' is none"),
-        ({"model": "alibis"}, "unknown position model 'alibis'; did you mean 'alibi'"),
-        (
-            {"options": {"bucket": 3}},
-            "unknown option 'bucket' of position model 't5'; did you mean 'buckets'",
-        ),
-        ({"cls": "none"}, "cls is 'none'; it must be one of 'first', 'special'"),
-    ],
-)
-def test_what_is_refused(given, message):
-    with pytest.raises(PositionError, match=message):
-        build("untied_cls", **SIZES, **given)

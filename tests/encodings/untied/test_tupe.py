@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from floater import FloaterConfig, PositionError, Positions, build
+from floater import FloaterConfig, Positions
 from floater.transformer.attention import Attention
+from small_models import randomised
 
 DIM, HEADS, WIDTH, LENGTH = 8, 2, 4, 16
 SIZES = {"dim": DIM, "heads": HEADS, "layers": 3, "max_length": LENGTH}
@@ -22,12 +23,7 @@ PLACES = {
 
 
 def made(name, **options):
-    torch.manual_seed(0)
-    model = build(name, **SIZES, **options).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.7)
-    return model
+    return randomised(name, **SIZES, **options)
 
 
 def normed(model, p):
@@ -111,12 +107,6 @@ def test_rows_and_columns_of_cls_are_constant_and_the_corner_is_theta_1(name):
 
 
 @pytest.mark.parametrize("name", ["tupe_a", "tupe_r"])
-def test_what_is_special_must_be_said(name):
-    with pytest.raises(PositionError, match=r"reads Positions\.special, which is not given"):
-        made(name, cls="special").prepare(Positions.arange(5))
-
-
-@pytest.mark.parametrize("name", ["tupe_a", "tupe_r"])
 def test_it_is_computed_once_and_shared_by_blocks_and_content_is_scaled_alike(name):
     model = made(name)
     state = model.prepare(Positions.arange(5))
@@ -154,23 +144,3 @@ def test_proposition_1_a_relative_bias_factors_through_sinusoids():
     product = g @ torch.diag(eigenvalues) @ g.conj().T
     torch.testing.assert_close(product.real, matrix, rtol=1e-5, atol=1e-5)
     assert float(product.imag.abs().max()) < 1e-5
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"cls": "last"}, "cls is 'last'; it must be one of 'first', 'special', 'none'"),
-        ({"matrix": "low"}, "matrix is 'low'; it must be one of 'factored', 'free'"),
-    ],
-)
-def test_what_is_refused(given, message):
-    with pytest.raises(PositionError, match=message):
-        build("tupe_a", **SIZES, **given)
-
-
-@pytest.mark.parametrize("name", ["tupe_a", "tupe_r", "bert_ad"])
-def test_positions_end_at_the_table(name):
-    with pytest.raises(PositionError, match=f"'{name}' ends at position 15; position 16 was requested"):
-        build(name, **SIZES).prepare(Positions.arange(17))
-    with pytest.raises(PositionError, match=f"'{name}' counts tokens"):
-        build(name, **SIZES).prepare(Positions.times(torch.tensor([[0.5]])))

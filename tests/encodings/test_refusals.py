@@ -1,0 +1,258 @@
+"""What each encoding refuses: options when it is built, and positions in `prepare`."""
+
+import pytest
+import torch
+
+from floater import PositionError, Positions, build
+
+SIZES = {"dim": 8, "heads": 2, "layers": 3, "max_length": 16}
+ODD = {"dim": 9, "heads": 3}
+OPTIONS = [
+    ("floatr", {}, "unknown position model 'floatr'; did you mean 'floater'"),
+    ("xyz", {}, "unknown position model 'xyz'; there are: .*floater, "),
+    ("none", {"blocks": "all"}, "unknown option 'blocks' of position model 'none'; it has no options"),
+    # absolute
+    ("abacus", {"digits": []}, r"digits is \[\]; it must be at least one token id"),
+    ("abacus", {"size": 8, "max_offset": 7}, "max_offset is 7; it must be from 0 to size - 2, 6"),
+    ("axial", {"segment": 0}, "segment is 0"),
+    ("axial", {"dim": 6, "first": 6}, "first is 6; they must be at least 1, and first below dim 6"),
+    ("axial", {"order": "trax"}, "order is 'trax'; it must be one of 'released', 'survey'"),
+    ("cape", ODD, r"dim is 9; .*even"),
+    ("cape", {"max_shift": -1}, "shifts must not be negative, and the scale at least 1"),
+    ("cape", {"max_local": -0.1}, "shifts must not be negative, and the scale at least 1"),
+    ("cape", {"max_scale": 0.9}, "shifts must not be negative, and the scale at least 1"),
+    ("complex", ODD, r"dim is 9; .*even"),
+    ("floater", ODD, r"dim is 9; .*even"),
+    ("floater", ODD | {"injection": "add", "start": "sinusoidal"}, r"dim is 9; .*even"),
+    ("floater", {"injecton": "add"}, "unknown option 'injecton' of position model 'floater'; .*'injection'"),
+    ("floater", {"injection": "kv"}, "injection is 'kv'; it must be one of 'qkv', 'add'"),
+    ("floater", {"start": "big"}, "start is 'big'"),
+    ("floater", {"start": "sinusoidal"}, "start='sinusoidal' goes with injection='add'"),
+    ("floater", {"share": "heads"}, "share is 'heads'"),
+    (
+        "floater",
+        {"time_scale": "learnt"},
+        "time_scale is 'learnt'; it must be a positive number or 'learned'",
+    ),
+    ("floater", {"uncovered": "drop"}, "uncovered is 'drop'; it must be one of 'keep', 'cut', 'round'"),
+    (
+        "floater",
+        {"injection": "add", "uncovered": "cut"},
+        "injection='add' with field='mlp' and start='small' has none",
+    ),
+    ("learned", {"blocks": [0, 3]}, r"blocks is \[0, 3\]; there are blocks 0 to 2"),
+    ("learned", {"blocks": [-1]}, "there are blocks 0 to 2"),
+    ("learned", {"blocks": []}, "there are blocks 0 to 2"),
+    ("mtan", {"width": 0}, "width is 0; it must be a multiple of heads 2"),
+    ("mtan", {"width": 5}, "width is 5; it must be a multiple of heads 2"),
+    ("mvpe", ODD, r"dim is 9; .*even"),
+    ("mvpe", {"k": 0}, "k is 0; it must not be 0"),
+    ("rnn", ODD | {"input": "vector"}, r"dim is 9; .*even"),
+    ("rnn", {"depth": 3}, "depth is 3; it must be one of 1, 2"),
+    ("rnn", {"input": "time"}, "input is 'time'"),
+    ("seqpe", {"digits": 0}, "digits is 0"),
+    ("seqpe", {"depth": 0}, "depth is 0"),
+    ("seqpe", {"dropout": 1.0}, "dropout is 1.0"),
+    ("shortformer", ODD, r"dim is 9; .*even"),
+    ("sinusoidal", ODD, r"dim is 9; .*even"),
+    ("sinusoidal", {"blocks": "first"}, "blocks is 'first'; it must be 'input', 'all' or a list"),
+    ("sinusoidal", {"blocks": 1}, "blocks is 1; it must be 'input', 'all' or a list"),
+    ("sinusoidal", {"uncovered": "drop"}, "uncovered is 'drop'; it must be one of 'keep', 'cut', 'round'"),
+    ("universal", ODD, r"dim is 9; .*even"),
+    # composed
+    ("compose", {"models": []}, "the list of encodings is empty"),
+    ("compose", {"models": ["alib"]}, "unknown position model 'alib'; did you mean 'alibi'"),
+    ("compose", {"models": [{"nme": "alibi"}]}, "is no encoding; give a name, or a mapping of name"),
+    ("compose", {"models": [{"name": "alibi", "m": 1}]}, "unknown option 'm' of position model 'alibi'"),
+    ("compose", {"models": ["t5", "deberta"]}, "the scales of the dot products differ"),
+    ("compose", {"models": ["pnat"]}, "needs a decoder of its own kind"),
+    ("mix", {"every": 1}, "every is 1; it must be at least 2"),
+    # crosslingual
+    ("broken_residual", {"layer": -1}, "layer is -1; there are blocks 0 to 2"),
+    ("broken_residual", {"layer": 3}, "layer is 3; there are blocks 0 to 2"),
+    ("convolution", {"kernel": 0}, "kernel is 0; it must be at least 1, and odd unless causal"),
+    ("convolution", {"kernel": 4}, "kernel is 4; it must be at least 1, and odd unless causal"),
+    ("xl", {"join": "head"}, "join is 'head'"),
+    # decoder
+    ("ldpe", ODD, r"dim is 9; .*even"),
+    ("noisy_length", {"window": 0}, "window is 0; it must be at least 1"),
+    ("noisy_length", {"kind": "sum"}, "kind is 'sum'; it must be one of 'difference', 'ratio'"),
+    ("pnat", ODD, r"dim is 9; .*even"),
+    # relative
+    ("bipe", {"delimiters": [-1]}, r"delimiters is \[-1\]; token ids are not negative"),
+    ("bipe", {"between": "fire"}, "between is 'fire'; it must be one of 'rotary', 'alibi'"),
+    ("chang", {"window": 0}, "window is 0; it must be at least 1"),
+    ("chen_absolute", {"rank": 0}, "rank is 0; it must be at least 1"),
+    ("cope", {"positions": 1}, "positions is 1; it must be at least 2"),
+    ("dape", {"model": "rotary"}, "model is 'rotary'; it must be an encoding that adds a bias"),
+    ("dape", {"model": "cope"}, "model is 'cope'; it must be an encoding that adds a bias"),
+    ("dape", {"model": "none"}, "model is 'none'; it must be an encoding that adds a bias"),
+    ("dape", {"options": {"kid": "log"}}, "unknown option 'kid' of position model 'kerple'"),
+    ("deberta", {"terms": "none"}, "terms is 'none'"),
+    ("deberta", {"direction": "left"}, "direction is 'left'; it must be one of 'paper', 'released'"),
+    ("deberta", {"buckets": "linear"}, "buckets is 'linear'"),
+    ("deberta", {"span": 0}, "span is 0; buckets='clip' needs at least 1"),
+    ("deberta", {"span": 3, "buckets": "log"}, "span is 3; buckets='log' needs at least 4"),
+    (
+        "deberta",
+        {"span": 8, "buckets": "log", "max_distance": 5},
+        "max_distance is 5; with a span of 8 it must be above 5",
+    ),
+    ("disan", {"direction": "up"}, "direction is 'up'; it must be one of 'both', 'forward'"),
+    ("fire", {"width": 0}, "width is 0; it must be at least 1"),
+    ("fire", {"threshold": 0.0}, "threshold is 0.0; it must be positive"),
+    ("floater_relative", {"width": 0}, "width is 0; it must be at least 1"),
+    ("floater_relative", {"clip": 0}, "clip is 0; it must be at least 1"),
+    ("floater_relative", {"clip": "half"}, "clip is 'half'"),
+    ("floater_relative", {"start": "big"}, "start is 'big'"),
+    ("floater_relative", {"start": "zero", "tail": True}, "start='zero' goes with tail=False"),
+    ("floater_relative", {"solver": "dopri"}, "dopri5"),
+    ("floater_rotary", {"basis": "skew"}, "basis is 'skew'; it must be one of 'fixed', 'learned'"),
+    ("floater_rotary", {"rate": 0.0}, "rate is 0.0; it must be positive"),
+    ("floater_rotary", {"dim": 6}, "head_dim is 3; rotary positions need an even one"),
+    (
+        "floater_rotary",
+        {"uncovered": "drop"},
+        "uncovered is 'drop'; it must be one of 'keep', 'cut', 'round'",
+    ),
+    ("fope", {"gain": -1.0}, "gain is -1.0"),
+    ("fope", {"base": 1.0}, "base is 1.0"),
+    ("fope", {"max_length": 6}, "max_length is 6; no period of rotary positions fits"),
+    ("gaussian", {"offsets": []}, "offsets is empty"),
+    ("gaussian", {"std": 0.0}, "std is 0.0; it must be positive"),
+    ("kerple", {"kind": "sine"}, "kind is 'sine'; it must be one of 'log', 'power'"),
+    ("path", {"rank": 0}, "rank is 0; it must be at least 1"),
+    ("path", {"kernel": 0}, "kernel is 0; it must be at least 1"),
+    ("pope", {"base": 1.0}, r"base is 1\.0; it must be above 1"),
+    ("rotary", {"pairs": "none"}, "pairs is 'none'; it must be one of 'interleaved', 'half'"),
+    ("rotary", {"base": 1.0}, "base is 1.0; it must be above 1"),
+    ("rotary", {"dim": 6}, "head_dim is 3; rotary positions need an even one"),
+    ("rotary", {"uncovered": "drop"}, "uncovered is 'drop'; it must be one of 'keep', 'cut', 'round'"),
+    ("sandwich", {"width": 3}, "width is 3; it must be even and at least 2"),
+    ("sandwich", {"width": 0}, "width is 0; it must be even and at least 2"),
+    ("self_extend", {"form": "round"}, "form is 'round'; it must be one of 'floor', 'leaky', 'rectified'"),
+    ("self_extend", {"group": 1}, "group is 1; it must be above 1"),
+    ("self_extend", {"window": 0}, "window is 0; it must be at least 1"),
+    ("shaw", {"clip": 0}, "clip is 0; it must be at least 1"),
+    ("spe_conv", {"kernel": 0}, "kernel is 0"),
+    ("spe_conv", {"seed": -1}, "seed -1"),
+    ("spe_sine", {"sines": 0}, "sines is 0"),
+    ("spe_sine", {"realizations": 0}, "realizations is 0 and seed 0"),
+    ("t5", {"directions": "left"}, "directions is 'left'; it must be one of 'auto', 'both', 'past'"),
+    ("t5", {"buckets": 5}, "buckets is 5; it must be even and at least 4"),
+    ("t5", {"max_distance": 8}, "max_distance is 8; it must be above the 8 exact buckets"),
+    ("tener", {"form": "code"}, "form is 'code'; it must be one of 'paper', 'released'"),
+    ("tener", {"heads": 8}, "head_dim is 1; form='paper' needs an even one of at least 2"),
+    (
+        "tener",
+        {"heads": 4, "form": "released"},
+        "head_dim is 2; form='released' needs an even one of at least 4",
+    ),
+    ("transformer_xl", ODD, "dim is 9; sinusoidal positions need an even one"),
+    ("window", {"size": -1}, "size is -1; it must not be negative"),
+    ("xpos", {"scale_base": 0}, "scale_base is 0; it must be positive"),
+    ("xpos", {"dim": 6}, "head_dim is 3; rotary positions need an even one"),
+    # structural
+    ("graformer", {"reach": 0}, "reach 0 must be at least 1"),
+    ("graformer", {"subwords": -1}, "subwords -1 at least 0"),
+    ("graph_bert", ODD, r"dim is 9; .*even"),
+    ("graph_bert", {"restart": 1.0}, r"restart 1\.0 between 0 and 1"),
+    ("graph_bert", {"rounds": -1}, "rounds -1 must be at least 0"),
+    ("graph_gru", ODD, r"dim is 9; .*even"),
+    ("graph_gru", {"labels": 0}, "labels is 0"),
+    ("graphormer", {"labels": 0}, "labels is 0; it must be at least 1"),
+    ("graphormer", {"hops": 0}, "hops is 0; it must be at least 1"),
+    ("graphormer", {"reach": 0}, "reach is 0; it must be at least 1"),
+    ("graphormer", {"degrees": 0}, "degrees is 0; it must be at least 1"),
+    ("laplacian", {"attention": "some"}, "attention is 'some'"),
+    ("laplacian", {"vectors": 0}, "vectors is 0; it must be at least 1"),
+    ("laplacian", {"vectors": 9, "projection": False}, "vectors is 9; it must be from 1 to dim 8"),
+    ("rwpe", {"steps": 0}, "steps is 0; it must be at least 1"),
+    ("spr_absolute", ODD, r"dim is 9; .*even"),
+    ("spr_absolute", {"sequence": "sum"}, "sequence is 'sum'; it must be one of 'none', 'add', 'fuse'"),
+    ("spr_relative", {"reach": 0}, "reach is 0; it must be at least 1"),
+    ("spr_relative", {"blocks": [3]}, "there are blocks 0 to 2"),
+    ("structural", ODD, r"dim is 9; .*even"),
+    ("structural", {"encoder": "gru"}, "encoder is 'gru'; it must be one of 'attention', 'cnn'"),
+    ("structural", {"labels": 0}, "labels is 0; it must be at least 1"),
+    ("structural", {"kernel": 0}, "kernel is 0"),
+    ("tree", {"branching": 0}, "branching 0 and depth 4 must be at least 1"),
+    ("tree", {"branching": 3, "depth": 3}, "dim 8 is too small for 3 steps of 3 branches, 9 components"),
+    ("tree", {"branching": 4, "depth": 2, "binary": True}, "branching is 4; a binary tree has 2"),
+    # untied
+    ("tupe_a", {"cls": "last"}, "cls is 'last'; it must be one of 'first', 'special', 'none'"),
+    ("tupe_a", {"matrix": "low"}, "matrix is 'low'; it must be one of 'factored', 'free'"),
+    ("untied_cls", {"model": "shaw"}, r"\[CLS\] can be untied from a content-free bias only; 'shaw' is none"),
+    ("untied_cls", {"model": "window"}, "'window' is none"),
+    ("untied_cls", {"model": "sinusoidal"}, "'sinusoidal' is none"),
+    ("untied_cls", {"model": "alibis"}, "unknown position model 'alibis'; did you mean 'alibi'"),
+    ("untied_cls", {"options": {"bucket": 3}}, "unknown option 'bucket' of position model 't5'; .*'buckets'"),
+    ("untied_cls", {"cls": "none"}, "cls is 'none'; it must be one of 'first', 'special'"),
+]
+BEFORE_THE_FIRST = Positions(torch.tensor([[-1, 0]]), torch.tensor([[-1, 0]]))
+CACHED, REAL, LONG = (
+    Positions.arange(1, offset=3),
+    Positions.times(torch.tensor([[0.5]])),
+    Positions.arange(17),
+)
+POSITIONS = [
+    *((name, {}, BEFORE_THE_FIRST, "positions start at 0; got -1") for name in ("learned", "rnn")),
+    *((name, {}, REAL, "real times need a model such as 'floater'") for name in ("learned", "rnn")),
+    *((name, {}, REAL, f"'{name}' counts tokens") for name in ("bert_ad", "tupe_a", "tupe_r")),
+    ("chang", {}, REAL, "distances of a convolution count tokens"),
+    ("spe_conv", {}, REAL, "steps of a convolution count tokens"),
+    ("rnn_transformer", {}, REAL, "steps of a GRU count tokens; real times need"),
+    ("rnn_transformer", {}, CACHED, "a GRU reads a whole sequence: decode without a cache"),
+    ("pnat", {"site": "decoder"}, CACHED, "decode without a cache"),
+    ("pnat", {}, Positions.packed([[2, 1]]), "one document a row"),
+    *(
+        (name, {}, LONG, f"'{name}' ends at position 15; position 16 was requested")
+        for name in (
+            "bert_ad",
+            "chen_absolute",
+            "deberta",
+            "shaw_absolute",
+            "synthesizer",
+            "tupe_a",
+            "tupe_r",
+        )
+    ),
+    *(
+        (name, {}, LONG, f"'{name}' ends at a distance of 15; 16 was requested")
+        for name in ("chen_relative", "dufter_relative", "huang1", "huang2", "huang3", "huang4")
+    ),
+    *(
+        (name, {"cls": "special"}, Positions.arange(5), r"reads Positions\.special, which is not given")
+        for name in ("tupe_a", "tupe_r", "untied_cls")
+    ),
+    ("xl", {}, Positions.arange(3), "no reordered in the positions"),
+    (
+        "tree",
+        {},
+        Positions.tree([[-1], [-1, 0, 0, 0]]),
+        "tree 1: node 3 is child 3 of its parent; branching is 2",
+    ),
+    (
+        "graphormer",
+        {},
+        Positions.graph([[(0, 1, 4)]]),
+        r"labels 0 to 0 \(option labels\); an edge has label 4",
+    ),
+    *(
+        (name, {"labels": 2}, Positions.graph([[(0, 1, 2)]]), r"has labels 0 to 1 \(option .*has label 2")
+        for name in ("structural", "graph_gru")
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "message"), OPTIONS)
+def test_options_that_are_not_valid(name, given, message):
+    with pytest.raises(PositionError, match=message):
+        build(name, **SIZES | given)
+
+
+@pytest.mark.parametrize(("name", "given", "positions", "message"), POSITIONS)
+def test_positions_that_an_encoding_does_not_have(name, given, positions, message):
+    model = build(name, **SIZES, **given)
+    with pytest.raises(PositionError, match=message):
+        model.prepare(positions)

@@ -1,0 +1,28 @@
+"""Small models that the tests of several folders share."""
+
+import torch
+
+from floater import FloaterConfig, build
+
+
+def small_config(position, **changes):
+    """The configuration of a Transformer that is built in milliseconds; `changes` replace its fields."""
+    sizes = {
+        "vocab_size": 11,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "training_length": 16,
+        "dropout": 0.0,
+    }
+    return FloaterConfig(**sizes | changes, position=position)
+
+
+def randomised(name, *, parameter_std=0.7, **given):
+    """A position model in double precision, none of whose parameters is zero or small."""
+    torch.manual_seed(0)
+    model = build(name, **given).double()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=parameter_std)
+    return model
