@@ -30,7 +30,8 @@ import torch
 import yaml
 
 from commands import Command, Runs, Tally, small_study
-from first_hour import HOUR, MISSING, RIGHT, WRONG, prepare
+from first_hour import HOUR, MISSING, RIGHT, WRONG
+from first_hour_files import prepare
 from floater.flow.adversarial import campaign
 from floater.tasks import task
 from hostile import corrupted, hostile_cases

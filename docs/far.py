@@ -48,12 +48,12 @@ class Study:
         name: of its scores.
         command: that computed them.
         title: above its panel and its table.
-        test: as the scores name it.
+        drawn: the encodings that have a line.
         metric: as the scores name it.
         label: of the metric.
         trained: the greatest length of training.
         longest: the greatest length of the tests.
-        drawn: the encodings that have a line.
+        test: as the scores name it.
         digits: of a score, after the point.
         lower: whether a lower score is better.
     """
@@ -61,12 +61,12 @@ class Study:
     name: str
     command: str
     title: str
-    test: str
-    metric: str
-    label: str
-    trained: int
-    longest: int
     drawn: tuple[str, ...]
+    metric: str = "bleu"
+    label: str = "BLEU"
+    trained: int = 80
+    longest: int = 250
+    test: str = "lengths"
     digits: int = 1
     lower: bool = False
 
@@ -81,34 +81,24 @@ STUDIES = (
         name="demo",
         command="make demo",
         title="Translation, trained below 80 words",
-        test="lengths",
-        metric="bleu",
-        label="BLEU",
-        trained=80,
-        longest=250,
         drawn=DEMO,
     ),
     Study(
         name="builtin_far",
         command="floater study configs/study/builtin_far.yaml short_to_long.seed=1",
         title="Translation of another corpus, below 80 words",
-        test="lengths",
-        metric="bleu",
-        label="BLEU",
-        trained=80,
-        longest=250,
         drawn=LEAGUE,
     ),
     Study(
         name="causal_far",
         command="floater study configs/study/causal_far.yaml",
         title="Language model of news, trained on 128 tokens",
-        test="far",
+        drawn=("alibi", "floater_relative", "floater_relative-tail"),
         metric="loss",
         label="loss, nats",
         trained=128,
         longest=2048,
-        drawn=("alibi", "floater_relative", "floater_relative-tail"),
+        test="far",
         digits=3,
         lower=True,
     ),
@@ -117,12 +107,11 @@ STUDIES = (
             name=f"generated_{problem}",
             command=f"floater study configs/study/generated_{problem}.yaml",
             title=f"{problem.capitalize()}, trained to 16 {'keys' if problem == 'recall' else 'symbols'}",
-            test="lengths",
+            drawn=drawn,
             metric="exact",
             label="exact match, %",
             trained=16,
             longest=128,
-            drawn=drawn,
         )
         for problem, drawn in (
             ("copy", ("none", "t5", "shaw", "chang", "floater_relative")),
