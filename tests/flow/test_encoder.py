@@ -33,7 +33,7 @@ def test_every_position_gets_the_vector_of_its_time(at, mode):
     elif mode == "baked lazily":
         model.bake(1)
     elif mode == "frozen":
-        model.freeze()
+        model.requires_grad_(False)
     elif mode == "refresh":
         model(positions([0, 1]))
     for block, name in ((0, "q"), (2, "v")):

@@ -127,9 +127,9 @@ def test_the_shape_and_dtype_are_those_of_whole_positions(dtype, shape):
     assert torch.equal(vectors, model.start[0, 0].expand(*shape, DIM))
 
 
-def test_a_frozen_curve_is_solved_again_only_to_reach_farther(monkeypatch):
-    model, ends = encoder(), []
-    model.freeze()
+def test_a_baked_curve_is_solved_again_only_to_reach_farther(monkeypatch):
+    model, ends = encoder().eval(), []
+    model.bake(1)
     monkeypatch.setattr(
         "floater.flow.encoder.solve_dense",
         lambda field, start, end, **kwargs: ends.append(end) or solve_dense(field, start, end, **kwargs),

@@ -42,8 +42,7 @@ class FlowEncoder(nn.Module):
     the starting vectors, a learned time scale and the positions; without such a curve, to positions only of
     one rising row.
 
-    In training mode, a flow whose parameters all have `requires_grad` off is solved once and stored, as after
-    `freeze`.
+    In training mode, a flow whose parameters all have `requires_grad` off is solved once and stored.
 
     Args:
         field: The field h(t, p), shared by all rows.
@@ -128,7 +127,7 @@ class FlowEncoder(nn.Module):
         self.log_time_scale = nn.Parameter(torch.empty(())) if learn_time_scale else None
         self.solver_state = SolverState()
         self._cache = VectorCache()
-        self._baked = self._frozen = self._by_step = False
+        self._baked = self._by_step = False
         self._number = number(self)
         self.reset_parameters()
 
@@ -168,12 +167,12 @@ class FlowEncoder(nn.Module):
             return self._traced(positions, below)
         positions = _on_cpu(positions)
         check_positions(positions)
-        if self._baked and not self._frozen and self.training and torch.is_grad_enabled():
+        if self._baked and self.training and torch.is_grad_enabled() and self._learns:
             raise RuntimeError(
-                "a baked FlowEncoder gives no gradients: call unbake() before training, or freeze()"
+                "a baked flow gives no gradients: call unbake() before training, or requires_grad_(False)"
             )
         real = (positions.is_floating_point() or self.horizon is not None) and self._solves_densely
-        if self.stores and not (positions.requires_grad and not (self._frozen or self._baked)):
+        if self.stores and (self._baked or not positions.requires_grad):
             self._cache.validate(self._all_parameters())
             return self._sampled(positions, cached=True) if real else self._looked_up(positions, ahead=True)
         if not self.training or self.refresh_every == 1:
@@ -198,8 +197,11 @@ class FlowEncoder(nn.Module):
     @property
     def stores(self) -> bool:
         """Return whether vectors come from the cache, without gradient."""
-        learns = any(parameter.requires_grad for parameter in self._all_parameters())
-        return self._frozen or self._baked or (self.training and not learns)
+        return self._baked or (self.training and not self._learns)
+
+    @property
+    def _learns(self) -> bool:
+        return any(parameter.requires_grad for parameter in self._all_parameters())
 
     @property
     def _solves_densely(self) -> bool:
@@ -298,7 +300,7 @@ class FlowEncoder(nn.Module):
             >>> torch.equal(step[0], step[2])
             True
         """
-        if self._baked or self._frozen:
+        if self._baked:
             yield self
             return
         outer, self._cache, self._baked = self._cache, VectorCache(), True
@@ -331,20 +333,8 @@ class FlowEncoder(nn.Module):
         """
         self.solver_state.reset()
         self._cache.calls = 0
-        if not (self._baked or self._frozen):
+        if not self._baked:
             self._cache.clear()
-
-    def freeze(self) -> None:
-        """Train the flow no further: no gradients, vectors solved once and stored, in training mode too."""
-        self.requires_grad_(False)
-        self._frozen = True
-        self._cache.clear()
-
-    def unfreeze(self) -> None:
-        """Train the field, the starting vectors and the time scale (again)."""
-        self.requires_grad_(True)
-        self._frozen = False
-        self._cache.clear()
 
     def _sampled(self, positions: Tensor, *, cached: bool = False, keep: bool = False) -> FlowVectors:
         """Return vectors at real positions, from a solution over their span.
@@ -380,7 +370,7 @@ class FlowEncoder(nn.Module):
         """Solve from 0 to `end`, the time of the last position, or to twice that if `ahead`."""
         options = {name: self.solver[name] for name in ("rtol", "atol")} | {"state": self._state()}
         start = self.start.flatten(0, 1)
-        if ahead and (self._baked or self._frozen):
+        if ahead and self._baked:
             with suppress(FlowError):  # it may diverge beyond the positions of the call
                 return solve_dense(self.field, start, 2 * end, **options)
         try:
