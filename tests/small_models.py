@@ -1,4 +1,6 @@
-"""Small models that the tests of several folders share."""
+"""Small models, and sinusoids written out, that the tests of several folders share."""
+
+import math
 
 import torch
 
@@ -26,3 +28,11 @@ def randomised(name, *, parameter_std=0.7, **given):
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=parameter_std)
     return model
+
+
+def wave(i, dim=8):
+    """Equation 6 of Liu et al. 2020 for one number i, component by component."""
+    return [
+        math.sin(i * 10000 ** (-j / dim)) if j % 2 == 0 else math.cos(i * 10000 ** (-(j - 1) / dim))
+        for j in range(dim)
+    ]

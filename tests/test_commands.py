@@ -21,26 +21,26 @@ from floater.tasks import registry
 COMMANDS = list(parser()[1])
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return the output of a command that ends the process with success."""
+def ended(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Return the exit status, the output and the errors of a command that ends the process."""
     with pytest.raises(SystemExit) as stop:
         main(arguments)
-    assert stop.value.code == 0
-    found = capsys.readouterr()
-    assert found.err == ""
-    return found.out
+    return (stop.value.code, *capsys.readouterr())
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the output of a command that ends the process with success."""
+    status, out, messages = ended(capsys, *arguments)
+    assert (status, messages) == (0, "")
+    return out
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Return the one line with which wrong arguments are refused."""
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    assert stop.value.code == 2
-    found = capsys.readouterr()
-    assert found.out == ""
-    assert found.err.startswith("floater: ")
-    assert found.err.count("\n") == 1
-    return found.err.removeprefix("floater: ").strip()
+    status, out, message = ended(capsys, *arguments)
+    assert (status, out, message.count("\n")) == (2, "", 1)
+    assert message.startswith("floater: ")
+    return message.removeprefix("floater: ").strip()
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from floater import PositionError, Positions, build
+from small_models import wave
 
 DIM = 6
 SIZES = {"dim": DIM, "heads": 2, "layers": 3, "max_length": 16}
@@ -18,14 +19,6 @@ def added(model, positions, layer):
     return model.embed(x, state) + model.block(x, state, 0) if layer == 0 else model.block(x, state, layer)
 
 
-def wave(i, dim=DIM):
-    """Equation 6 of Liu et al. 2020 for one number i, component by component."""
-    return [
-        math.sin(i * 10000 ** (-j / dim)) if j % 2 == 0 else math.cos(i * 10000 ** (-(j - 1) / dim))
-        for j in range(dim)
-    ]
-
-
 PLACES = [
     Positions.arange(9),
     Positions.arange(2, offset=7),
@@ -36,7 +29,7 @@ PLACES = [
 @pytest.mark.parametrize("positions", PLACES)
 def test_sinusoids_at_the_input_are_equation_6(positions):
     model = build("sinusoidal", **SIZES)
-    expected = torch.tensor([[wave(i) for i in row] for row in positions.query.tolist()])
+    expected = torch.tensor([[wave(i, DIM) for i in row] for row in positions.query.tolist()])
     torch.testing.assert_close(added(model, positions, 0), expected)
     assert not added(model, positions, 1).any()
 
@@ -46,7 +39,7 @@ def test_sinusoids_at_every_block_are_equation_7(positions):
     model = build("sinusoidal", **SIZES, blocks="all")
     for layer in range(3):
         expected = [
-            [[a + b for a, b in zip(wave(i), wave(layer + 1), strict=True)] for i in row]
+            [[a + b for a, b in zip(wave(i, DIM), wave(layer + 1, DIM), strict=True)] for i in row]
             for row in positions.query.tolist()
         ]
         torch.testing.assert_close(added(model, positions, layer), torch.tensor(expected))
@@ -56,7 +49,7 @@ def test_sinusoids_of_far_and_of_real_positions_are_exact():
     model = build("sinusoidal", **SIZES)
     times = [0.5, 15962.25, 1e6]
     found = added(model, Positions.times(torch.tensor([times], dtype=torch.float64)), 0)
-    torch.testing.assert_close(found, torch.tensor([[wave(t) for t in times]]))
+    torch.testing.assert_close(found, torch.tensor([[wave(t, DIM) for t in times]]))
 
 
 @pytest.mark.parametrize("blocks", ["input", "all", [1, 2]])
@@ -87,7 +80,7 @@ def recurred(model, block, length):
     p = model.start[model.blocks.index(block)].tolist()
     out = [p]
     for i in range(length - 1):
-        z = [float(i)] if model.input == "scalar" else wave(i)
+        z = [float(i)] if model.input == "scalar" else wave(i, DIM)
         for cell in model.cells:
             entering = p + z
             p = [

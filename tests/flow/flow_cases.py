@@ -13,6 +13,14 @@ def field_and_start(dim=6, rows=3, seed=0, dtype=torch.float64, **kwargs):
     return field, torch.randn(rows, dim, dtype=dtype)
 
 
+@torch.no_grad()
+def scaled(field, factor):
+    """The field with all of its parameters multiplied."""
+    for parameter in field.parameters():
+        parameter *= factor
+    return field
+
+
 def gradients(field, start, times, **kwargs):
     start = start.clone().requires_grad_()
     weight = torch.linspace(-1, 1, len(times), dtype=start.dtype).view(-1, 1, 1)

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from flow_cases import DIM, encoder, exact, positions
+from flow_cases import DIM, encoder, exact, positions, scaled
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -267,10 +267,7 @@ def test_the_error_is_within_the_tolerance_or_raised(
     scale, activation, dim, length, rows, spacing, seed, rtol, learns
 ):
     torch.manual_seed(seed)
-    field, start = MLPField(dim, activation=activation), torch.randn(rows, dim)
-    with torch.no_grad():
-        for parameter in field.parameters():
-            parameter *= scale
+    field, start = scaled(MLPField(dim, activation=activation), scale), torch.randn(rows, dim)
     times = spacing * torch.arange(1, length + 1, dtype=torch.float64)
     try:
         with torch.set_grad_enabled(learns), warnings.catch_warnings():
@@ -288,11 +285,7 @@ def test_the_error_is_within_the_tolerance_or_raised(
 def test_errors_that_the_flow_makes_more_of_count_as_what_they_come_to():
     """Four rows that stay near one another for long, and then leave: what arose before grows 25 times."""
     torch.manual_seed(2232)
-    field = MLPField(4, activation="gelu")
-    with torch.no_grad():
-        for parameter in field.parameters():
-            parameter *= 3
-        start = 6 * torch.randn(4, 4)
+    field, start = scaled(MLPField(4, activation="gelu"), 3), 6 * torch.randn(4, 4)
     times = 0.1 * torch.arange(1024.0)
     exact, moved = exact_and_moved(field, start, times, method="dopri8")
     for learns in (True, False):

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from flow_cases import field_and_start, gradients
+from flow_cases import field_and_start, gradients, scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
@@ -279,9 +279,7 @@ def test_the_automatic_method_follows_from_what_is_known_of_a_field(field, gradi
 @pytest.mark.parametrize("scale", [0.5, 2.0])
 def test_auto_keeps_the_tolerance_of_fields_with_kinks(activation, scale):
     field, start = field_and_start(seed=2, dtype=torch.float32, activation=activation)
-    with torch.no_grad():
-        for parameter in field.parameters():
-            parameter *= scale
+    scaled(field, scale)
     times = 0.1 * torch.arange(1, 31, dtype=torch.float64)
     with torch.no_grad():
         exact = solve(copy.deepcopy(field).double(), start.double(), times, method="rk4", step=2e-3)

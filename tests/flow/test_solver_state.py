@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from flow_cases import scaled
 
 from floater.flow import (
     FlowDiverged,
@@ -27,10 +28,7 @@ def test_a_mesh_selected_for_other_weights_is_not_trusted(factor):
     field, start, _ = problem(dim=24)
     times, state = 0.1 * torch.arange(256, dtype=torch.float64), SolverState()
     solve(init_small_(field, 25.6), start, times, method="collocation", state=state)
-    with torch.no_grad():
-        for parameter in field.parameters():
-            parameter *= factor
-    p = solve(field, start, times, method="collocation", state=state)
+    p = solve(scaled(field, factor), start, times, method="collocation", state=state)
     assert flow_error(p, reference_solve(field, start, times)) < 1e-5
 
 
@@ -109,11 +107,9 @@ def test_iterations_that_have_become_too_few_are_determined_anew():
 
 def test_the_error_estimate_holds_where_squares_of_p_overflow():
     torch.manual_seed(3)
-    field, start = MLPField(5, activation="gelu"), torch.randn(1, 5)
+    field, start = scaled(MLPField(5, activation="gelu"), 2.07), torch.randn(1, 5)
+    times = 0.08 * torch.arange(900, dtype=torch.float64)
     with torch.no_grad():
-        for parameter in field.parameters():
-            parameter *= 2.07
-        times = 0.08 * torch.arange(900, dtype=torch.float64)
         p = solve(field, start, times, method="collocation")
     assert 1e22 < float(p.abs().max()) < float("inf")
     assert flow_error(p, reference_solve(field, start, times)) < 1e-5
@@ -124,9 +120,7 @@ def test_the_safety_factor_does_not_shrink_as_weights_drift():
     state = SolverState()
     for _ in range(60):
         solve(field, start, times, method="collocation", state=state)
-        with torch.no_grad():
-            for parameter in field.parameters():
-                parameter *= 1.02
+        scaled(field, 1.02)
     assert state.plan.safety_factor > 0.1
 
 
@@ -141,9 +135,7 @@ def test_texts_of_changing_length_share_a_mesh_and_its_iterations(selected, monk
     state = SolverState()
     field, start, _ = problem(dim=16)
     start = (0.02 * start).requires_grad_()
-    with torch.no_grad():
-        for parameter in field.parameters():
-            parameter.mul_(2)
+    scaled(field, 2)
     draw = torch.Generator().manual_seed(0)
     longest = 0.1 * torch.arange(256, dtype=torch.float64)
     exact = reference_solve(field, start, longest)

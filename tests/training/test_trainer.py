@@ -62,10 +62,12 @@ def test_parts_of_a_batch_are_as_the_whole(tmp_path: Path) -> None:
         torch.testing.assert_close(parameter, by_hand.get_parameter(name), rtol=1e-5, atol=1e-6)
 
 
+PLAIN = {"dropout": 0.0, "optimizer": sgd, "learning_rate": 1.0, "count": 40}
+
+
 def train_and_resume(run: Path) -> None:
-    settings = {"dropout": 0.0, "optimizer": sgd, "learning_rate": 1.0, "count": 40}
-    trainer(run, max_steps=4, **settings).train()
-    trainer(run, max_steps=6, **settings).train(resume_from_checkpoint=True)
+    trainer(run, max_steps=4, **PLAIN).train()
+    trainer(run, max_steps=6, **PLAIN).train(resume_from_checkpoint=True)
 
 
 def test_two_processes_are_as_one(tmp_path: Path) -> None:
@@ -75,15 +77,7 @@ def test_two_processes_are_as_one(tmp_path: Path) -> None:
     assert [path.name for path in checkpoints(two)] == ["checkpoint-4", "checkpoint-6"]
     last = two / "checkpoint-6"
     assert {"rng_state_0.pth", "rng_state_1.pth"} <= {path.name for path in last.iterdir()}
-    one = trainer(
-        tmp_path / "one",
-        dropout=0.0,
-        optimizer=sgd,
-        learning_rate=1.0,
-        count=40,
-        gradient_accumulation_steps=4,
-        max_steps=6,
-    )
+    one = trainer(tmp_path / "one", gradient_accumulation_steps=4, max_steps=6, **PLAIN)
     one.train()
     state = json.loads((last / "trainer_state.json").read_text())
     assert len(losses(state["log_history"])) == 6

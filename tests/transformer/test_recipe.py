@@ -1,16 +1,16 @@
 """Initialisation by recipe: the scale of Hugging Face's weights, and recipes that are refused."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 import transformers
-from transformer_cases import registered
+from transformer_cases import like_bert, registered
 
 from floater.encodings import PositionError, catalogue
 from floater.transformer import (
     RECIPES,
-    FloaterConfig,
     FloaterForCausalLM,
     FloaterForConditionalGeneration,
     FloaterForMaskedLM,
@@ -37,10 +37,7 @@ BLOCK = {
 }
 
 
-def ours(position, **changes):
-    sizes = {key: BERT_SIZES[key] for key in list(BERT_SIZES)[:5]}
-    rest = {"decoder_layers": LAYERS, "training_length": LENGTH, "activation_function": "gelu"}
-    return FloaterConfig(**sizes | rest | changes, position=position)
+ours = partial(like_bert, BERT_SIZES)
 
 
 def as_large(own, theirs, pairs):

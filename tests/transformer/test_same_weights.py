@@ -3,13 +3,15 @@
 `docs/compared.md` records the largest differences.
 """
 
+from functools import partial
+
 import pytest
 import torch
 import transformers
 from torch import nn
+from transformer_cases import like_bert
 
 from floater.transformer import (
-    FloaterConfig,
     FloaterForCausalLM,
     FloaterForConditionalGeneration,
     FloaterForMaskedLM,
@@ -29,15 +31,7 @@ BERT_SIZES = {
 }
 
 
-def ours(position, **changes):
-    sizes = {key: BERT_SIZES[key] for key in list(BERT_SIZES)[:5]}
-    rest = {
-        "decoder_layers": LAYERS,
-        "training_length": LENGTH,
-        "pad_token_id": 1,
-        "activation_function": "gelu",
-    }
-    return FloaterConfig(**sizes | rest | changes, position=position)
+ours = partial(like_bert, BERT_SIZES, pad_token_id=1)
 
 
 def copy(own, theirs):

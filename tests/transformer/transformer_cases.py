@@ -5,6 +5,7 @@ import contextlib
 import torch
 
 from floater.encodings.registry import _CATALOGUE
+from floater.transformer import FloaterConfig
 from floater.transformer.stacks import Encoder
 from small_models import small_config
 
@@ -26,6 +27,15 @@ def config(case="floater", **changes):
     sizes = {"vocab_size": VOCABULARY, "decoder_layers": 3, "training_length": 32}
     given = sizes | {"position": position, "position_options": dict(options)} | changes
     return small_config(**given)
+
+
+def like_bert(sizes, position, **changes):
+    """Our configuration of the sizes of a BERT."""
+    names = "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"
+    given = {name: sizes[name] for name in names}
+    given |= {"decoder_layers": sizes["num_hidden_layers"], "activation_function": "gelu"}
+    given |= {"training_length": sizes["max_position_embeddings"]}
+    return FloaterConfig(**given | changes, position=position)
 
 
 def stirred_encoder(name):

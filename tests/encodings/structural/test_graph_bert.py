@@ -1,22 +1,14 @@
 """GRAPH-BERT's three numbers against networkx."""
 
-import math
-
 import networkx as nx
 import torch
 from structural_cases import SIZES
 
 from floater import Positions, build
+from small_models import wave
 
 # a triangle with a tail, and a node apart
 EDGES = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (4, 5)]
-
-
-def wave(i, dim=8):
-    return [
-        math.sin(i * 10000 ** (-j / dim)) if j % 2 == 0 else math.cos(i * 10000 ** (-(j - 1) / dim))
-        for j in range(dim)
-    ]
 
 
 def test_rank_and_distance_are_those_from_the_first_node():

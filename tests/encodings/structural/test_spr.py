@@ -1,20 +1,12 @@
 """Structural position representations against their definition, pair by pair."""
 
-import math
-
 import networkx as nx
 import pytest
 import torch
 from structural_cases import SIZES, TREES, qk
 
 from floater import Positions, build
-
-
-def wave(i, dim=8):
-    return [
-        math.sin(i * 10000 ** (-j / dim)) if j % 2 == 0 else math.cos(i * 10000 ** (-(j - 1) / dim))
-        for j in range(dim)
-    ]
+from small_models import wave
 
 
 def test_absolute_positions_are_sinusoids_of_depths():

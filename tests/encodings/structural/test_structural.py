@@ -9,6 +9,7 @@ import torch
 from structural_cases import SIZES, qk
 
 from floater import Positions, build
+from small_models import wave
 
 EDGES = [[(0, 1, 2), (2, 1, 0), (2, 3, 1), (3, 4, 1)], [(1, 0, 1), (3, 2, 2)]]
 LENGTHS = [5, 4]
@@ -27,13 +28,6 @@ def path_ids(edges, size, t, s, labels=LABELS):
     return [
         2 * along[step] if step in along else 2 * along[step[::-1]] + 1
         for step in itertools.pairwise(nx.shortest_path(graph, t, s))
-    ]
-
-
-def wave(i, dim=8):
-    return [
-        math.sin(i * 10000 ** (-j / dim)) if j % 2 == 0 else math.cos(i * 10000 ** (-(j - 1) / dim))
-        for j in range(dim)
     ]
 
 
