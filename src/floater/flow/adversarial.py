@@ -6,7 +6,7 @@ import copy
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -72,15 +72,12 @@ def adversarial(kind: str, seed: int) -> tuple[nn.Module, Tensor]:
     return (SumField(BoundedField(_DIM, _UNITS), field) if kind == "sum" else field), start
 
 
-def campaign(
-    number: int, seed: int = 0, *, kinds: Sequence[str] = KINDS, solver: Callable[..., Tensor] = solve
-) -> Counter[str]:
-    """Solve adversarial fields, with and without gradients, and count how the solves ended.
+def campaign(number: int, seed: int = 0, *, solver: Callable[..., Tensor] = solve) -> Counter[str]:
+    """Solve adversarial fields of all kinds, with and without gradients, and count how the solves ended.
 
     Args:
         number: The number of fields.
         seed: The seed of the first.
-        kinds: Their kinds, in turn.
         solver: A function with the arguments of `floater.flow.solve`.
 
     Returns:
@@ -92,7 +89,7 @@ def campaign(
         >>> campaign(2)["silent"]
         0
     """
-    return Counter(_outcome(kinds[k % len(kinds)], k, solver) for k in range(seed, seed + number))
+    return Counter(_outcome(KINDS[k % len(KINDS)], k, solver) for k in range(seed, seed + number))
 
 
 def _outcome(kind: str, seed: int, solver: Callable[..., Tensor]) -> str:

@@ -106,14 +106,7 @@ def _flow_backward(
 
 
 @_flow_backward.register_fake
-def _(
-    cotangent: Tensor,
-    flows: Tensor,
-    positions: Tensor,
-    parameters: list[Tensor],
-    encoder: int,
-    to_positions: bool,
-) -> list[Tensor]:
+def _(cotangent: Tensor, flows: Tensor, positions: Tensor, parameters: list[Tensor], *_: Any) -> list[Tensor]:
     return [torch.empty_like(x) for x in (positions, *parameters)]
 
 

@@ -81,11 +81,6 @@ class Solution:
         """Return p at all edges of the mesh (n + 1, rows, dim), wide, without gradient."""
         return self._mesh.edge_values(self._start.detach(), self._velocities.detach())
 
-    @property
-    def arithmetic(self) -> torch.dtype:
-        """Return the dtype that the field was evaluated in."""
-        return self._velocities.dtype
-
     def detach(self) -> Solution:
         """Return the same solution without gradients."""
         start, velocities = self._start.detach(), self._velocities.detach()

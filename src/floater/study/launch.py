@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,12 @@ from floater.training.files import write_whole
 logger = logging.getLogger(__name__)
 
 
-def run_trials(grid: Grid, launcher: Launcher, done: Callable[[], None] = lambda: None) -> None:
+def run_trials(grid: Grid, launcher: Launcher) -> None:
     """Run the trials that are not finished; one that fails does not stop the others.
 
     Args:
         grid: the study's grid, whose plan is written.
         launcher: their launcher.
-        done: function that is called after each.
     """
     finished = {trial.name for trial in grid.trials if is_finished(trial.run, grid.tests)}
     waiting = [trial for trial in grid.trials if trial.name not in finished]
@@ -60,7 +59,6 @@ def run_trials(grid: Grid, launcher: Launcher, done: Callable[[], None] = lambda
                         write_whole(trial.error, last_error(trial))
                 how = f"failed: {last_error(trial)}" if code else "finished"
                 logger.info("%s: %s (%s of %s trials)", name, how, len(ended), len(grid.trials))
-                done()
             _move(bar, grid.trials, ended)
     finally:
         bar.close()
