@@ -38,7 +38,6 @@ FREE = (
     *("rnn", "rnn_transformer", "rr_transformer", "spe_sine", "spe_conv"),
     *("complex", "complex_attention", "universal", "pnat"),
 )
-INPUT = ("embed", "block", "inputs", "projection_bias", "qkv")
 NO_TABLE = {"use_abs_pos_emb": False}
 PEERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     # our options; theirs of the layers; theirs of the wrapper

@@ -247,18 +247,6 @@ def test_divergence_is_named_with_its_time(method, gradient):
     assert "\n" not in str(caught.value)
 
 
-class BlowsUpBackwards(torch.autograd.Function):
-    """A field whose derivative, and so whose adjoint, is infinite."""
-
-    @staticmethod
-    def forward(ctx, p):
-        return -p
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * math.inf
-
-
 @pytest.mark.parametrize(
     ("field", "gradient", "method"),
     [

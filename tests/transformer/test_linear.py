@@ -66,7 +66,6 @@ def test_it_is_a_ratio_of_sums_over_pairs(causal, kind, lengths, monkeypatch):
 
 
 NAMES = ["none", "sinusoidal", "rotary", "floater", "spe_sine", "spe_conv"]
-GIVEN = {"spe_conv": {"gated": False, "kernel": 8}}
 
 
 @pytest.mark.parametrize("name", NAMES)

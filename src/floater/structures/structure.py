@@ -19,7 +19,7 @@ Device = torch.device | str | None
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
 class Structure:
-    """Return a batch of graphs, padded; a tree is a graph with an edge from each parent to each child.
+    """A batch of graphs, padded; a tree is a graph with an edge from each parent to each child.
 
     What is derived from it is computed once and kept, for all position models that read it. N is the number
     of nodes, T the number of tokens; without `words` token i is node i.
