@@ -8,7 +8,7 @@ from floater import FloaterConfig, build
 
 
 def small_config(position, **changes):
-    """The configuration of a Transformer that is built in milliseconds; `changes` replace its fields."""
+    """Return the configuration of a Transformer that is built in milliseconds, with some fields changed."""
     sizes = {
         "vocab_size": 11,
         "hidden_size": 16,
@@ -22,7 +22,7 @@ def small_config(position, **changes):
 
 
 def randomised(name, *, parameter_std=0.7, **given):
-    """A position model in double precision, none of whose parameters is zero or small."""
+    """Return a position model in double precision, none of whose parameters is zero or small."""
     torch.manual_seed(0)
     model = build(name, **given).double()
     for parameter in model.parameters():
@@ -31,7 +31,7 @@ def randomised(name, *, parameter_std=0.7, **given):
 
 
 def wave(i, dim=8):
-    """Equation 6 of Liu et al. 2020 for one number i, component by component."""
+    """Compute equation 6 of Liu et al. 2020 for one number i, component by component."""
     return [
         math.sin(i * 10000 ** (-j / dim)) if j % 2 == 0 else math.cos(i * 10000 ** (-(j - 1) / dim))
         for j in range(dim)

@@ -15,7 +15,7 @@ def field_and_start(dim=6, rows=3, seed=0, dtype=torch.float64, **kwargs):
 
 @torch.no_grad()
 def scaled(field, factor):
-    """The field with all of its parameters multiplied."""
+    """Multiply all parameters of a field, and return it."""
     for parameter in field.parameters():
         parameter *= factor
     return field

@@ -119,9 +119,9 @@ class Page:
 
 @contextlib.contextmanager
 def chromium(home: Path) -> Iterator[Page]:
-    """A page of this machine's browser, which ends with the block; without one the test is skipped.
+    """Open a page of this machine's browser, which ends with the block; without one skip the test.
 
-    With NEED_CHROMIUM in the environment it fails.
+    With NEED_CHROMIUM in the environment the test fails instead.
 
     Args:
         home: a folder for what it keeps.

@@ -30,7 +30,7 @@ def config(case="floater", **changes):
 
 
 def like_bert(sizes, position, **changes):
-    """Our configuration of the sizes of a BERT."""
+    """Return our configuration of the sizes of a BERT."""
     names = "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"
     given = {name: sizes[name] for name in names}
     given |= {"decoder_layers": sizes["num_hidden_layers"], "activation_function": "gelu"}
@@ -39,7 +39,7 @@ def like_bert(sizes, position, **changes):
 
 
 def stirred_encoder(name):
-    """An encoder in double precision, whose position model has no parameter that is zero."""
+    """Return an encoder in double precision, whose position model has no parameter that is zero."""
     torch.manual_seed(0)
     encoder = Encoder(config(name)).double().eval()
     for parameter in encoder.position.parameters():
