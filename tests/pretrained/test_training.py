@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -268,6 +269,9 @@ def average_gradients(path: Path) -> None:
     averaged = gradients(model, {"input_ids": zoo.text(2)[rank : rank + 1]})
     if rank == 0:
         torch.save(averaged, path)
+    # a model that outlives the group destroys it with the GIL, for which threads of the group may wait
+    del model
+    gc.collect()
     torch.distributed.destroy_process_group()
 
 

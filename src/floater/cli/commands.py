@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import gc
 import inspect
 import json
 import logging
@@ -41,7 +42,9 @@ def train(arguments: argparse.Namespace) -> None:
     run = task.train(settings)
     if distributed.is_available() and distributed.is_initialized():
         first = distributed.get_rank() == 0
-        # the threads of a process group that is left open can abort the process at its exit
+        # A model that outlives its process group destroys it while it holds the GIL, and waits forever if a
+        # thread of the group waits for the GIL. The threads of a group left open can abort the exit.
+        gc.collect()
         distributed.destroy_process_group()
         if not first:
             return

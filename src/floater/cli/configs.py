@@ -21,7 +21,7 @@ def shipped() -> dict[str, str]:
 
     Example:
         >>> shipped()["generated/copy"]
-        'Say up to 16 symbols again'
+        'Copy up to 16 symbols'
     """
     root = folder()
     paths = sorted(root.glob("*/*.yaml"))
