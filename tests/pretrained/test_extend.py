@@ -67,6 +67,15 @@ def test_constant_tables_stay_constant() -> None:
     assert torch.allclose(continued(torch.ones(10, 3), 30, "flow"), torch.ones(30, 3))
 
 
+def test_a_fit_does_not_depend_on_the_memory_that_it_gets() -> None:
+    table = torch.randn(62, 32)
+    first = continued(table, 256, "flow")
+    for size in range(1, 21):
+        junk = [torch.randint(-9, 9, (size * count,)) for count in range(1, 33)]
+        del junk
+        assert torch.equal(continued(table, 256, "flow"), first)
+
+
 def test_hierarchical_positions() -> None:
     """alpha u_i + (1 - alpha) u_j at i n + j, by Su's formula, entry by entry."""
     table = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

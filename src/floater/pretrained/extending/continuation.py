@@ -105,7 +105,8 @@ def _frequencies(rows: Tensor) -> Tensor:
     share = sizes.square().cumsum(0) / sizes.square().sum().clamp(min=1e-300)
     rank = min(int((share < ENERGY).sum()) + 1, 2 * RANK, len(states) // 2 or 1)
     states = left[:, :rank] * sizes[:rank]
-    operator = torch.linalg.lstsq(states[:-1], states[1:]).solution
+    # lstsq's default driver depends on uninitialised memory (pytorch#187411)
+    operator = torch.linalg.pinv(states[:-1]) @ states[1:]
     angles = torch.linalg.eigvals(operator).angle().abs().clamp(min=math.pi / n)
     apart = 2 * math.pi / n
     return _distinct(_descended(_distinct(angles, apart), components), apart)
