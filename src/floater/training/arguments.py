@@ -22,7 +22,7 @@ from floater.training.settings import TrainingSettings
 def batches(
     training: TrainingSettings, lengths: Sequence[int], world_size: int = 1, rank: int = 0
 ) -> BatchSampler:
-    """Return the training batches that the settings ask for: of a number of examples, or of tokens.
+    """Return the training batches of the settings: batches of a number of examples, or of a number of tokens.
 
     Example:
         >>> list(batches(TrainingSettings(per_device_train_batch_size=2), [5, 5]))
@@ -35,12 +35,12 @@ def batches(
 
 
 def schedule(training: TrainingSettings, optimizer: Optimizer, batches: int) -> LambdaLR:
-    """Return the schedule of the learning rate that the settings ask for.
+    """Return the learning rate schedule of the settings.
 
     Args:
         training: the settings.
-        optimizer: with the peak rates.
-        batches: in an epoch.
+        optimizer: the optimizer, whose learning rates are the peak rates.
+        batches: number of batches in an epoch.
     """
     warmup, total = warmup_steps(training, batches)
     if training.lr_scheduler_type == "linear":
@@ -51,24 +51,24 @@ def schedule(training: TrainingSettings, optimizer: Optimizer, batches: int) -> 
 
 
 def check_schedule(training: TrainingSettings, lengths: Sequence[int]) -> None:
-    """Refuse a warm-up that the training, of all processes, is too short for, before anything is written.
+    """Refuse a warm-up that is too long for the training on all processes, before anything is written.
 
     Args:
         training: the settings.
-        lengths: of the training examples.
+        lengths: length of each training example.
 
     Raises:
-        DataError: as `warmup_steps`.
+        DataError: under the conditions of `warmup_steps`.
     """
     warmup_steps(training, len(batches(training, lengths, PartialState().num_processes)))
 
 
 def warmup_steps(training: TrainingSettings, batches: int) -> tuple[int, int]:
-    """Return the steps of the warm-up, and of the training, for a number of batches in an epoch.
+    """Return the numbers of warm-up steps and of training steps, given the number of batches in an epoch.
 
     Raises:
-        DataError: if nothing is left of the training to decay linearly in, or the processes cannot share the
-            batches of a step.
+        DataError: if a linear schedule has no steps left after the warm-up, or the processes cannot share
+            the batches of a step.
 
     Example:
         >>> warmup_steps(TrainingSettings(warmup_steps=0.1, num_train_epochs=2), batches=41)
@@ -108,15 +108,15 @@ def arguments(
     greater: bool,
     label_smoothing: float,
 ) -> TrainingArguments:
-    """Return the Trainer's arguments for the settings of an optimisation.
+    """Return the Trainer's arguments for the settings of a training.
 
     Args:
         training: the settings.
         run: directory of the run.
-        model: to train.
-        best: the metric whose best checkpoint is kept beyond the last ones; None where none is wanted.
-        greater: whether more of it is better.
-        label_smoothing: share of the probability spread over the vocabulary.
+        model: model to train.
+        best: metric whose best checkpoint is kept in addition to the last ones; None to keep no best one.
+        greater: True if higher values of the metric are better.
+        label_smoothing: share of the probability that is spread over the vocabulary.
     """
     given: dict[str, Any] = {
         "use_cache": True,  # else the Trainer turns the key/value cache off in the model's configuration
@@ -139,7 +139,7 @@ def arguments(
         bf16=training.bf16,
         seed=training.seed,
         logging_steps=training.logging_steps,
-        logging_nan_inf_filter=False,  # it would show a loss that is none as 0
+        logging_nan_inf_filter=False,  # the filter would log a loss that is not finite as 0
         report_to="none",
         eval_strategy=_strategy(training.evaluates),
         eval_steps=_steps(training.evaluates),
@@ -155,7 +155,7 @@ def arguments(
 
 
 def _sometimes_unused(model: PreTrainedModel) -> bool:
-    """Return whether some steps give some parameters no gradient, as a flow that is reused does."""
+    """Return whether some parameters get no gradient in some steps, as those of a reused flow."""
     return any(isinstance(module, FlowEncoder) and module.refresh_every > 1 for module in model.modules())
 
 

@@ -15,20 +15,20 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 def average(paths: Sequence[Path | str]) -> dict[str, Tensor]:
     """Average the model weights of several checkpoints.
 
-    Means are taken in float64 and rounded once, to the type they are saved in. Tensors that are
-    tied in the model are there once, as they are saved. Tensors that are not floating point, such
-    as counters, must be the same in all checkpoints.
+    Means are computed in float64 and rounded once to the type in which the tensors are saved. Tensors
+    that are tied in the model are returned once, as they are saved. Tensors that are not floating
+    point, such as counters, must be the same in all checkpoints.
 
     Source: Vaswani et al. 2017, section 6.1; Liu et al. 2020, appendix B.2.
 
     Args:
-        paths: checkpoint directories with weights in safetensors, in one file or in shards.
+        paths: checkpoint directories with weights in safetensors format, in one file or in shards.
 
     Returns:
         Mean of each tensor by its name, a state dict.
 
     Raises:
-        ValueError: there is no path, or names, shapes, types or integers are not the same in all.
+        ValueError: there is no path, or names, shapes, types or integers differ between checkpoints.
         FileNotFoundError: a directory has no safetensors weights.
 
     Example:

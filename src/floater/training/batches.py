@@ -11,16 +11,16 @@ _POOL = 50
 
 
 class BatchSampler(Sampler[list[int]]):
-    """Batches of example indices, the same in every process and shared out among them.
+    """Batches of example indices, distributed among processes.
 
-    The order is a function of ``seed`` and the epoch only. With several processes it is the same
-    order on all: process r takes batches r, r + world_size, ..., and the last round is filled up
-    with the epoch's first batches. Each epoch has the same number of batches.
+    The order depends only on ``seed`` and the epoch, so all processes have the same order. Process r
+    takes batches r, r + world_size, ..., and the last round is completed with the epoch's first
+    batches. Each epoch has the same number of batches.
 
     Args:
         lengths: length in tokens of each example.
-        seed: seed of the order, at least 0.
-        shuffle: whether the order is random; if not, batches come from short to long.
+        seed: random seed of the order, at least 0.
+        shuffle: True for a random order; otherwise batches are ordered from short to long.
         world_size: number of processes that share an epoch.
         rank: number of this process, from 0.
 
@@ -45,7 +45,7 @@ class BatchSampler(Sampler[list[int]]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration goes through, counted from 0."""
+        """Set the epoch of the next iteration, counted from 0."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class BatchSampler(Sampler[list[int]]):
         return -(-self._count() // self.world_size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Go through this process's batches of the current epoch."""
+        """Iterate over this process's batches of the current epoch."""
         batches = self._batches()
         for position in range(self.rank, len(self) * self.world_size, self.world_size):
             yield batches[position % len(batches)].tolist()
@@ -73,16 +73,16 @@ class BatchSampler(Sampler[list[int]]):
 class ExampleBatchSampler(BatchSampler):
     """Batches of a number of examples of about equal length.
 
-    With ``shuffle``, each epoch draws pools of 50 batches at random, sorts each by length, cuts it into
-    batches and puts all batches in a new order. The last batch may be smaller.
+    With ``shuffle``, each epoch draws pools of 50 batches at random, sorts each pool by length, cuts it
+    into batches and shuffles all batches. The last batch may be smaller.
 
     Args:
         lengths: length in tokens of each example.
-        batch_size: the examples of a batch.
-        **kwargs: see ``BatchSampler``.
+        batch_size: number of examples in a batch.
+        **kwargs: arguments of ``BatchSampler``.
 
     Raises:
-        ValueError: ``batch_size`` is below 1, or as ``BatchSampler``.
+        ValueError: ``batch_size`` is below 1, or ``BatchSampler`` refuses its arguments.
 
     Example:
         >>> list(ExampleBatchSampler([3, 1, 2, 3, 1], 2, seed=0, shuffle=False))
@@ -111,22 +111,23 @@ class ExampleBatchSampler(BatchSampler):
 
 
 class TokenBatchSampler(BatchSampler):
-    """Batches of example indices whose padded size is at most a number of tokens.
+    """Batches of example indices with a maximum number of tokens, padding included.
 
-    Examples are sorted by length, so that little is padding, and cut greedily into batches. With
-    ``shuffle``, each epoch puts examples of equal length in a new order, which changes the members
-    of the batches, and then puts the batches in a new order. The cuts depend on the sorted lengths
-    alone, so every epoch has the same number of batches, and training can resume at any one.
+    Examples are sorted by length, which keeps padding low, and cut greedily into batches. With
+    ``shuffle``, each epoch shuffles the examples of equal length, which changes the members of the
+    batches, and then shuffles the batches. The cuts depend only on the sorted lengths, so every epoch
+    has the same number of batches, and training can resume at any batch.
 
     Source: Vaswani et al. 2017, section 5.1 (batches by approximate length and token count).
 
     Args:
-        lengths: length in tokens of each example, for a pair the longer of its two sides.
-        max_tokens: the most tokens in a batch with padding: its size times its longest length.
-        **kwargs: see ``BatchSampler``.
+        lengths: length in tokens of each example; of a pair, the length of its longer side.
+        max_tokens: maximum number of tokens in a batch, padding included: the number of its examples
+            times the length of the longest.
+        **kwargs: arguments of ``BatchSampler``.
 
     Raises:
-        ValueError: a length is above ``max_tokens``, or as ``BatchSampler``.
+        ValueError: a length is above ``max_tokens``, or ``BatchSampler`` refuses its arguments.
 
     Example:
         >>> list(TokenBatchSampler([3, 1, 2, 3], max_tokens=6, seed=0, shuffle=False))
@@ -152,19 +153,20 @@ class TokenBatchSampler(BatchSampler):
 
 
 class StreamSampler(Sampler[list[int]]):
-    """Batches that hold the next row of each of several parallel streams.
+    """Batches that contain the next row of each of several parallel streams.
 
-    Example s * rows + r is row r of stream s. Batch r holds row r of the streams of this process, in the same
-    order in every batch and epoch.
+    Example s * rows + r is row r of stream s, where rows is the number of rows of a stream. Batch r
+    contains row r of each stream of this process, in the same order in every batch and epoch.
 
     Args:
         lengths: length in tokens of each example.
-        streams: how many there are, at least one for each process.
+        streams: number of streams, at least one for each process.
         world_size: number of processes that share the streams.
         rank: number of this process, from 0.
 
     Raises:
-        ValueError: the streams are not all of the same number of rows, or fewer than the processes.
+        ValueError: the streams do not all have the same number of rows, or there are fewer streams than
+            processes.
 
     Example:
         >>> list(StreamSampler([2, 2, 1, 2, 2, 1], streams=2))
@@ -182,7 +184,7 @@ class StreamSampler(Sampler[list[int]]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch; every epoch goes through the same batches."""
+        """Set the epoch; every epoch has the same batches."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -190,7 +192,7 @@ class StreamSampler(Sampler[list[int]]):
         return len(self.lengths) // self.streams
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Go through this process's batches."""
+        """Iterate over this process's batches."""
         for row in range(len(self)):
             yield [stream * len(self) + row for stream in range(self.rank, self.streams, self.world_size)]
 
@@ -207,7 +209,7 @@ def _check_lengths(lengths: np.ndarray, most: float = math.inf) -> None:
 
 
 def _cuts(lengths: np.ndarray, max_tokens: int) -> list[int]:
-    """Return where batches after the first begin, for lengths sorted from short to long."""
+    """Return the start index of each batch after the first, for lengths sorted from short to long."""
     cuts = []
     start = 0
     for index, longest in enumerate(lengths.tolist()):

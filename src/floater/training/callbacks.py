@@ -18,20 +18,21 @@ class WholeLog(TrainerCallback):
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Write it anew."""
+        """Rewrite the file."""
         if state.is_world_process_zero:
             write_json(Path(str(args.output_dir)) / LOG, state.log_history)
 
 
 class Patience(TrainerCallback):
-    """Stop training after a number of validations without a better one; 0 never stops it.
+    """Stop training after a number of validations without a better score.
 
-    It reads the log, which a checkpoint holds, so that a resumed run stops where a whole one does.
+    The decision depends only on the log, which checkpoints contain, so a resumed run stops at the same step
+    as an uninterrupted one.
 
     Args:
-        patience: number of validations.
-        metric: of the log, by which checkpoints are compared.
-        greater: whether more of it is better.
+        patience: number of validations; 0 never stops the training.
+        metric: name in the log of the score by which checkpoints are compared.
+        greater: True if higher scores are better.
 
     Example:
         >>> log = [{"eval_bleu": 1.0}, {"eval_bleu": 3.0}, {"loss": 2.0}, {"eval_bleu": 3.0}]
@@ -45,12 +46,12 @@ class Patience(TrainerCallback):
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Stop if the patience is at its end."""
+        """Stop the training if the patience is exhausted."""
         if self.ends(state.log_history):
             control.should_training_stop = control.should_save = True  # there may be no checkpoint yet
 
     def ends(self, log: Sequence[dict[str, float]]) -> bool:
-        """Return whether the last `patience` validations brought nothing better than one before them."""
+        """Return whether the last `patience` validations are no better than an earlier one."""
         found = [entry[self.metric] for entry in log if self.metric in entry]
         best = (max if self.greater else min)(found, default=0.0)
         return bool(found) and 0 < self.patience < len(found) - found.index(best)

@@ -1,4 +1,4 @@
-"""Checkpoint directories that are whole or not there."""
+"""Checkpoint directories that are written and removed atomically."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 from floater.training.files import UNFINISHED, damage, seal, sync
 
 DAMAGED = "damaged-"
-"""Prefix of the names of incomplete checkpoints, which are not used."""
+"""Prefix of the names of incomplete or changed checkpoints, which are not used."""
 _NAME = re.compile(r"checkpoint-(\d+)")
 _INTERRUPTED = re.compile(r"interrupted-(\d+)")
 
@@ -21,7 +21,7 @@ def checkpoints(run: Path | str) -> list[Path]:
         run: directory of the run; it need not exist.
 
     Returns:
-        The directories ``checkpoint-<step>`` in it.
+        The directories ``checkpoint-<step>`` in the directory of the run.
 
     Example:
         >>> checkpoints("no-such-run")
@@ -31,16 +31,16 @@ def checkpoints(run: Path | str) -> list[Path]:
 
 
 def interrupted_checkpoints(run: Path | str) -> list[Path]:
-    """List the checkpoints that signals had a run write between those of its schedule, by step.
+    """List the checkpoints that a run wrote on a signal, between those of its schedule, by step.
 
-    Training resumes from them, but no final model is made of them, and they are removed at the next
-    checkpoint of the schedule: a run that was stopped ends with the checkpoints of one that was not.
+    Training resumes from them, but they are not used for the final model. They are removed at the next
+    checkpoint of the schedule, so a run that was stopped ends with the checkpoints of one that was not.
 
     Args:
         run: directory of the run; it need not exist.
 
     Returns:
-        The directories ``interrupted-<step>`` in it.
+        The directories ``interrupted-<step>`` in the directory of the run.
 
     Example:
         >>> interrupted_checkpoints("no-such-run")
@@ -76,19 +76,19 @@ def step_of(checkpoint: Path) -> int:
 
 
 def staging(checkpoint: Path) -> Path:
-    """Return the hidden directory that a checkpoint is written in until it is whole."""
+    """Return the hidden directory in which a checkpoint is written until it is complete."""
     return checkpoint.parent / UNFINISHED / checkpoint.name
 
 
 def publish(written: Path, checkpoint: Path) -> None:
-    """Move a checkpoint from its staging directory to its own name, in one step.
+    """Rename the staging directory of a checkpoint to its final name, in one step.
 
-    Its files and then its manifest are on the disk before they get the name. A checkpoint of this name that
-    is already there is replaced.
+    The files and then the manifest are on the disk before the directory is renamed. An existing checkpoint
+    of this name is replaced.
 
     Args:
-        written: the directory that it was written in.
-        checkpoint: the directory that it becomes, beside that of the staging.
+        written: staging directory, in which the checkpoint was written.
+        checkpoint: final directory of the checkpoint, with the same parent as the staging directory.
     """
     seal(written)
     remove([checkpoint] if checkpoint.exists() else [])
@@ -97,13 +97,14 @@ def publish(written: Path, checkpoint: Path) -> None:
 
 
 def set_aside_damaged(run: Path | str) -> dict[Path, str]:
-    """Rename the checkpoints of a run that are not whole, so that none of them is used.
+    """Rename the damaged checkpoints of a run, so that none of them is used.
 
     Args:
         run: directory of the run; it need not exist.
 
     Returns:
-        What is wrong with each, by its former path; its new name begins with "damaged-".
+        A description of the damage of each checkpoint, by its former path. The new names begin with
+        "damaged-".
 
     Example:
         >>> set_aside_damaged("no-such-run")
@@ -129,10 +130,10 @@ def damaged_checkpoints(run: Path | str) -> list[Path]:
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """Remove checkpoints so that each is whole until it is gone.
+    """Remove checkpoints atomically: each is complete under its name until the name is gone.
 
     Args:
-        paths: the directories ``checkpoint-<step>``.
+        paths: directories ``checkpoint-<step>``.
     """
     for path in paths:
         hidden = path.parent / UNFINISHED / f"removed-{path.name}"
@@ -143,7 +144,7 @@ def remove(paths: Iterable[Path]) -> None:
 
 
 def clear_staging(run: Path | str) -> None:
-    """Remove what an interrupted process left unfinished in a run.
+    """Remove the unfinished checkpoints that an interrupted process left in a run.
 
     Args:
         run: directory of the run; it need not exist.
@@ -154,12 +155,12 @@ def clear_staging(run: Path | str) -> None:
 
 
 def keep_last(run: Path | str, count: int, *, always: Iterable[Path] = ()) -> None:
-    """Remove the oldest checkpoints of a run until a number of them is left.
+    """Remove the oldest checkpoints of a run until a given number of them is left.
 
     Args:
         run: directory of the run.
-        count: how many to keep, at least 1; those in ``always`` are among them.
-        always: checkpoints to keep, whatever their step.
+        count: number of checkpoints to keep, at least 1, including those in ``always``.
+        always: checkpoints to keep regardless of their steps.
 
     Raises:
         ValueError: ``count`` is below 1.

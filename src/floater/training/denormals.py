@@ -1,4 +1,4 @@
-"""Training on a CPU without the numbers that it is slow with."""
+"""Training on a CPU without denormal numbers, with which it is slow."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import torch
 
 @contextmanager
 def flush_denormals() -> Iterator[None]:
-    """Take denormal numbers for zero, where the CPU can, until the end of the block.
+    """Flush denormal numbers to zero until the end of the block, if the CPU supports it.
 
-    A softmax over logits that lie far apart makes many: those of T5, which are not scaled, or of ALiBi. To
-    calculate with them takes several times as long, and they are below 1.2e-38.
+    A softmax over widely spread logits yields many denormal numbers: such logits are those of T5, which are
+    not scaled, or of ALiBi. Denormal numbers are below 1.2e-38, and arithmetic with them takes several times
+    as long.
 
-    It holds for this thread and those that PyTorch starts within the block, which keep it after the end; not
-    for those that it started before.
+    The setting applies to this thread and to the threads that PyTorch starts within the block, which keep it
+    after the end of the block. It does not apply to threads that PyTorch started before.
 
     Example:
         >>> with flush_denormals():

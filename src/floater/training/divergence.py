@@ -19,10 +19,10 @@ class DivergenceMonitor:
     """A record of the first step whose loss or gradient is not finite, on the device of the loss.
 
     Attributes:
-        step: that step, -1 for none, a scalar.
-        loss: the loss there, summed since the last log.
-        norm: the norm of the gradient there.
-        norm_before: the last norm that was finite; NaN for none.
+        step: number of that step, a scalar; -1 if there is none.
+        loss: loss at that step, summed since the last log.
+        norm: norm of the gradient at that step.
+        norm_before: last finite norm before that step; NaN if there is none.
 
     Example:
         >>> monitor = DivergenceMonitor()
@@ -40,10 +40,10 @@ class DivergenceMonitor:
         """Record a step.
 
         Args:
-            step: its number, from 1.
-            loss: a scalar.
-            norm: of the gradient.
-            skips_steps: whether the optimizer skips a step whose gradient is not finite, as in fp16.
+            step: number of the step, from 1.
+            loss: loss of the step, a scalar.
+            norm: norm of the gradient.
+            skips_steps: True if the optimizer skips a step whose gradient is not finite, as in fp16.
         """
         norm = torch.as_tensor(norm, device=loss.device, dtype=loss.dtype).detach()
         finite = loss.isfinite() if skips_steps else loss.isfinite() & norm.isfinite()
@@ -79,11 +79,11 @@ def describe(
     """Return the error of a training that diverged.
 
     Args:
-        what: is not finite, with the step.
-        rates: the learning rates there, by name.
-        norms: the norms of the gradient.
-        advice: what to try.
-        kept: the last checkpoint, whose weights are finite.
+        what: clause that names the value that is not finite and the step.
+        rates: learning rates at that step, by name.
+        norms: description of the norms of the gradient.
+        advice: changes of the settings to suggest.
+        kept: last checkpoint, whose weights are finite.
 
     Example:
         >>> describe(

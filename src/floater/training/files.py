@@ -1,4 +1,4 @@
-"""Files and directories that are written whole or not at all."""
+"""Files and directories that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 UNFINISHED = ".unfinished"
 """Suffix of files and directories that are still being written."""
 MANIFEST = "manifest.json"
-"""In a sealed directory: the size and the SHA-256 of each of its other files; it is written last."""
+"""Name of the manifest of a sealed directory: size and SHA-256 of each other file. It is written last."""
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the list of names of a directory, is on the disk."""
+    """Wait until a file, or the entries of a directory, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -33,7 +33,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file whole or not at all.
+    """Write a text file completely or not at all.
 
     Example:
         >>> import tempfile
@@ -51,12 +51,12 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as indented JSON, whole or not at all."""
+    """Write a value as indented JSON, completely or not at all."""
     write_whole(path, json.dumps(value, indent=1) + "\n")
 
 
 def save_whole(path: Path, *parts: Any) -> None:
-    """Save models and tokenizers (`save_pretrained`) into one sealed directory, whole or not at all."""
+    """Save models and tokenizers (`save_pretrained`) into one sealed directory, completely or not at all."""
     hidden = path.with_name(f".{path.name}{UNFINISHED}")
     shutil.rmtree(hidden, ignore_errors=True)
     for part in parts:
@@ -67,7 +67,7 @@ def save_whole(path: Path, *parts: Any) -> None:
 
 
 def seal(folder: Path) -> None:
-    """Write the manifest of a directory once its files are on the disk, and wait until it is there, too."""
+    """Write the manifest of a directory once its files are on the disk, and wait until it is on the disk."""
     sync_tree(folder)
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST)
     parts = {path.relative_to(folder).as_posix(): _fingerprint(path) for path in files}
@@ -78,13 +78,13 @@ def seal(folder: Path) -> None:
 
 
 def damage(folder: Path | str) -> str | None:
-    """Describe a missing or changed file of a sealed directory; None if it is whole.
+    """Describe the first missing or changed file of a sealed directory.
 
     Args:
-        folder: a directory that `seal` wrote the manifest of.
+        folder: directory whose manifest `seal` wrote.
 
     Returns:
-        A clause that names the first such file.
+        A clause that names the file; None if the directory is undamaged.
 
     Example:
         >>> damage("no-such-checkpoint")

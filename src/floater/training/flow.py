@@ -1,4 +1,4 @@
-"""Parameters of a flow: a group of their own, updated every k-th step."""
+"""Parameters of a flow: a separate optimizer group, updated every k-th step."""
 
 import math
 from collections.abc import Callable
@@ -20,16 +20,16 @@ def parameter_groups(
     """Split a model's parameters into optimizer groups: the flow's and the rest.
 
     Biases and norms, that is all vectors and scalars, get no weight decay. Parameters that need no
-    gradient are left out, and so are groups without a parameter.
+    gradient and groups without parameters are excluded.
 
-    Source: Liu et al. 2020, section 4.4 (the flow is trained with settings of its own).
+    Source: Liu et al. 2020, section 4.4 (the flow is trained with separate settings).
 
     Args:
         model: the model.
         lr: learning rate of the rest.
         weight_decay: weight decay of all matrices.
-        flow_lr_multiplier: the flow's learning rate is this times ``lr``.
-        is_flow: whether the parameter of a given name is part of the flow.
+        flow_lr_multiplier: factor on ``lr`` that gives the flow's learning rate.
+        is_flow: function that returns whether the parameter of a given name is part of the flow.
 
     Returns:
         At most four groups, each with "params", "lr", "weight_decay" and "flow", a bool.
@@ -69,18 +69,18 @@ def parameter_groups(
 class FlowSchedule(TrainerCallback):
     """Update the flow every k-th step, with the mean gradient of the k steps.
 
-    In between, its gradients are set aside and its parameters have none, so that the optimizer does
-    not move them. If training ends in between, the last step updates the flow with the mean of the
-    steps since its last update. Clipping by ``max_grad_norm`` comes before, on all parameters' gradient
-    of each step.
+    Between updates, the flow's gradients are accumulated apart and its parameters have no gradient, so
+    that the optimizer does not change them. If training ends between updates, the last step updates the
+    flow with the mean gradient of the steps since its last update. Clipping by ``max_grad_norm`` is
+    applied before, to the gradient of all parameters of each step.
 
-    What is set aside is in no checkpoint, so they must be saved on multiples of k.
+    Checkpoints do not contain the accumulated gradients, so they must be saved on multiples of k.
 
     Source: Liu et al. 2020, section 4.4 (the flow is updated less often than the rest).
 
     Args:
-        update_every: k, at least 1. The flow is the optimizer's groups with a true "flow", as
-            ``parameter_groups`` makes them.
+        update_every: k, at least 1. The flow's parameters are those of the optimizer's groups with a
+            true "flow", as ``parameter_groups`` returns them.
 
     Raises:
         ValueError: ``update_every`` is below 1; or, when training starts and it is above 1: the
@@ -102,7 +102,7 @@ class FlowSchedule(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Check that the flow can be updated as asked."""
+        """Check that the training allows updates of the flow every k-th step."""
         if self.update_every == 1:
             return
         self._aside.clear()
@@ -131,7 +131,7 @@ class FlowSchedule(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Set the flow's gradients aside, or put their mean in place for the update."""
+        """Accumulate the flow's gradients, or set them to their mean for the update."""
         if self.update_every == 1:
             return
         step = state.global_step + 1
@@ -155,8 +155,8 @@ def check_save_steps(save_steps: int, update_every: int) -> None:
     """Check that checkpoints fall on updates of the flow.
 
     Args:
-        save_steps: number of steps from one checkpoint to the next.
-        update_every: number of steps from one update of the flow to the next.
+        save_steps: number of steps between checkpoints.
+        update_every: number of steps between updates of the flow.
 
     Raises:
         ValueError: ``save_steps`` is not a multiple of ``update_every``.

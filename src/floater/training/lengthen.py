@@ -19,21 +19,23 @@ logger = logging.getLogger(__name__)
 
 
 def lengthen(settings: Any, *, epochs: int | None = None, steps: int | None = None) -> Any:
-    """Make a run train to a number of epochs or steps in all; a finished one is opened again.
+    """Set a longer training of a run, given as the total number of epochs or of steps.
 
-    Its last checkpoint stays, from which the training then resumes; the final model is removed. A schedule
-    of the learning rate that ends at the last step is that of the longer training from there on.
+    The run may be finished: its final model is then removed, and its training resumes from the last
+    checkpoint. A learning rate schedule that ends at the last step becomes that of the longer training from
+    there on.
 
     Args:
-        settings: of the run, as the configuration has them.
-        epochs: the number of epochs, or
-        steps: of steps.
+        settings: settings of the run, as the configuration has them.
+        epochs: total number of epochs; None if `steps` is given.
+        steps: total number of steps; None if `epochs` is given.
 
     Returns:
-        The settings with that length; they are written into the run's directory if it is there.
+        The settings with the new length. They are written into the run's directory if it exists.
 
     Raises:
-        DataError: if the run counts otherwise, is as long already, or has no checkpoint to resume from.
+        DataError: if the length of the run is set in the other unit, the run is at least as long already, or
+            it has no checkpoint to resume from.
         SettingsError: if the run's own settings cannot be read.
     """
     name, count = ("max_steps", steps) if epochs is None else ("num_train_epochs", epochs)

@@ -1,4 +1,4 @@
-"""One process at a time in a directory."""
+"""A lock that admits one process at a time to a directory."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ _PATIENCE = 1.0  # seconds: a process that has just been killed may still be end
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a directory until the end of the block.
+    """Lock a directory against other processes until the end of the block.
 
-    The lock belongs to the operating system, which releases it when the process ends, however it ends. Where
-    a file system has no such locks, a file that names the process takes their place.
+    The lock belongs to the operating system, which releases it when the process ends for any reason. On a
+    file system without such locks, a file that names the process serves instead.
 
     Args:
-        folder: made if it is not there; one that was made and is still empty at the end is removed.
+        folder: the directory. It is created if it does not exist, and a created directory that is still
+            empty at the end is removed.
 
     Raises:
-        DataError: if another process is in the directory; the message names it.
+        DataError: if another process has locked the directory; the message names the process.
         OSError: if the directory cannot be written.
 
     Example:
@@ -51,14 +52,15 @@ def locked(folder: Path) -> Iterator[None]:
         except Timeout:
             raise DataError(f"{folder} is in use by {_holder(path)}; wait until it ends") from None
         try:
-            with suppress(OSError):  # a full disk is reported by what has to be written
+            with suppress(OSError):  # a full disk is reported when the run's own files are written
                 path.write_text(_self(), encoding="utf-8")
             yield
         finally:
-            path.unlink(missing_ok=True)  # before the release: no process may take a file that goes away
+            # unlink before the release: no other process may lock a file that is then removed
+            path.unlink(missing_ok=True)
             lock.release()
     finally:
-        with suppress(OSError):  # not empty, or gone
+        with suppress(OSError):  # the directory is not empty, or does not exist any more
             for place in made:
                 place.rmdir()
 
@@ -69,7 +71,7 @@ def _self() -> str:
 
 
 def _holder(path: Path) -> str:
-    """Describe the process that holds a lock."""
+    """Describe the process that owns a lock."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return f"process {found['pid']} on {found['host']} since {found['since']}"

@@ -30,14 +30,14 @@ def smoothed_cross_entropy(
     Source: Szegedy et al. 2016, section 7; used by Vaswani et al. 2017, section 5.4.
 
     Args:
-        logits: (..., K); half precision is summed in float32.
-        labels: (...), each in [0, K) or -100.
+        logits: logits, (..., K); half precision is summed in float32.
+        labels: labels, (...), each in [0, K) or -100.
         smoothing: share of the uniform distribution, in [0, 1].
-        num_items: the divisor of the sum: the number of labels that are not -100 in the whole
-            batch of one update, over all accumulated parts and processes. None for these labels' own.
+        num_items: divisor of the sum: the number of labels that are not -100 in the whole batch of
+            one update, over all accumulated parts and processes. None for the number in ``labels``.
 
     Returns:
-        The loss in nats per token, a scalar; 0 for no item.
+        The loss in nats per token, a scalar; 0 if there are no items.
 
     Raises:
         ValueError: ``smoothing`` is not in [0, 1], the shapes do not match, or ``num_items`` is None
@@ -73,8 +73,8 @@ def smoothed_cross_entropy(
 def smoothed_loss(smoothing: float) -> LossFunction:
     """Return ``smoothed_cross_entropy`` as a Trainer's ``compute_loss_func``.
 
-    Labels must be aligned with the logits, as an encoder-decoder's are, and the outputs must have
-    ``logits``, as an attribute or under this key.
+    Labels must be aligned with the logits, as those of an encoder-decoder are, and the outputs must
+    have ``logits``, as an attribute or as a key.
 
     Args:
         smoothing: share of the uniform distribution, in [0, 1].
@@ -93,10 +93,10 @@ def smoothed_loss(smoothing: float) -> LossFunction:
 
 
 def with_auxiliary_loss(loss: LossFunction) -> LossFunction:
-    """Return a loss with what else a model learns, as its outputs carry it: halting, lengths, orders.
+    """Return a loss function that adds the auxiliary loss in a model's outputs: of halting, lengths, orders.
 
     Args:
-        loss: of the outputs and labels.
+        loss: loss function of the outputs and labels.
 
     Example:
         >>> loss = with_auxiliary_loss(smoothed_loss(0.0))

@@ -16,7 +16,7 @@ def adam(
     is_flow: Callable[[str], bool],
     flow_lr_multiplier: float = 1.0,
 ) -> AdamW:
-    """Make Adam, with decoupled weight decay, over the groups of ``parameter_groups``.
+    """Return Adam, with decoupled weight decay, over the groups of ``parameter_groups``.
 
     The betas, epsilon, learning rate and weight decay are those of ``args``. The update is one fused
     kernel, on a GPU and on a CPU.
@@ -24,14 +24,14 @@ def adam(
     Args:
         model: the model.
         args: training arguments.
-        is_flow: whether the parameter of a given name is part of the flow.
-        flow_lr_multiplier: the flow's learning rate is this times ``args.learning_rate``.
+        is_flow: function that returns whether the parameter of a given name is part of the flow.
+        flow_lr_multiplier: factor on ``args.learning_rate`` that gives the flow's learning rate.
 
     Returns:
-        The optimizer, the first of a Trainer's ``optimizers``.
+        The optimizer, for the first of a Trainer's ``optimizers``.
 
     Raises:
-        ValueError: as ``parameter_groups``.
+        ValueError: under the conditions of ``parameter_groups``.
 
     Example:
         >>> args = TrainingArguments("run", learning_rate=5e-4, adam_beta2=0.98)

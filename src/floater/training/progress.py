@@ -1,4 +1,4 @@
-"""Progress of a training: a bar on a terminal, lines in a file."""
+"""Progress of a training: a progress bar on a terminal, lines otherwise."""
 
 import sys
 from typing import Any
@@ -8,10 +8,11 @@ from transformers import ProgressCallback, TrainerControl, TrainerState, Trainin
 
 
 class TrainingProgress(ProgressCallback):
-    """Show the steps done, the time left, and the last logged loss and tokens per second.
+    """Show the completed steps, the remaining time, and the last logged loss and tokens per second.
 
-    Time left counts the steps of this process only, so it is right after a resumption too. A validation is
-    a line above the bar. Where standard error is no terminal there is no bar: each log is a line.
+    The remaining time is estimated from the steps of this process only, so it is also correct after a
+    resumption. A validation is shown as a line above the bar. If standard error is not a terminal, there is
+    no bar, and each log is a line.
 
     Example:
         >>> TrainingProgress().training_bar is None
@@ -21,7 +22,7 @@ class TrainingProgress(ProgressCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Open the bar at the step that training starts from."""
+        """Open the bar at the first step of this process."""
         self.current_step = state.global_step
         if state.is_world_process_zero:
             self.training_bar = tqdm(
@@ -29,7 +30,7 @@ class TrainingProgress(ProgressCallback):
                 initial=state.global_step,
                 unit="step",
                 dynamic_ncols=True,
-                disable=None,  # only a terminal shows it
+                disable=None,  # shown only on a terminal
             )
 
     def on_log(
@@ -51,7 +52,7 @@ class TrainingProgress(ProgressCallback):
 
 
 def describe(logs: dict[str, Any]) -> str:
-    """Describe an entry of the log in a line; empty for the Trainer's own statistics.
+    """Describe an entry of the log in a line; the Trainer's own statistics give an empty string.
 
     Example:
         >>> describe({"loss": 2.30259, "tokens_per_second": 12345.6, "epoch": 1.5, "minutes": 0.2})

@@ -1,4 +1,4 @@
-"""Checks of a checkpoint's states before they are loaded: a whole file may still hold another model's."""
+"""Checks of a checkpoint's states before they are loaded: an intact file may be that of another model."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF
 
 
 def check_optimizer(checkpoint: Path, optimizer: Optimizer) -> None:
-    """Refuse the saved state of another optimizer: a fused kernel does not look at shapes and types.
+    """Refuse the saved state of another optimizer, as a fused kernel does not check shapes and types.
 
     Args:
         checkpoint: directory with ``optimizer.pt``; without this file nothing is checked.
-        optimizer: that is to load it.
+        optimizer: optimizer that is to load the state.
 
     Raises:
         DataError: groups, names, shapes or types are not those of the optimizer's parameters.
@@ -66,7 +66,7 @@ def _check_value(file: Path, name: str, value: Any, parameter: Tensor) -> None:
     shape, dtype = ((), torch.float32) if scalar else (parameter.shape, parameter.dtype)
     if value.shape != shape or value.dtype != dtype or value.layout != torch.strided:
         raise _misfit(file, f"{name} is {_kind(value)}, where its weight is {_kind(parameter)}")
-    # an expanded tensor has the shape, but less memory
+    # an expanded tensor has the right shape, but too small a storage
     if value.untyped_storage().nbytes() < value.numel() * value.element_size():
         raise _misfit(file, f"{name} has less memory than {tuple(value.shape)} needs")
 
@@ -76,10 +76,10 @@ def check_scheduler(checkpoint: Path, scheduler: LRScheduler) -> None:
 
     Args:
         checkpoint: directory with ``scheduler.pt``; without this file nothing is checked.
-        scheduler: that is to load it.
+        scheduler: scheduler that is to load the state.
 
     Raises:
-        DataError: names, types or numbers of rates are not those of the schedule.
+        DataError: names, types or the number of rates are not those of the schedule.
     """
     file = checkpoint / SCHEDULER
     if not file.is_file():
@@ -93,14 +93,14 @@ def check_scheduler(checkpoint: Path, scheduler: LRScheduler) -> None:
 
 
 def check_weights(checkpoint: Path, model: nn.Module) -> None:
-    """Refuse saved weights of other types than the model's; `floater.training.run.fill` checks the shapes.
+    """Refuse saved weights whose types differ from the model's; `floater.training.run.fill` checks shapes.
 
     Args:
         checkpoint: directory with ``model.safetensors``; without this file nothing is checked.
-        model: that is to load it.
+        model: model that is to load the weights.
 
     Raises:
-        DataError: a tensor has another type.
+        DataError: a tensor has another type than in the model.
     """
     file = checkpoint / SAFE_WEIGHTS_NAME
     if not file.is_file():
@@ -114,15 +114,15 @@ def check_weights(checkpoint: Path, model: nn.Module) -> None:
 
 
 def check_trainer_state(checkpoint: Path, step: int, state: TrainerState) -> None:
-    """Refuse a state that is of another step, or whose log a run cannot be resumed with.
+    """Refuse a Trainer state of another step, or with a log from which a run cannot resume.
 
     Args:
-        checkpoint: where it was read from.
-        step: of the checkpoint, as its name says.
-        state: as it was read.
+        checkpoint: directory from which the state was read.
+        step: step in the name of the checkpoint.
+        state: state as it was read.
 
     Raises:
-        DataError: a number is missing, or is of another type.
+        DataError: a number is missing, or has another type.
     """
     log: Any = state.log_history
     best: Any = state.best_global_step
@@ -140,18 +140,18 @@ def check_trainer_state(checkpoint: Path, step: int, state: TrainerState) -> Non
 
 
 def solver_states(file: Path, saved: Any, count: int) -> list[SolverState]:
-    """Make the states of solvers that a checkpoint holds, each as `dataclasses.asdict` returns it.
+    """Return the solver states of a checkpoint, which were saved as `dataclasses.asdict` returns them.
 
     Args:
-        file: where they were read from.
-        saved: a dict for each flow.
+        file: file from which they were read; named in messages.
+        saved: saved value, a list with a dict for each flow.
         count: number of flows of the model.
 
     Returns:
         The states.
 
     Raises:
-        DataError: there are others than these, or a value has another type.
+        DataError: the number of states is not ``count``, or a value has another name or type.
     """
     if not _are(saved, dict) or len(saved) != count:
         raise _misfit(file, f"it does not hold the states of {count} solvers")
@@ -165,7 +165,7 @@ def solver_states(file: Path, saved: Any, count: int) -> list[SolverState]:
 
 
 def _fits(saved: Any, like: Plan) -> bool:
-    """Return whether a saved dict has the names and types of a dataclass, its lists' elements included."""
+    """Return whether a saved dict has the names and types of a dataclass, including elements of lists."""
     if saved is None:
         return True
     own = asdict(like)
@@ -177,7 +177,7 @@ def _fits(saved: Any, like: Plan) -> bool:
 
 
 def _count(group: Mapping[str, Any]) -> int:
-    """Return the number of parameters of a saved group; -1 where it has no list of them."""
+    """Return the number of parameters of a saved group; -1 if it has no list of them."""
     return len(group["params"]) if _are(group.get("params"), int) else -1
 
 
@@ -186,7 +186,10 @@ def _are(values: Any, kind: type) -> bool:
 
 
 def _alike(own: Any, saved: Any) -> bool:
-    """Return whether a saved setting has the type of the own one, and a list its length; skip parameters."""
+    """Return whether a saved value has the type of the present one; lists need equal lengths.
+
+    Lists of parameters are not compared.
+    """
     if isinstance(own, list | tuple):
         parameters = bool(own) and isinstance(own[0], Tensor)
         same = isinstance(saved, list | tuple) and len(own) == len(saved)

@@ -29,7 +29,7 @@ from floater.transformer.reading import Reading, check_reading
 
 SETTINGS, VOCABULARY, MODEL, LOG, RESULT = "config.yaml", "vocabulary", "model", "log.json", "result.json"
 LONGEST = "longest"
-"""In `RESULT`: tokens of the longest training example, or what else its lengths are in."""
+"""Key in `RESULT` of the length of the longest training example, in tokens or the unit of the lengths."""
 RunPath = str | os.PathLike[str]
 _Model = TypeVar("_Model", bound=PreTrainedModel)
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -47,11 +47,11 @@ class Settings(Protocol):
 
 @dataclass(frozen=True)
 class RunWithSettings(os.PathLike[str]):
-    """A run directory whose settings were read, so that what takes the directory need not read them again.
+    """A run directory with its settings, so that functions of the directory need not read them again.
 
     Args:
-        path: of the directory.
-        settings: of the run.
+        path: path of the directory.
+        settings: settings of the run.
 
     Example:
         >>> Path(RunWithSettings(Path("runs"), None), "mine").parts
@@ -71,14 +71,14 @@ def find_run(settings: Settings) -> Path:
     """Return the directory of a run after checking its contents; nothing is written.
 
     Args:
-        settings: of the run.
+        settings: settings of the run.
 
     Returns:
-        A directory that is empty, does not exist yet, or holds a run with these settings.
+        A directory that is empty, does not exist yet, or contains a run with these settings.
 
     Raises:
-        DataError: if it holds something else, or a run with other settings.
-        SettingsError: if the settings that it holds cannot be read.
+        DataError: if the directory contains something else, or a run with other settings.
+        SettingsError: if the settings in the directory cannot be read.
     """
     run = Path(settings.run)
     if run.exists() and not run.is_dir():
@@ -98,7 +98,7 @@ def find_run(settings: Settings) -> Path:
 
 
 def begin_run(run: Path, settings: Settings, tokenizer: Any) -> None:
-    """Write settings and vocabulary into the directory of a run, where they are not there yet."""
+    """Write settings and vocabulary into the directory of a run, unless they exist."""
     run.mkdir(parents=True, exist_ok=True)
     if not (run / SETTINGS).is_file():
         write_whole(run / SETTINGS, dump(settings))
@@ -116,16 +116,17 @@ def load_model(
     """Return the final model and the vocabulary of a run.
 
     Args:
-        build: makes the model of the configuration in a directory, such as `configured` returns.
-        run: the run directory, or a directory with a saved model and tokenizer.
-        device: where to put the model; by default a GPU if there is one.
-        read: reads the vocabulary from a directory.
+        build: function that builds the model from the configuration in a directory, such as `configured`
+            returns.
+        run: run directory, or a directory with a saved model and tokenizer.
+        device: device of the model; by default a GPU if there is one.
+        read: function that reads the vocabulary from a directory.
 
     Returns:
         The model in evaluation mode, and its vocabulary.
 
     Raises:
-        DataError: if the directory holds no finished run, or a broken one.
+        DataError: if the directory contains no finished run, or a damaged one.
     """
     folder = inside(Path(run), MODEL)
     if not (folder / "config.json").is_file():
@@ -140,10 +141,12 @@ def load_model(
 
 
 def configured(kind: Callable[[FloaterConfig], _Model]) -> Callable[[Path], _Model]:
-    """Return what makes a model of this library, before its weights, of the configuration in a directory.
+    """Return a function that builds a model of this library from the configuration in a directory.
+
+    The function does not load the model's weights.
 
     Args:
-        kind: makes the model of its configuration: its class, or a function of a `FloaterConfig`.
+        kind: function that builds the model from a `FloaterConfig`, such as the class of the model.
     """
 
     def build(folder: Path) -> _Model:
@@ -172,10 +175,11 @@ def fill(
     """Load weights into a model, all or none.
 
     Args:
-        model: of any weights.
-        weights: a state dict, or what a file has; tied tensors may be there once.
-        origin: where it comes from, for messages.
-        may_lack: which parameters the model may keep as they are, by name.
+        model: model that gets the weights.
+        weights: state dict, or the tensors of a file; tied tensors may occur once.
+        origin: source of the weights, for messages.
+        may_lack: function that returns whether the parameter of a given name may be absent in the weights;
+            the model then keeps it.
 
     Raises:
         DataError: if names or shapes are not those of the model.
@@ -191,15 +195,15 @@ def fill(
 
 
 def read_by(model: FloaterPreTrainedModel, reading: Any) -> None:
-    """Make a rule the one that a trained model reads by, if one is given.
+    """Set the reading rule of a trained model, if one is given.
 
     Args:
-        model: trained.
-        reading: anything `Reading.of` takes; None keeps the model's own.
+        model: trained model.
+        reading: any argument of `Reading.of`; None keeps the model's own rule.
 
     Raises:
-        PositionError: if a value is not valid, or the model cannot read so.
-        DataError: if the model is not one of this library's Transformer.
+        PositionError: if a value is not valid, or the model does not support the rule.
+        DataError: if the model is not a Transformer of this library.
 
     Example:
         >>> from floater.transformer import FloaterForMaskedLM
@@ -221,14 +225,14 @@ def read_by(model: FloaterPreTrainedModel, reading: Any) -> None:
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module, *, baked: bool = False) -> Iterator[None]:
-    """Switch to evaluation mode without gradients; then back to the mode as it was.
+    """Switch to evaluation mode without gradients until the end of the block, then restore the mode.
 
-    No random number is drawn, so that training continues as without it.
+    No random numbers are drawn, so that the block does not change a training.
 
     Args:
-        model: of any mode.
-        baked: solve flows once for all batches, where positions count tokens. Vectors then differ in their
-            last bits from those that are solved batch by batch.
+        model: model in any mode.
+        baked: True to solve flows once for all batches, if positions count tokens. The vectors then differ
+            in their last bits from those that are solved batch by batch.
 
     Example:
         >>> layer = nn.Linear(1, 1)
@@ -257,13 +261,13 @@ def inside(folder: Path, *names: str) -> Path:
 
 
 def _plain(settings: Any) -> dict[str, Any]:
-    """Return settings as JSON has them, without the directory: one may be named in many ways."""
+    """Return settings as JSON values, without the run directory, which has many equivalent names."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
     return values | {"run": None}
 
 
 def differences(old: Settings, new: Settings) -> Iterator[str]:
-    """List the keys in which two settings differ, but for their directories, with both values."""
+    """List the keys in which two settings differ, with both values; directories are not compared."""
     return _differences(_plain(old), _plain(new))
 
 

@@ -53,21 +53,21 @@ _STATUS = Path("/proc/self/status")
 class RunTrainer(FloaterTrainer):
     """A `FloaterTrainer` that trains a run to its end: it logs, stops early, resumes and writes the result.
 
-    SIGINT, SIGTERM and SIGUSR1 end a training after the step, with a checkpoint of it. A run that is resumed
-    there ends with the weights of one that was not stopped, bit for bit.
+    SIGINT, SIGTERM and SIGUSR1 end a training after the current step, with a checkpoint. A run that is
+    resumed from it ends with the weights of one that was not stopped, bit for bit.
 
     Args:
-        training: the settings of the optimisation.
+        training: the settings.
         run: directory of the run.
-        model: to train.
-        lengths: tokens of each training example.
-        validate: scores the model on the validation set, by name.
-        metric: the score by which validations are compared.
-        greater: whether more of it is better.
-        label_smoothing: share of the probability spread over the vocabulary.
-        sampler: batches of the examples; None for token batches in random order.
-        callbacks: beyond those of every run.
-        **kwargs: as for `FloaterTrainer`.
+        model: model to train.
+        lengths: number of tokens of each training example.
+        validate: function that returns the scores of the model on the validation set, by name.
+        metric: score by which validations are compared.
+        greater: True if higher scores are better.
+        label_smoothing: share of the probability that is spread over the vocabulary.
+        sampler: batches of the examples; None for the batches of the settings in random order.
+        callbacks: callbacks in addition to those of every run.
+        **kwargs: arguments of `FloaterTrainer`.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class RunTrainer(FloaterTrainer):
         super().__init__(
             model=model,
             args=args,
-            eval_dataset=kwargs["train_dataset"],  # the Trainer wants one; `evaluate` has its own
+            eval_dataset=kwargs["train_dataset"],  # required by the Trainer; `evaluate` does not use it
             train_batch_sampler=self.sampler,
             optimizers=(optimizer, rate),
             keep_steps=training.keep_steps,
@@ -119,7 +119,7 @@ class RunTrainer(FloaterTrainer):
         )
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Return the scores of the validation set, and log them.
+        """Return the scores on the validation set, and log them.
 
         Raises:
             DivergenceError: if the flow cannot be solved any more; the message names the learning rates.
@@ -131,7 +131,7 @@ class RunTrainer(FloaterTrainer):
         return metrics
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log values, and with them the minutes of the run, those of earlier processes included, and MiB."""
+        """Log values together with the minutes of the run, earlier processes included, and memory in MiB."""
         self._check_divergence()
         if self._minutes_before is None:
             self._minutes_before = next((x["minutes"] for x in reversed(self.state.log_history)), 0.0)
@@ -151,24 +151,24 @@ class RunTrainer(FloaterTrainer):
 
     @contextmanager
     def _naming_rates(self, when: str) -> Iterator[None]:
-        """Raise the failure of a solve after an update as a divergence, which names the learning rates."""
+        """Convert the failure of a solve after an update to a divergence that names the learning rates."""
         try:
             yield
         except FlowError as error:
             if isinstance(error, SpanTooLong) or not self.state.global_step:
-                raise  # of the data or the settings: no update has moved the flow yet
+                raise  # the data or the settings are the cause, as no update has changed the flow yet
             raise self._diverged(f"{error} {when}", self._rates()) from error
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[no-untyped-call]
         skips = getattr(self.accelerator, "scaler", None) is not None
         self._monitor.observe(self.state.global_step + 1, self._tr_loss, norm, skips_steps=skips)
-        if self._tr_loss.device.type == "cpu":  # elsewhere a look at each step would wait for the device
+        if self._tr_loss.device.type == "cpu":  # a check at each step would wait for any other device
             self._check_divergence()
         return norm
 
     def _check_divergence(self) -> None:
-        """Refuse to go on after a loss or a gradient that is not finite."""
+        """Stop after a loss or a gradient that is not finite."""
         step = int(self._monitor.step)
         if step < 0:
             return
@@ -199,7 +199,7 @@ class RunTrainer(FloaterTrainer):
         return divergence.describe(what, rates=rates, norms=self._monitor.norms, advice=advice, kept=kept)
 
     def _write_checkpoint(self, checkpoint: Path, model: nn.Module, trial: Any) -> None:
-        self._check_divergence()  # a checkpoint that cannot be used must not replace one that can
+        self._check_divergence()  # an unusable checkpoint must not replace a usable one
         if not divergence.is_finite(model):
             step = self.state.global_step
             raise self._diverged(f"weights are not finite after step {step}", self._rates(step - 1))
@@ -214,20 +214,20 @@ class RunTrainer(FloaterTrainer):
         self._stop_if_asked(*args[2:4])
 
     def _stop_if_asked(self, model: nn.Module, trial: Any) -> None:
-        """End a training that a signal asked to stop, with a checkpoint.
+        """End a training after a signal to stop, with a checkpoint.
 
-        A resumed run ends as a whole one. So what the schedule has at this step comes first: the scores and
-        the checkpoint of an epoch's end, the update of a flow whose gradients are gathered over steps, and
-        the steps that reuse a flow's vectors.
+        A resumed run must end like an uninterrupted one. Therefore the scheduled actions of this step come
+        first: the scores and the checkpoint at the end of an epoch, the update of a flow whose gradients are
+        accumulated over steps, and the steps that reuse a flow's vectors.
 
         Raises:
-            Interrupted: with the signal; a line for a person in the main process.
+            Interrupted: with the number of the signal and, in the main process, a message for the user.
         """
         step, epoch = self.state.global_step, self.state.epoch or 0.0
         epoch_ends, self._looked_at = (
             self._looked_at == step,
             step,
-        )  # the second look at a step is at an epoch's end
+        )  # the second call at a step is the one at the end of an epoch
         number = self._asked_signal()
         if not number:
             return
@@ -250,18 +250,18 @@ class RunTrainer(FloaterTrainer):
         raise Interrupted(number, line if self.args.process_index == 0 else "")
 
     def _asked_signal(self) -> int:
-        """Return the signal that asked any of the processes to stop; 0 for none."""
+        """Return the number of the signal to stop that any of the processes received; 0 for none."""
         if self.args.world_size == 1:
             return self._stop.number
         numbers = self.accelerator.gather(torch.tensor([self._stop.number], device=self.args.device))
         return int(cast(Tensor, numbers).max())
 
     def _train_on(self, run: Path) -> None:
-        """Train from the run's last whole checkpoint or from the start, unless the patience ended there.
+        """Train from the run's last undamaged checkpoint or from the start, unless it stopped early there.
 
         Raises:
-            DataError: if there are checkpoints, but none is whole, or the last does not fit the run.
-            Interrupted: if a signal asked to stop.
+            DataError: if there are checkpoints, but all are damaged, or the last one does not fit the run.
+            Interrupted: if the process received a signal to stop.
         """
         self._set_aside_damaged(run)
         checkpoint, damaged = last_checkpoint(run), damaged_checkpoints(run)
@@ -286,7 +286,8 @@ class RunTrainer(FloaterTrainer):
 
     def _resume(self, checkpoint: Path) -> None:
         logger.info("resuming from %s", checkpoint)
-        before, now = len([*checkpoint.glob("rng_state*.pth")]), self.args.world_size  # a file each
+        # each process saves one file of random states
+        before, now = len([*checkpoint.glob("rng_state*.pth")]), self.args.world_size
         if before not in (0, now):
             raise DataError(
                 f"{checkpoint} is of {before} process{'es' * (before > 1)}, and {now} would read other "
@@ -304,7 +305,7 @@ class RunTrainer(FloaterTrainer):
         except Exception as error:
             if self._has_stepped:
                 raise
-            code = isinstance(error, UnpicklingError)  # whose own message explains how to run it
+            code = isinstance(error, UnpicklingError)  # its own message explains how to run code in the file
             reason = "a file holds more than tensors and numbers" if code else first_line(error)
             raise DataError(
                 f"{checkpoint} cannot be loaded ({reason}); remove it to resume from the checkpoint before it"
@@ -317,7 +318,7 @@ class RunTrainer(FloaterTrainer):
 
     def _init_training_state(self, max_steps: int, *args: Any) -> Any:
         trained = super()._init_training_state(max_steps, *args)
-        self.state.compute_steps(self.args, max_steps)  # those of the settings, whatever the checkpoint has
+        self.state.compute_steps(self.args, max_steps)  # by the settings instead of those in the checkpoint
         return trained
 
     def finish(self, processor: Any, measure: Callable[[], dict[str, Any]]) -> Path:
@@ -325,16 +326,17 @@ class RunTrainer(FloaterTrainer):
 
         Args:
             processor: vocabulary or tokenizer, saved with the model.
-            measure: scores the final model, which is the trained one by then.
+            measure: function that returns the scores of the final model; when it is called, the trained
+                model has the final weights.
 
         Returns:
             The run directory.
 
         Raises:
-            DataError: if the checkpoint to resume from does not fit, or is of another number of processes, or
-                if there was no validation to choose a model by.
+            DataError: if the checkpoint to resume from does not fit, or was written by another number of
+                processes, or if there was no validation to choose the final model by.
             DivergenceError: if a loss or weights are not finite.
-            Interrupted: if a signal asked to stop.
+            Interrupted: if the process received a signal to stop.
         """
         run = Path(str(self.args.output_dir))
         model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
@@ -365,9 +367,10 @@ class RunTrainer(FloaterTrainer):
         }
 
     def chosen(self, run: Path) -> list[Path]:
-        """Return the checkpoints whose mean is the final model: the last ones, or for 0 the best one.
+        """Return the checkpoints whose mean is the final model.
 
-        Damaged ones are excluded with a line in the log.
+        They are the last `average_last` checkpoints or, if that is 0, the best one. Damaged checkpoints are
+        excluded with a warning.
 
         Raises:
             DataError: if there was no validation to choose the best one by, or no checkpoint is left.
@@ -389,7 +392,7 @@ class RunTrainer(FloaterTrainer):
             if lost:
                 logger.warning("the final model is a mean without %s", ", ".join(lost))
             return found
-        if run / f"checkpoint-{best}" in there:  # the run may have another name since
+        if run / f"checkpoint-{best}" in there:  # by its name, as the run may have been renamed
             return [run / f"checkpoint-{best}"]
         scores = {
             x["step"]: x[f"eval_{self.metric}"] for x in self.state.log_history if f"eval_{self.metric}" in x
@@ -404,12 +407,12 @@ class RunTrainer(FloaterTrainer):
 
 
 def peak_memory() -> int:
-    """Return the most MiB that this process has used: of the GPU if there is one, else of main memory."""
+    """Return the peak memory of this process in MiB: of the GPU if there is one, else main memory."""
     if torch.cuda.is_available():
         return round(torch.cuda.max_memory_allocated() / 2**20)
-    if _STATUS.is_file():  # in ru_maxrss a process of Linux begins with what the one that started it used
+    if _STATUS.is_file():  # on Linux, ru_maxrss of a new process includes the peak of its parent
         fields = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="utf-8").splitlines())
         if "VmHWM" in fields:
             return round(int(fields["VmHWM"].split()[0]) / 2**10)
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes on macOS, KiB elsewhere
     return round(unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)

@@ -10,17 +10,16 @@ from torch.optim.lr_scheduler import LambdaLR
 def inverse_sqrt(optimizer: Optimizer, *, warmup: int, initial: float = 1e-7) -> LambdaLR:
     """Warm up linearly, then decay with the inverse square root of the update number.
 
-    For update u = 0, 1, ... and W = ``warmup``, a parameter group whose own learning rate is the
-    peak p gets
+    For update u = 0, 1, ... and W = ``warmup``, the learning rate of a parameter group with the peak p is
 
         initial + u (p - initial) / W    for u < W,
         p sqrt(W / u)                    for u >= W.
 
-    Source: Vaswani et al. 2017, section 5.3, with the warm-up from a given initial rate and a peak
-    of one's own choice that Liu et al. 2020, appendix B.2, train with.
+    Source: Vaswani et al. 2017, section 5.3. The warm-up from a given initial rate to a given peak is
+    that of Liu et al. 2020, appendix B.2.
 
     Args:
-        optimizer: each of its parameter groups keeps its own peak, its ``lr``.
+        optimizer: optimizer; the peak of each parameter group is its ``lr``.
         warmup: W, the number of warm-up updates, at least 1.
         initial: learning rate of the first update, the same for all groups, between 0 and their peaks.
 
@@ -50,7 +49,8 @@ def inverse_sqrt(optimizer: Optimizer, *, warmup: int, initial: float = 1e-7) ->
 def linear(optimizer: Optimizer, *, warmup: int, total: int, initial: float = 0.0) -> LambdaLR:
     """Warm up linearly, then decay linearly to zero at the end of the training.
 
-    For update u = 0, 1, ..., W = ``warmup`` and U = ``total``, a parameter group with the peak p gets
+    For update u = 0, 1, ..., W = ``warmup`` and U = ``total``, the learning rate of a parameter group with
+    the peak p is
 
         initial + u (p - initial) / W    for u < W,
         p (U - u) / (U - W)              for u >= W.
@@ -58,9 +58,9 @@ def linear(optimizer: Optimizer, *, warmup: int, total: int, initial: float = 0.
     Source: Devlin et al. 2019, appendix A.2; Liu et al. 2019 (RoBERTa), section 2.3.
 
     Args:
-        optimizer: each of its parameter groups keeps its own peak, its ``lr``.
+        optimizer: optimizer; the peak of each parameter group is its ``lr``.
         warmup: W, the number of warm-up updates, at least 0.
-        total: U, the updates of the training, above ``warmup``.
+        total: U, the number of updates of the training, above ``warmup``.
         initial: learning rate of the first update, between 0 and the peaks.
 
     Returns:
@@ -87,7 +87,7 @@ def linear(optimizer: Optimizer, *, warmup: int, total: int, initial: float = 0.
 
 
 def constant(optimizer: Optimizer, *, warmup: int, initial: float = 0.0) -> LambdaLR:
-    """Warm up linearly, then keep the peak; arguments as for ``linear``.
+    """Warm up linearly, then keep the peak; the arguments are those of ``linear``.
 
     Example:
         >>> import torch
@@ -101,7 +101,7 @@ def constant(optimizer: Optimizer, *, warmup: int, initial: float = 0.0) -> Lamb
 
 
 def _warmed(optimizer: Optimizer, warmup: int, initial: float, after: Callable[[int], float]) -> LambdaLR:
-    """Return a linear warm-up from the initial rate, and after it the given factor of each group's peak."""
+    """Return a schedule with a linear warm-up, then the factor ``after(update)`` of each group's peak."""
     peaks = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
     for index, peak in enumerate(peaks):
         if not (peak > 0 and math.isfinite(peak)):
@@ -115,5 +115,5 @@ def _warmed(optimizer: Optimizer, warmup: int, initial: float, after: Callable[[
 
 
 def _factor(start: float, warmup: int, after: Callable[[int], float]) -> Callable[[int], float]:
-    """Return the function of the update that LambdaLR multiplies a group's own rate by."""
+    """Return the function from the update number to LambdaLR's factor on a group's learning rate."""
     return lambda update: start + update * (1 - start) / warmup if update < warmup else after(update)

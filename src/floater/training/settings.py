@@ -14,12 +14,12 @@ def check_numbers(section: Any, *, positive: tuple[str, ...] = (), **least: floa
     """Refuse numbers of a section of settings that are too small, not a number or infinite.
 
     Args:
-        section: has the numbers as attributes; null and texts pass.
-        positive: names of those that must be above 0.
-        least: the least value allowed of others, by name.
+        section: object with the numbers as attributes; null and strings are not checked.
+        positive: names of the numbers that must be above 0.
+        least: smallest valid values of other numbers, by name.
 
     Raises:
-        ValueError: it names the number, its value and its bound.
+        ValueError: a number is out of its range; the message names the number, its value and its bound.
 
     Example:
         >>> check_numbers(Flow(), lr_multiplier=2)
@@ -41,9 +41,9 @@ class Flow:
     """Schedule of the flow's parameters (Liu et al. 2020, section 4.4).
 
     Attributes:
-        lr_multiplier: learning rate of the flow as a multiple of the rest's.
-        update_every: steps between updates of the flow; the gradients between are averaged. save_steps
-            must be a multiple.
+        lr_multiplier: learning rate of the flow as a multiple of that of the other parameters.
+        update_every: steps between updates of the flow, each of which uses the mean gradient of these steps.
+            save_steps must be a multiple of it.
     """
 
     lr_multiplier: float = 1.0
@@ -71,7 +71,7 @@ FIXED = {
     *("push_to_hub", "hub_model_id", "hub_strategy", "hub_token", "hub_private_repo", "hub_revision"),
     *("hub_always_push", "ddp_find_unused_parameters", "local_rank", "past_index", "label_smoothing_factor"),
 }
-"""Arguments that follow from the run, or from the Trainer, optimizer and batches of this library."""
+"""Arguments that are determined by the run, or by the Trainer, optimizer and batches of this library."""
 _ARGUMENTS = {each.name: Any for each in dataclasses.fields(TrainingArguments) if each.init}
 
 
@@ -79,13 +79,13 @@ _ARGUMENTS = {each.name: Any for each in dataclasses.fields(TrainingArguments) i
 class TrainingSettings:
     """Optimisation. Defaults are those of Liu et al. 2020 (their repository) and Vaswani et al. 2017.
 
-    Any other field of `transformers.TrainingArguments` may stand beside these, but for those that follow from
-    the run, as output_dir.
+    Any other field of `transformers.TrainingArguments` may be added, except those that are determined by
+    the run, such as output_dir.
 
     Attributes:
         learning_rate: at its peak.
-        lr_scheduler_type: of the learning rate after its warm-up: "inverse_sqrt", "linear" (down to 0 at the
-            last step), or "constant_with_warmup".
+        lr_scheduler_type: schedule of the learning rate after its warm-up: "inverse_sqrt", "linear" (down to
+            0 at the last step), or "constant_with_warmup".
         warmup_steps: steps of linear warm-up from initial_learning_rate; below 1, a share of all steps.
         initial_learning_rate: learning rate at the first step.
         max_tokens: tokens in a batch of one process, padding included.
@@ -94,27 +94,29 @@ class TrainingSettings:
         gradient_accumulation_steps: batches in a step of one process; its gradient is the mean over all their
             tokens.
         batches_per_step: batches in a step of all processes together, instead of gradient_accumulation_steps,
-            which is then this by the number of processes: the step is the same on any number that divides it.
-        num_train_epochs: passes over the data, where max_steps is null.
+            which is then this number divided by the number of processes: any number of processes that
+            divides it gives the same step.
+        num_train_epochs: passes over the data, if max_steps is null.
         max_steps: steps of the training, instead of epochs.
-        adam_beta1: decay of the mean of the gradients.
-        adam_beta2: decay of the mean of their squares.
-        adam_epsilon: of Adam.
-        weight_decay: of AdamW; 0 is Adam.
+        adam_beta1: decay rate of the mean of the gradients.
+        adam_beta2: decay rate of the mean of their squares.
+        adam_epsilon: epsilon of Adam.
+        weight_decay: weight decay of AdamW; 0 is Adam.
         max_grad_norm: largest norm of the gradient; 0 means no clipping.
-        seed: of the weights, the dropout and the order of the batches.
-        eval_strategy: when to validate: each "epoch", every eval_steps "steps", or "no"; null is "steps"
-            where eval_steps is given, else "epoch".
+        seed: random seed of the weights, the dropout and the order of the batches.
+        eval_strategy: times of validation: each "epoch", every eval_steps "steps", or "no"; null is "steps"
+            if eval_steps is given, else "epoch".
         eval_steps: steps between validations.
         logging_steps: steps between lines of the log (loss, learning rate, tokens per second).
         early_stopping_patience: validations without a better score before training stops; 0 means never.
-        save_strategy: when to save a checkpoint: each "epoch" or every save_steps "steps"; null is "steps"
-            where save_steps is given, else "epoch".
+        save_strategy: times of checkpoints: each "epoch" or every save_steps "steps"; null is "steps" if
+            save_steps is given, else "epoch".
         save_steps: steps between checkpoints; with flow.update_every above 1, a multiple of it.
-        save_total_limit: checkpoints kept; the average needs as many.
-        keep_steps: steps whose checkpoints are kept besides, as named ones to fine-tune from:
-            model.path=RUN/checkpoint-100000. They are steps that save.
-        average_last: the last checkpoints whose mean is the final model; 0 takes the best validation's.
+        save_total_limit: number of checkpoints that are kept, at least average_last.
+        keep_steps: steps whose checkpoints are kept in addition, to fine-tune from them by name:
+            model.path=RUN/checkpoint-100000. They must be multiples of save_steps.
+        average_last: number of last checkpoints whose mean is the final model; 0 takes the checkpoint with
+            the best validation.
         bf16: bfloat16 autocast.
         flow: schedule of the flow's parameters.
         others: other fields of `transformers.TrainingArguments`, which are written beside these settings.
@@ -213,10 +215,13 @@ class TrainingSettings:
             )
 
     def accumulation(self, processes: int) -> int:
-        """Return the batches of one process in a step of a number of processes.
+        """Return the number of batches of each process in a step.
+
+        Args:
+            processes: number of processes.
 
         Raises:
-            ValueError: if batches_per_step is not a multiple of that number.
+            ValueError: if batches_per_step is not a multiple of the number of processes.
 
         Example:
             >>> TrainingSettings(batches_per_step=16).accumulation(8)
@@ -250,10 +255,10 @@ def _when(strategy: str | None, steps: int | None) -> int | str:
 
 @dataclass(frozen=True)
 class SmoothedTrainingSettings(TrainingSettings):
-    """The settings of a training whose loss may be smoothed.
+    """The settings of a training with label smoothing.
 
     Attributes:
-        label_smoothing_factor: share of the probability spread over all classes.
+        label_smoothing_factor: share of the probability that is spread over all classes.
     """
 
     label_smoothing_factor: float = 0.0
@@ -266,7 +271,7 @@ class SmoothedTrainingSettings(TrainingSettings):
 
 
 def _falls_on(event: int | str, other: int | str) -> bool:
-    """Return whether every step of an event is a step of the other, too."""
+    """Return whether every step of an event is also a step of the other event."""
     return event % other == 0 if isinstance(event, int) and isinstance(other, int) else event == other
 
 
@@ -277,7 +282,7 @@ def check_trained_flow(training: TrainingSettings) -> None:
         training: the settings.
 
     Raises:
-        ValueError: if a checkpoint would be one.
+        ValueError: if a checkpoint would be saved between two updates.
     """
     save, update = training.saves, training.flow.update_every
     if update > 1 and (save == "epoch" or save % update):

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class TolerantTensorBoard(TensorBoardCallback):
-    """Write curves as `TensorBoardCallback` does, and warn once where they cannot be written any more.
+    """Write curves as `TensorBoardCallback` does, and warn once if they cannot be written any more.
 
     Args:
         writer: a `SummaryWriter`.
@@ -28,10 +28,10 @@ class TolerantTensorBoard(TensorBoardCallback):
 
     @classmethod
     def of(cls, run: Path) -> list[TolerantTensorBoard]:
-        """Return the callback of a run; none where TensorBoard is not installed or cannot write.
+        """Return a list of the run's callback; it is empty if TensorBoard is not installed or cannot write.
 
         Args:
-            run: its directory; the curves are in ``tensorboard`` there.
+            run: directory of the run; the curves are written to its subdirectory ``tensorboard``.
         """
         try:
             from torch.utils.tensorboard import SummaryWriter
@@ -72,7 +72,7 @@ def _warn(error: OSError) -> None:
 
 
 def _silence_writer_threads() -> None:
-    """Let a thread of TensorBoard end without a traceback; its writer raises the error again."""
+    """Let threads of TensorBoard end without a traceback; the writer raises the error again."""
     before = threading.excepthook
     if getattr(before, "is_silent_for_tensorboard", False):
         return

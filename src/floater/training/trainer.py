@@ -1,4 +1,4 @@
-"""A Trainer with token batches, whole checkpoints and exact token averages."""
+"""A Trainer with token batches, atomic checkpoints and exact token averages."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,33 +40,36 @@ from floater.transformer.outputs import IGNORED
 
 
 class FloaterTrainer(Trainer):
-    """A Trainer for models of sequences, with these differences.
+    """A Trainer for sequence models, with these differences.
 
-    - Training batches are those of ``train_batch_sampler``, of a number of tokens, not examples.
-    - The loss is the mean over all label tokens of an update: its accumulated parts on all processes.
-      It is ``smoothed_loss(args.label_smoothing_factor)`` unless ``compute_loss_func`` is given, and the
-      ponder cost of models that halt. As the
-      labels are not given to the model, an encoder-decoder needs ``decoder_input_ids`` in its batches.
-    - Of checkpoints that score the same the last one is the best.
-    - A checkpoint is on the disk whole or not at all, even if the process is killed while it is written
-      or removed. ``args.save_total_limit`` keeps the last ones, and the best. One that has changed since,
-      or has the states of other parameters, is refused before a step.
-    - A ``FlowEncoder`` begins anew at each checkpoint of the schedule, so that a resumed run equals one that
-      was not stopped. A checkpoint between these holds the state of its solver.
-    - Logs have ``tokens_per_second``: tokens that the model reads (those that have a label, in a batch with
-      ``decoder_input_ids`` or without an ``attention_mask``) over the time in training, without evaluation.
+    - Training batches are those of ``train_batch_sampler``, which have a number of tokens, not of examples.
+    - The loss is the mean over all label tokens of an update, over its accumulated parts on all processes.
+      It is ``smoothed_loss(args.label_smoothing_factor)`` unless ``compute_loss_func`` is given. The
+      auxiliary loss of the model's outputs, such as the ponder cost of models that halt, is added. The
+      labels are not given to the model, so an encoder-decoder needs ``decoder_input_ids`` in its batches.
+    - Among checkpoints with equal scores the last one is the best.
+    - A checkpoint is on the disk completely or not at all, even if the process is killed while it is
+      written or removed. ``args.save_total_limit`` keeps the last checkpoints, and the best one. A
+      checkpoint that has changed since it was written, or with the states of other parameters, is refused
+      before the first step.
+    - The solver of a ``FlowEncoder`` is reset at each checkpoint of the schedule, so that a resumed run
+      equals one that was not stopped. A checkpoint between these contains the state of the solver.
+    - Logs have ``tokens_per_second``: the number of tokens that the model reads (those with a label, in a
+      batch with ``decoder_input_ids`` or without an ``attention_mask``) divided by the time in training,
+      without evaluation.
     - Resuming a run that has reached its last step trains no further step.
 
     Args:
         train_batch_sampler: batches of ``train_dataset`` for this process, that is with
             ``args.world_size`` and ``args.process_index``. None for the Trainer's own batches.
-        compute_loss_func: loss of the outputs and labels, divided by ``num_items_in_batch``.
-        keep_steps: steps whose checkpoints are kept besides those of ``args.save_total_limit``.
-        **kwargs: as for ``transformers.Trainer``.
+        compute_loss_func: loss function of the outputs and labels, which divides by
+            ``num_items_in_batch``.
+        keep_steps: steps whose checkpoints are kept in addition to those of ``args.save_total_limit``.
+        **kwargs: arguments of ``transformers.Trainer``.
 
     Raises:
         ValueError: the sampler is for other data or processes than the Trainer's, or a setting in
-            ``args`` would break one of the promises above.
+            ``args`` conflicts with the properties above.
 
     Example:
         >>> import tempfile
@@ -120,8 +123,8 @@ class FloaterTrainer(Trainer):
         """Train as ``transformers.Trainer.train`` does, after removing unfinished checkpoints.
 
         Raises:
-            DataError: the checkpoint to resume from has changed since, or does not fit the optimizer, or a
-                checkpoint cannot be written.
+            DataError: the checkpoint to resume from has changed since it was written or does not fit the
+                optimizer, or a checkpoint cannot be written.
         """
         if self.args.should_save:
             clear_staging(str(self.args.output_dir))
@@ -131,7 +134,7 @@ class FloaterTrainer(Trainer):
         return super().train(*args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return the batches of the token batch sampler, or the Trainer's own without one."""
+        """Return the batches of the batch sampler, or the Trainer's own batches if there is none."""
         if self.train_batch_sampler is None:
             return super().get_train_dataloader()
         loader = DataLoader(
@@ -146,7 +149,7 @@ class FloaterTrainer(Trainer):
             in_order=self.args.dataloader_in_order,
             worker_init_fn=ignore_in_worker,
         )
-        # One process of one: the sampler gives each process its share already.
+        # As if there were one process: the sampler already returns each process's share.
         prepared = prepare_data_loader(
             loader,
             device=self.accelerator.device,
@@ -170,7 +173,7 @@ class FloaterTrainer(Trainer):
         return batches, labels
 
     def tokens_of(self, batch: Mapping[str, Any]) -> Tensor | int:
-        """Return the number of tokens of a batch that the model reads, for the log."""
+        """Return the number of tokens in a batch that the model reads, for the log."""
         if "attention_mask" in batch and "decoder_input_ids" not in batch:
             read: Tensor = batch["attention_mask"].sum()
             return read
@@ -178,7 +181,7 @@ class FloaterTrainer(Trainer):
         return 0 if labels is None else (labels != IGNORED).sum()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log values, those of training with the tokens per second since their last log."""
+        """Log values; those of training get the tokens per second since the last training log."""
         if "loss" in logs and (self._since is not None or self._seconds):
             tokens = torch.as_tensor(self._tokens, device=self.args.device)
             tokens = self.accelerator.reduce(tokens) if self.args.world_size > 1 else tokens
@@ -188,7 +191,7 @@ class FloaterTrainer(Trainer):
         super().log(logs, start_time)
 
     def _pause(self) -> None:
-        """Stop the clock of the training until the next batch."""
+        """Stop measuring the training time until the next batch."""
         if self._since is not None:
             self._seconds += time.perf_counter() - self._since
             self._since = None
@@ -201,7 +204,7 @@ class FloaterTrainer(Trainer):
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         if super()._determine_best_metric(metrics=metrics, trial=trial):
             return True
-        # Of equals the later one: it has learned longer, which a score with few values does not show.
+        # Of equal scores take the later one: it was trained longer, which a coarse score does not show.
         name = self.args.metric_for_best_model
         if name is None or metrics[f"eval_{name.removeprefix('eval_')}"] != self.state.best_metric:
             return False
@@ -227,16 +230,16 @@ class FloaterTrainer(Trainer):
         self.accelerator.wait_for_everyone()
 
     def _write_checkpoint(self, checkpoint: Path, model: nn.Module, trial: Any) -> None:
-        """Write the checkpoint of this step in a directory of any name."""
+        """Write the checkpoint of this step to the given directory."""
         self._pause()
         run = checkpoint.parent
-        written = staging(run / f"checkpoint-{self.state.global_step}")  # the name that the Trainer gives it
+        written = staging(run / f"checkpoint-{self.state.global_step}")  # under the Trainer's own name
         with _writing(checkpoint):
             if self.args.should_save:
                 clear_staging(run)
                 written.mkdir(parents=True)
             self.accelerator.wait_for_everyone()
-            with _torch_saving():  # first, as saving a model may refresh its flows
+            with _torch_saving():  # before the model is saved, which may refresh its flows
                 torch.save(self.step_state(), written / self._step_state_name)
             self._saving_to = written.parent
             try:
@@ -246,7 +249,7 @@ class FloaterTrainer(Trainer):
             self._point_to_best(run)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
-                # The state was written with the hidden directory as the place of the best checkpoint.
+                # The state was written with the hidden directory as the path of the best checkpoint.
                 self.state.save_to_json(str(written / TRAINER_STATE_NAME))
                 publish(written, checkpoint)
         self.accelerator.wait_for_everyone()
@@ -275,7 +278,7 @@ class FloaterTrainer(Trainer):
             self.load_step_state(file, saved if isinstance(saved, dict) else {})
 
     def _finalize_training(self, trial: Any, *args: Any) -> Any:
-        # The Trainer would remove the checkpoints other than the best here, but not each as a whole.
+        # The Trainer would remove all checkpoints but the best here, but not atomically.
         best = self.state.best_model_checkpoint
         if self.args.should_save and self.args.save_total_limit == 1 and best is not None:
             run = Path(self._get_output_dir(trial))
@@ -284,7 +287,7 @@ class FloaterTrainer(Trainer):
         return super()._finalize_training(trial, *args)  # type: ignore[no-untyped-call]
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Warn of weights that a checkpoint lacks, but not of those that are tied to others."""
+        """Warn of weights that are missing in a checkpoint, except those that are tied to others."""
         tied = getattr(self.model, "all_tied_weights_keys", {})
         missing = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
@@ -298,26 +301,30 @@ class FloaterTrainer(Trainer):
         return f"step_state_{self.args.process_index}.pth"
 
     def step_state(self) -> dict[str, Any]:
-        """Return what the last step leaves for the next one, in this process: tensors, numbers and texts."""
+        """Return the state that this process carries from step to step: tensors, numbers and strings."""
         return {"solvers": [asdict(flow.solver_state) for flow in self.flows()]}
 
     def load_step_state(self, file: Path, saved: dict[str, Any]) -> None:
-        """Take over what `step_state` returned in the process that wrote a checkpoint.
+        """Load the state that `step_state` returned in the process that wrote a checkpoint.
+
+        Args:
+            file: file from which the state was read, for messages.
+            saved: the state.
 
         Raises:
-            DataError: what the file holds does not fit the model.
+            DataError: the state does not fit the model.
         """
         flows = self.flows()
         for flow, state in zip(flows, solver_states(file, saved.get("solvers"), len(flows)), strict=True):
             flow.solver_state = state
 
     def forget_steps(self) -> None:
-        """Make the next step that of a model just loaded."""
+        """Reset the state between steps to that of a model that was just loaded."""
         for flow in self.flows():
             flow.refresh()
 
     def _point_to_best(self, run: Path) -> None:
-        """Set the best checkpoint to the place it has or is about to have in the run."""
+        """Set the path of the best checkpoint to its present or future path in the run."""
         step = self.state.best_global_step
         if step is None:
             return
@@ -334,7 +341,7 @@ class FloaterTrainer(Trainer):
 
 @contextmanager
 def _writing(checkpoint: Path) -> Iterator[None]:
-    """Say in a line what keeps a checkpoint from being written, as a full disk."""
+    """Raise errors in writing a checkpoint, such as a full disk, as a message of one line."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -347,7 +354,7 @@ def _writing(checkpoint: Path) -> Iterator[None]:
 
 @contextmanager
 def _torch_saving() -> Iterator[None]:
-    """Raise as an OSError what `torch.save` says of a file that cannot be written; it has no own type."""
+    """Raise the RuntimeError by which `torch.save` reports a file that cannot be written as an OSError."""
     try:
         yield
     except RuntimeError as error:
@@ -355,7 +362,7 @@ def _torch_saving() -> Iterator[None]:
 
 
 def _is_causal(model: Any) -> bool:
-    """Return whether a model predicts next tokens, one of Hugging Face or registered with it."""
+    """Return whether a model, of Hugging Face or registered with it, predicts next tokens."""
     names = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
     names |= {kind.__name__ for kind in MODEL_FOR_CAUSAL_LM_MAPPING._extra_content.values()}
     within = model.get_base_model() if hasattr(model, "get_base_model") else model  # of PEFT

@@ -25,7 +25,7 @@ _COMPUTES = (
     "halting",
     "share_layers",
 )
-"""Config fields that change what the weights compute, besides their shapes and the position model."""
+"""Config fields, other than shapes and the position model, that change what the weights compute."""
 
 
 def is_position(name: str) -> bool:
@@ -44,18 +44,18 @@ def warm_started(
     """Build a model of `config` with the weights of a trained one; only position parameters may be new.
 
     Args:
-        config: of the new model.
-        trained: the model to continue from: one with the same position model; for a FLOATER model with
-            injection "qkv", the plain Transformer with sinusoids at the input; for a composition of a
-            position model and flows added to it, one with that position model. Tables that are shorter than
-            the new ones are continued by the linear flow that fits them best.
-        origin: where `trained` comes from, for messages.
+        config: configuration of the new model.
+        trained: trained model, with the same position model as the new one. For a FLOATER model with
+            injection "qkv" it is the plain Transformer with sinusoids at the input; for a composition of a
+            position model and flows added to it, a model with that position model. Tables that are shorter
+            than the new ones are continued by the linear flow that fits them best.
+        origin: source of `trained`, for messages.
 
     Returns:
-        The new model; with a zero flow it computes what `trained` computes, bit for bit.
+        The new model. With a zero flow its outputs equal those of `trained`, bit for bit.
 
     Raises:
-        DataError: if the position models do not continue each other, or the weights do not fit.
+        DataError: if the new position model cannot start from the trained one, or the weights do not fit.
 
     Example:
         >>> plain = FloaterConfig.preset("tiny", vocab_size=8, position="sinusoidal")
@@ -77,7 +77,7 @@ def warm_started(
 
 
 def _as_part(weights: Mapping[str, Tensor], part: int, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights in which the position model is a part of a composition, its tables as long as wanted."""
+    """Return weights with the position model as a part of a composition, its tables as long as wanted."""
     found = {}
     for name, weight in weights.items():
         for prefix in POSITION_PARTS:
@@ -89,10 +89,10 @@ def _as_part(weights: Mapping[str, Tensor], part: int, wanted: Mapping[str, Tens
 
 
 def _part(new: FloaterConfig, old: FloaterConfig, origin: str) -> int:
-    """Return which part of a composition is the position model of a trained one, the others being flows.
+    """Return the index of the part of a composition that is the position model of a trained model.
 
     Raises:
-        DataError: if it is not one of them, or an other adds no flow.
+        DataError: if no part is that position model, or another part is not an added flow.
     """
     parts = [named(part) for part in (new.position_options or {})["models"]]
     same = [index for index, (name, _) in enumerate(parts) if name == old.position]
