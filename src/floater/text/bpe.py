@@ -29,27 +29,28 @@ def train_bpe(
 ) -> PreTrainedTokenizerFast:
     """Learn a byte-level BPE vocabulary from text.
 
-    Byte pair encoding is of Sennrich, Haddow and Birch (2016, section 3.2); over bytes instead of
-    characters (Radford et al. 2019, section 2.2) every string has an encoding. Text is first put in
-    Unicode form NFC. A word at the start of a sentence gets the token it has after a space. `</s>` is
-    appended to every encoding. `<pad>`, `<s>` and `</s>` have ids 0, 1 and 2; written out in a text they
-    are text. Decoding, with `skip_special_tokens=True`, gives the text back up to NFC and the whitespace
-    around it.
+    Byte pair encoding is that of Sennrich, Haddow and Birch (2016, section 3.2), over bytes instead of
+    characters (Radford et al. 2019, section 2.2), so that every string has an encoding. Text is first
+    normalised to Unicode form NFC. A word at the start of a sentence gets the same token as after a space.
+    `</s>` is appended to every encoding. `<pad>`, `<s>` and `</s>` have ids 0, 1 and 2; where a text
+    contains these strings, they are encoded as text. Decoding with `skip_special_tokens=True` returns the
+    text, up to NFC and the whitespace around it.
 
     Args:
-        texts: the sentences of all languages together.
-        vocab_size: tokens wanted, bytes and special tokens included; at least 259. A small corpus may have
-            too few pairs to merge: `len` of the result is the number reached.
-        min_frequency: a pair seen less often than this is not merged.
-        pretokenized: the texts are tokens with spaces between them, as Moses makes them; words are then what
-            is between spaces, as in the code of Sennrich et al., instead of runs of letters, digits or signs.
-        lowercase: encode texts in lower case, those of later tasks, too.
+        texts: sentences of all languages together.
+        vocab_size: number of tokens, bytes and special tokens included; at least 259. A small corpus may
+            have too few pairs to merge, so the result may have fewer tokens; `len` of it is their number.
+        min_frequency: minimum count of a pair that is merged.
+        pretokenized: True if the texts are tokens separated by spaces, as Moses writes them. Words are then
+            separated by spaces, as in the code of Sennrich et al., instead of being runs of letters, digits
+            or signs.
+        lowercase: True to encode texts in lower case, also those of later tasks.
 
     Returns:
         A tokenizer with `save_pretrained`; `load_bpe` reads it back.
 
     Raises:
-        ValueError: `vocab_size` does not hold the bytes and the special tokens.
+        ValueError: `vocab_size` is too small for the bytes and the special tokens.
         TypeError: `texts` is one string.
 
     Example:
@@ -75,7 +76,7 @@ def train_bpe(
         bpe.pre_tokenizer = pre_tokenizers.Sequence(
             [words, pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)]
         )
-    # The pre-tokenizer puts a space before the first word; Strip takes it off again.
+    # The pre-tokenizer puts a space before the first word; Strip removes it.
     bpe.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -94,17 +95,17 @@ def train_bpe(
 
 
 def load_bpe(path: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
-    """Load a tokenizer that `train_bpe` made.
+    """Load a tokenizer of `train_bpe`.
 
     Args:
-        path: the directory it was saved in, or the `tokenizer.json` file itself.
+        path: directory in which it was saved, or the `tokenizer.json` file itself.
 
     Returns:
-        The tokenizer, equal to the one saved.
+        The tokenizer, equal to the saved one.
 
     Raises:
-        DataError: there is no such file, it is not a tokenizer, or `<pad>`, `<s>` and `</s>` do not have
-            the ids 0, 1 and 2 in it.
+        DataError: there is no such file, it is not a tokenizer, or the ids of `<pad>`, `<s>` and `</s>` in
+            it are not 0, 1 and 2.
 
     Example:
         >>> import tempfile
@@ -132,12 +133,12 @@ def load_bpe(path: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
 def encode(tokenizer: PreTrainedTokenizerFast, lines: Sequence[str], **options: Any) -> list[np.ndarray]:
     """Return the token ids of each line, with the end token, as int32.
 
-    Millions of lines fit into memory: lists of Python numbers would take ten times as much.
+    Arrays let millions of lines fit into memory: lists of Python integers would take ten times as much.
 
     Args:
-        tokenizer: of any vocabulary.
+        tokenizer: tokenizer with any vocabulary.
         lines: texts.
-        **options: of the tokenizer's call.
+        **options: arguments of the tokenizer's call.
     """
     options["return_attention_mask"] = False
     rows: list[np.ndarray] = []
@@ -149,14 +150,14 @@ def encode(tokenizer: PreTrainedTokenizerFast, lines: Sequence[str], **options: 
 
 
 def wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """Return a tokenizer with `SPECIALS` as Hugging Face's Transformers have it."""
+    """Return a tokenizer with `SPECIALS` as a tokenizer of Hugging Face's Transformers."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         bos_token=BOS,
         eos_token=EOS,
         clean_up_tokenization_spaces=False,
-        # A corpus may hold "<s>" as text (HTML does); it must not become the special token.
+        # A corpus may contain "<s>" as text, as in HTML; it must not become the special token.
         split_special_tokens=True,
         model_input_names=["input_ids", "attention_mask"],
     )

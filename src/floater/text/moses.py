@@ -1,4 +1,4 @@
-"""Moses: the tokenizer of the papers on translation, and back, by `sacremoses`."""
+"""Moses: the tokenizer and detokenizer of the papers on translation, by `sacremoses`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Text = Callable[[str], str]
 
 
 def normaliser(language: str) -> Text:
-    """Make what normalises the punctuation of a language.
+    """Return a function that normalises the punctuation of a language.
 
     Args:
-        language: ISO 639-1 code.
+        language: ISO 639-1 code of the language.
 
     Raises:
         ValueError: Moses has no rules for the language.
@@ -25,20 +25,20 @@ def normaliser(language: str) -> Text:
         'It\\'s a "trap" .'
     """
     _check(language)
-    # perl_parity: the Perl script is the standard; sacremoses by itself differs in some quotation marks.
+    # perl_parity: the Perl script is the standard; without it sacremoses differs in some quotation marks.
     clean: Text = MosesPunctNormalizer(lang=language, perl_parity=True).normalize
     return clean
 
 
 def tokenizer(language: str, *, escape: bool = True) -> Text:
-    """Make the tokenizer of a language, with aggressive dash splits (option `-a`).
+    """Return the tokenizer of a language, with aggressive dash splits (option `-a`).
 
     Args:
-        language: ISO 639-1 code.
-        escape: write &, <, >, quotes, brackets and bars as entities.
+        language: ISO 639-1 code of the language.
+        escape: True to write &, <, >, quotes, brackets and bars as entities.
 
     Returns:
-        A function from a plain sentence to its tokens, with single spaces between them.
+        A function from a plain sentence to its tokens, separated by single spaces.
 
     Raises:
         ValueError: Moses has no rules for the language.
@@ -54,10 +54,10 @@ def tokenizer(language: str, *, escape: bool = True) -> Text:
 
 
 def detokenizer(language: str) -> Text:
-    """Make what joins the tokens of a sentence again, entities and dashes included.
+    """Return a function that joins the tokens of a sentence, including entities and split dashes.
 
     Args:
-        language: ISO 639-1 code.
+        language: ISO 639-1 code of the language.
 
     Raises:
         ValueError: Moses has no rules for the language.
@@ -77,7 +77,7 @@ def detokenizer(language: str) -> Text:
 
 
 def _check(language: str) -> None:
-    # sacremoses takes the English rules for any language it does not know, without a warning.
+    # sacremoses uses the English rules for an unknown language, without a warning.
     known = sorted(set(NonbreakingPrefixes().available_langs.values()))
     if language not in known:
         raise ValueError(f"no Moses rules for language {language!r}; known: {', '.join(known)}")

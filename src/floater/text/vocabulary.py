@@ -1,4 +1,4 @@
-"""Word vocabularies: ids of words, shapes of unknown words, labels."""
+"""Word vocabularies: ids of words, of shapes of unknown words, and of labels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ FILE = "vocabulary.json"
 
 
 def shapes(word: str, suffix: int) -> Iterator[str]:
-    """Yield the shapes of an unknown word, the most specific first: its kind and its last letters.
+    """Yield the shapes of an unknown word, its kind and its last letters, the most specific first.
+
+    Args:
+        word: the word.
+        suffix: maximum number of letters at its end; 0 for no shapes.
 
     Example:
         >>> list(shapes("Unfriendly", 2))
@@ -32,15 +36,15 @@ def shapes(word: str, suffix: int) -> Iterator[str]:
 class Vocabulary:
     """The words, shapes of unknown words, tags and relations of the training sentences.
 
-    Ids count words from 2, after padding and the unknown word, and then shapes. Relations count from 1; 0 is
-    one that was not seen.
+    Words have the ids from 2 on, after those of padding and the unknown word; the ids of shapes follow.
+    Relations have the ids from 1 on; 0 is an unseen relation.
 
     Args:
-        words: each has an id of its own.
-        shapes: see `shapes`.
-        tags: what is predicted.
+        words: known words.
+        shapes: known shapes of unknown words; see the function `shapes`.
+        tags: tags, which are predicted.
         relations: labels of the edges of trees.
-        suffix: letters at the end of a word that its shape has.
+        suffix: maximum number of letters at the end of a word in its shape.
 
     Example:
         >>> vocabulary = Vocabulary(["the"], ["small ing", "small "], ["DET", "VERB"], ["det"], 3)
@@ -71,14 +75,14 @@ class Vocabulary:
         min_count: int,
         suffix: int,
     ) -> Vocabulary:
-        """Make the vocabulary of training sentences.
+        """Build the vocabulary of training sentences.
 
         Args:
-            sentences: their words.
-            tags: of all words, or of all texts.
-            relations: of all edges.
-            min_count: how often a word, or a shape among the rarer words, must be seen.
-            suffix: see `shapes`.
+            sentences: words of each sentence.
+            tags: tags of all words, or of all texts.
+            relations: relations of all edges.
+            min_count: minimum count of a word, or of a shape among the rarer words.
+            suffix: maximum number of letters at the end of a word in its shape.
         """
         count = Counter(word for sentence in sentences for word in sentence)
         known = [word for word, times in count.most_common() if times >= min_count]
@@ -96,18 +100,18 @@ class Vocabulary:
         return word in self._word
 
     def ids(self, words: Sequence[str]) -> list[int]:
-        """Return the ids of words; an unknown one has that of its most specific shape that is known."""
+        """Return the ids of words; an unknown word has the id of its most specific known shape."""
         return [self._word.get(word) or self._unknown(word) for word in words]
 
     def _unknown(self, word: str) -> int:
         return next((self._shape[s] for s in shapes(word, self.suffix) if s in self._shape), UNKNOWN)
 
     def labels(self, tags: Sequence[str]) -> list[int]:
-        """Return the numbers of tags, -100 for one that is not known."""
+        """Return the ids of tags, -100 for an unknown one."""
         return [self._tag.get(tag, IGNORED) for tag in tags]
 
     def edges(self, relations: Sequence[str]) -> list[int]:
-        """Return the numbers of relations, 0 for one that is not known."""
+        """Return the ids of relations, 0 for an unknown one."""
         return [self._relation.get(relation, 0) for relation in relations]
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -121,7 +125,7 @@ class Vocabulary:
         """Load the vocabulary in a directory.
 
         Raises:
-            DataError: if there is none that can be read.
+            DataError: if the directory contains no readable vocabulary.
         """
         try:
             return cls(**json.loads((Path(folder) / FILE).read_text(encoding="utf-8")))
