@@ -1,4 +1,4 @@
-"""More context for models that somebody else trained."""
+"""Longer contexts for pretrained models."""
 
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extend import Extension, extend

@@ -1,4 +1,4 @@
-"""Attention of rotary models over grouped distances, and with a temperature that grows with the text."""
+"""Attention of rotary models over grouped distances, and with a temperature that grows with length."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.passes import Watch
 
 NAMES = {"eager": "floater_eager", "sdpa": "floater_sdpa"}
-"""Names among Transformers' attention functions, by the function that serves what is not grouped."""
+"""Names of our attention functions in Transformers, by the function that computes ungrouped attention."""
 
 _ROWS = 64
-"""Queries of a tile on a CPU, whose logits a core's cache holds; sixteen times as many elsewhere."""
+"""Queries of a tile on a CPU, so that its logits fit into a core's cache; sixteen times as many elsewhere."""
 
 
 @dataclass(eq=False)
@@ -28,14 +28,14 @@ class Rule:
     """Changes to an attention module for long texts: grouped distances and a logit temperature.
 
     Args:
-        watch: of the module's body; knows where queries and keys stand.
-        function: the name of the attention function that the module had.
-        group: w and G, for texts longer than in training; None leaves distances as they are.
+        watch: watch of the module's body, with the positions of queries and keys.
+        function: name of the original attention function of the module.
+        group: window w and group size G, for texts longer than in training; None keeps all distances.
         trained: training length L.
-        temperature: whether logits get one.
-        rotary: the module that holds the frequencies, and
-        frequencies: the name of its buffer.
-        halves: whether component i is rotated with component i + dim / 2, and not with its neighbour.
+        temperature: True to multiply logits by a temperature.
+        rotary: module with the frequencies.
+        frequencies: name of the buffer with the frequencies in that module.
+        halves: True if component i is rotated with component i + dim / 2, False if with its neighbour.
     """
 
     watch: Watch
@@ -51,27 +51,28 @@ class Rule:
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute the attention of a module by its `Rule`: an attention function of Transformers.
+    """Compute the attention of a module by its `Rule`, as an attention function of Transformers.
 
     **Grouped distances** (Jin et al. 2024, "LLM Maybe LongLM: Self-Extend LLM Context Window Without Tuning",
     equation 4): in a text longer than those of training, a key at j that is w or more before the query at i
-    is rotated as one at the distance floor(i / G) - floor(j / G) + w - floor(w / G). Queries and keys come
-    rotated by their positions; what is missing to the grouped ones is added, so a cache holds the keys that
-    it always held.
+    is rotated as if the distance were floor(i / G) - floor(j / G) + w - floor(w / G). Queries and keys are
+    passed rotated by their positions and are rotated further by the difference to the grouped positions.
+    Therefore a cache contains the same keys as without groups.
 
-    **Temperature** (Su 2021; Chiang and Cholak 2022): a query that sees n keys, in a causal model i + 1, is
-    multiplied by max(1, log n / log L).
+    **Temperature** (Su 2021; Chiang and Cholak 2022): a query that sees n keys, which is i + 1 in a causal
+    model, is multiplied by max(1, log n / log L).
 
     Args:
         module: the attention module.
-        query: (batch, heads, T, head_dim), rotated.
-        key: (batch, key heads, S, head_dim), rotated.
-        value: as the keys.
-        mask: (batch or 1, 1, T, S), added to the logits or of what is seen; None for a causal one, or none.
-        kwargs: `scaling`, `dropout`, `softcap` and what else the module gives its attention function.
+        query: rotated queries, (batch, heads, T, head_dim).
+        key: rotated keys, (batch, key heads, S, head_dim).
+        value: values, with the shape of the keys.
+        mask: mask, (batch or 1, 1, T, S), either added to the logits or True for visible keys; None for a
+            causal mask or none.
+        kwargs: `scaling`, `dropout`, `softcap` and other arguments of the module's attention function.
 
     Returns:
-        (batch, T, heads, head_dim), and the weights where they are known.
+        The output, (batch, T, heads, head_dim), and the attention weights, or None if they are not computed.
     """
     rule: Rule | None = module.__dict__.get("floater_rule")
     if rule is None:
@@ -97,19 +98,19 @@ def attend(
 
 
 def _counts_up(rule: Rule, at: Tensor, keys: Tensor) -> bool:
-    """Return whether no pair's distance needs to be looked up, and no weights need to be returned."""
+    """Return whether positions are consecutive from 0, and no attention weights need to be returned."""
     every = torch.arange(keys.shape[1], device=keys.device)[None]
     return rule.function == "sdpa" and torch.equal(keys, every) and torch.equal(at, every[:, -at.shape[1] :])
 
 
 def _positions(rule: Rule, query: Tensor, key: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor, int]:
-    """Return the positions of queries (batch or 1, T) and keys (batch or 1, S), and the last query's."""
+    """Return the positions of queries (batch or 1, T), of keys (batch or 1, S), and of the last query."""
     count, size = query.shape[2], key.shape[2]
-    if count == size and ids is not None:  # as in a backward pass, where checkpoints run again
+    if count == size and ids is not None:  # also when checkpoints run again in a backward pass
         return ids, ids, int(ids.max())
     found = rule.watch.current
     keys = found.key[:, -size:] if found.key.shape[1] > size else found.key
-    keys = F.pad(keys, (0, size - keys.shape[1]))  # a static cache has places that are masked
+    keys = F.pad(keys, (0, size - keys.shape[1]))  # a static cache has more slots, which are masked
     return found.query, keys, found.last
 
 
@@ -145,7 +146,7 @@ def _grouped(
         future = logits(_rotated(rule, query, at // size - shift - at), far_key)
         scores = torch.where(delta >= window, future, scores)
     scores = scores * scaling
-    if mask is None and causal and len(query[0, 0]) > 1:  # left to the kernel
+    if mask is None and causal and len(query[0, 0]) > 1:  # Transformers leaves a causal mask to the kernel
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     scores = _masked(scores, mask, softcap)
     weights = F.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
@@ -169,10 +170,11 @@ def _tiled(
     softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Compute what `_grouped` does where positions count up, in tiles of queries.
+    """Compute the result of `_grouped` for consecutive positions, in tiles of queries.
 
-    A tile meets near keys as they are and far ones by group. But for those at the edges of its windows it
-    meets none twice, and none that comes after it.
+    Logits of a tile are computed with near keys at their own distances and with far keys at grouped ones.
+    Only keys at the edges of the tile's windows take part twice, and in a causal model later keys do not take
+    part.
     """
     assert rule.group is not None
     window, size = rule.group
@@ -195,7 +197,7 @@ def _tiled(
             spans.append((future, far_key, min(slots, low + window), slots))
         logits = []
         for kind, (q, k, begin, stop) in enumerate(spans):
-            # heads that share keys are rows of one product
+            # queries of heads that share keys are the rows of one matrix product
             asked = q[:, :, tile].reshape(len(q), heads, -1, q.shape[-1]) * scaling
             shape = len(q), heads, repeats, high - low, stop - begin
             scores = (asked @ k[:, :, begin:stop].mT).view(shape)
@@ -224,7 +226,7 @@ def _tiled(
 
 
 def _masked(scores: Tensor, mask: Tensor | None, softcap: float | None) -> Tensor:
-    """Return logits with their cap, if a model has one, and a mask: bool, or added."""
+    """Return logits after the soft cap, if a model has one, and a mask, boolean or added."""
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if mask is None:
@@ -235,7 +237,7 @@ def _masked(scores: Tensor, mask: Tensor | None, softcap: float | None) -> Tenso
 
 
 def _rotated(rule: Rule, x: Tensor, places: Tensor) -> Tensor:
-    """Rotate x (batch, heads, T, head_dim) on by a number of positions (batch or 1, T)."""
+    """Rotate x (batch, heads, T, head_dim) further by numbers of positions (batch or 1, T)."""
     frequencies: Tensor = getattr(rule.rotary, rule.frequencies)
     angle = (places[:, None, :, None].double() * frequencies.double()).float()
     sin, cos = angle.sin(), angle.cos()
@@ -248,12 +250,12 @@ def _rotated(rule: Rule, x: Tensor, places: Tensor) -> Tensor:
 
 
 def groups(length: int, trained: int, window: int) -> int:
-    """Return the least size of groups with which no distance of a text is longer than in training.
+    """Return the smallest group size with which no distance in a text is longer than in training.
 
     Args:
-        length: tokens of the text.
+        length: number of tokens of the text.
         trained: training length.
-        window: distances below it stay as they are; less than the training length.
+        window: distance below which distances are not grouped; less than the training length.
 
     Example:
         >>> groups(16384, 4096, 1024)
@@ -263,11 +265,11 @@ def groups(length: int, trained: int, window: int) -> int:
 
 
 def grouped_layer(module: nn.Module, config: Any, trained: int) -> bool:
-    """Return whether an attention module rotates, and sees distances that were never trained.
+    """Return whether an attention module rotates queries and keys over distances beyond the training length.
 
     Args:
-        module: of the attention.
-        config: of its model.
+        module: attention module.
+        config: configuration of its model.
         trained: training length.
     """
     types = getattr(config, "layer_types", None)

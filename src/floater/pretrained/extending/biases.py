@@ -1,4 +1,4 @@
-"""Biases of distances that were trained, continued by a flow over the logarithm of distance."""
+"""Trained biases of distances, continued by a flow over the logarithm of distance."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from floater.flow.cache import parameter_version
 from floater.pretrained.extending.passes import Pass, Watch
 
 TRAINED = {"t5": 512, "mt5": 1024, "bloom": 2048}
-"""Training lengths that configurations do not say: Raffel et al. 2020, 3.1.2; Xue et al. 2021, 3; Scao et al.
+"""Training lengths that are not in configurations: Raffel et al. 2020, 3.1.2; Xue et al. 2021, 3; Scao et al.
 2022, table 3."""
 
 _BLOCKS = {"bloom": "h", "mpt": "blocks"}
 
 RIDGE, STEPS, NEAR, POINTS = 1e-6, 20, 16, 160
-"""Of the fit: ridge of the readout, steps of L-BFGS, near distances that all count, log-spaced far ones."""
+"""Settings of the fit: ridge penalty of the readout, L-BFGS steps, number of near distances, which are all
+used, and number of log-spaced far distances."""
 
 Bias = Callable[[Tensor], Tensor]
-"""From distances key - query (N,) to biases (N, heads)."""
+"""Function from distances key - query (N,) to biases (N, heads)."""
 
 
 def continued(flow: Bias, trained: Bias, distances: Tensor, old: int) -> Tensor:
-    """Return a trained bias, and beyond the training length what the flow says of it.
+    """Return a trained bias, which a flow continues beyond the training length.
 
-    Distances below `old` have the bias that was trained, bit for bit. From there the flow continues the last
-    one: b(d) = trained(old - 1) + flow(d) - flow(old - 1), on each side of the query.
+    Distances below `old` have the trained bias, bit for bit. From there the flow continues its last value:
+    b(d) = trained(old - 1) + flow(d) - flow(old - 1), on each side of the query.
 
     Args:
-        flow: the biases of one that is fitted to those that were trained.
-        trained: the bias.
-        distances: (N,) key - query.
+        flow: biases of the flow, which is fitted to the trained bias.
+        trained: trained bias.
+        distances: distances key - query, (N,).
         old: training length.
 
     Returns:
-        (N, heads).
+        The biases, (N, heads).
     """
     ends = distances.new_tensor([-(old - 1), old - 1])
     near = trained(distances.clamp(1 - old, old - 1))
@@ -59,10 +60,10 @@ def _at(flow: FloaterRelative, distances: Tensor) -> Tensor:
 
 
 class Solved:
-    """The biases of a flow by distance, kept between passes without gradients until its weights change.
+    """The biases of a flow by distance; without gradients they are cached until its weights change.
 
     Args:
-        flow: of one block.
+        flow: flow of one bias.
     """
 
     def __init__(self, flow: FloaterRelative) -> None:
@@ -89,7 +90,7 @@ class Solved:
 
 
 def new_flow(heads: int, length: int, causal: bool) -> FloaterRelative:
-    """Return a flow over log distance for one bias of some heads, solved up to a length."""
+    """Return a flow over log distance for one bias with a number of heads, solved up to a length."""
     spec = StackSpec(dim=heads, heads=heads, layers=1, max_length=length, causal=causal)
     return FloaterRelative(spec, clip=None)
 
@@ -98,17 +99,17 @@ def new_flow(heads: int, length: int, causal: bool) -> FloaterRelative:
 def fit(flow: FloaterRelative, trained: Bias, old: int) -> float:
     """Fit a flow to a bias at the distances of training.
 
-    For any field and start, the best readout is a linear least-squares problem, so that L-BFGS moves field
-    and start alone (variable projection, Golub and Pereyra 1973). Distances are spaced like their logarithm,
-    as buckets of T5 are.
+    For any field and start, the best readout is the solution of a linear least-squares problem, so L-BFGS
+    optimises only field and start (variable projection, Golub and Pereyra 1973). Distances are spaced
+    logarithmically, like the buckets of T5.
 
     Args:
-        flow: of one block; changed in place.
-        trained: the bias.
+        flow: flow of one bias; changed in place.
+        trained: trained bias.
         old: training length.
 
     Returns:
-        The root of the mean squared error over all distances of training, in logits.
+        The root mean squared error over all distances of training, in logits.
     """
     device = flow.readout.device
     far = torch.logspace(0, 1, POINTS, base=old - 1, dtype=torch.float64).round().long()
@@ -121,7 +122,7 @@ def fit(flow: FloaterRelative, trained: Bias, old: int) -> float:
     def solved() -> tuple[list[Tensor], Tensor]:
         vectors = flow.flow(times).all()[0, :-1].double()
         readouts, errors = [], []
-        for row, target in enumerate(targets):  # what is after the query begins at a distance of 1
+        for row, target in enumerate(targets):  # keys after the query begin at a distance of 1
             x, wanted = vectors[row:, row], target[row:]
             gram = x.T @ x + RIDGE * len(x) * torch.eye(x.shape[1]).to(x)
             readouts.append(torch.linalg.solve(gram, x.T @ wanted))
@@ -147,11 +148,11 @@ def fit(flow: FloaterRelative, trained: Bias, old: int) -> float:
 
 
 class Buckets(nn.Module):
-    """A T5 bias of buckets that a flow continues; in the place of the table, of which it has the weights.
+    """A T5 bias by buckets that a flow continues. It replaces the bias table and has its weights.
 
     Args:
-        attention: the attention module of T5.
-        flow: fitted to the table.
+        attention: attention module of T5.
+        flow: flow that is fitted to the table.
         old: training length.
     """
 
@@ -178,18 +179,18 @@ class Buckets(nn.Module):
 
 
 def _distance(relative_position: Tensor, **options: Any) -> Tensor:
-    """Return the distances themselves, as `Buckets` takes them, where T5 would return their buckets."""
+    """Return the distances, which `Buckets` takes as input, in place of T5's function to buckets."""
     return relative_position
 
 
 class Linear:
-    """The bias of ALiBi, -slope |distance|, continued by a flow where a text is longer than in training.
+    """The bias of ALiBi, -slope |distance|, continued by a flow in texts longer than in training.
 
     Args:
-        watch: of the body; knows where its tokens stand.
-        name: of MPT's bias, or BLOOM's mask, among the arguments of a block.
-        slopes: (heads,).
-        flow: fitted to the bias.
+        watch: watch of the body, with the positions of its tokens.
+        name: name of MPT's bias, or of BLOOM's mask, among the arguments of a block.
+        slopes: slopes of the heads, (heads,).
+        flow: flow that is fitted to the bias.
         old: training length.
     """
 
@@ -203,21 +204,22 @@ class Linear:
     def __call__(
         self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Give a block the bias of a long text; a forward pre-hook."""
+        """Replace the bias argument of a block in a long text; a forward pre-hook."""
         places = self.watch.current
         if places.length <= self.old:
             return None
         bias = places.kept.get(self.name)
         if bias is None:
             bias = self._bias(places, kwargs[self.name])
-            if not torch.is_grad_enabled():  # a checkpoint that runs again must compute what it computed
+            if not torch.is_grad_enabled():  # a checkpoint that runs again must repeat the computation
                 places.kept[self.name] = bias
         return args, {**kwargs, self.name: bias}
 
     def _bias(self, places: Pass, given: Tensor) -> Tensor:
-        """Return what stands for a given bias of MPT, or mask of BLOOM.
+        """Return the replacement of a given bias of MPT, or of a mask of BLOOM.
 
-        BLOOM copies its bias for each text, and adds it before the mask. So its mask gets the difference.
+        BLOOM copies its bias for each text and adds it before the mask, so the difference is added to the
+        mask.
         """
         masked = self.name == "attention_mask"
         low, high = 1 - places.length, places.query.shape[1] - 1
@@ -227,15 +229,15 @@ class Linear:
         every = torch.arange(low, high + 1, device=given.device)
         table = continued(self.flow, self.trained, every, self.old)
         table = (table - self.trained(every) if masked else table).to(given.dtype).T.contiguous()
-        if places.counts_up:  # query t, counted from 0, meets entry s - t + T - 1
+        if places.counts_up:  # query t, counted from 0, and key s use entry s - t + T - 1
             bias = table.unfold(1, places.length, 1).flip(1)[None]
         else:
             bias = table[:, delta - low].transpose(0, 1)  # (batch or 1, heads, T, S)
         if not masked:
             return bias[0]
-        if (size := given.shape[-1]) > bias.shape[-1]:  # of a static cache
+        if (size := given.shape[-1]) > bias.shape[-1]:  # with a static cache
             bias = F.pad(bias, (0, size - bias.shape[-1]))
-        if len(bias) == 1 and bool((given == given[:1]).all()):  # texts without padding share theirs
+        if len(bias) == 1 and bool((given == given[:1]).all()):  # texts without padding share one mask
             given = given[:1]
         return bias + given
 
@@ -257,15 +259,15 @@ def biased_parts(model: nn.Module) -> list[Any]:
 
 
 def continue_bias(part: Any, flow: FloaterRelative, old: int) -> Bias:
-    """Let a flow continue the bias of a part.
+    """Make a flow continue the bias of a part.
 
     Args:
         part: one of `biased_parts`; changed in place.
-        flow: of the bias.
+        flow: flow of the bias.
         old: training length.
 
     Returns:
-        The bias as it was trained.
+        The trained bias.
     """
     if hasattr(part, "relative_attention_bias"):
         buckets = Buckets(part, flow, old)
@@ -298,7 +300,7 @@ def of_part(part: Any) -> tuple[int, bool]:
 
 
 def training_length(part: Any, given: int | None) -> int | None:
-    """Return how many tokens a part was trained on; None if it is not known."""
+    """Return the training length of a part in tokens; None if it is not known."""
     names = ("max_seq_len", "seq_length", "n_positions")
     own = next((known for name in names if (known := getattr(part.config, name, None))), None)
     return given or own or TRAINED.get(part.config.model_type)

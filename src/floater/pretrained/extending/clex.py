@@ -27,7 +27,7 @@ def _by_rule(**rule: Any) -> Scaling:
 
 
 def _dynamic(dim: int, base: float, trained: int, scale: float) -> tuple[Tensor, float]:
-    # the rule of the paper, alpha = 2 s - 1: dynamic scaling by a factor of 2 of a text of s training lengths
+    # the rule of the paper, alpha = 2 s - 1, is dynamic scaling by 2 for a text of s training lengths
     rule = {"rope_type": "dynamic", "factor": 2.0, "length": scale * trained}
     return rescaled(dim, base, trained, rule)
 
@@ -42,20 +42,21 @@ SCALINGS: Mapping[str, Scaling] = {
     "ntk": _ntk,
     "dynamic": _dynamic,
 }
-"""From components, base, training length and scale to frequencies (dim / 2,) and the factor of waves."""
+"""Functions from the number of components, base, training length and scale to frequencies (dim / 2,) and the
+factor of sines and cosines."""
 
 
 class ScaleField(nn.Module):
-    """The velocity of log frequencies, less that of the scaling that they begin as (section 3.2).
+    """The velocity of log frequencies minus that of the initial scaling (section 3.2).
 
     With z the log frequencies and z0(s) those of the scaling, dz/ds = W2 a(W1 (z + z0(s))) + dz0/ds. So
-    y = z - z0 follows dy/ds = W2 a(W1 (y + 2 z0(s))), and W2 = 0 is the scaling itself. That z0 is added to
-    the input is the released code's.
+    y = z - z0 follows dy/ds = W2 a(W1 (y + 2 z0(s))), and W2 = 0 gives the scaling itself. Adding z0 to the
+    input follows the released code.
 
     Args:
-        base: from a scale to z0, (dim / 2,).
-        half: dim / 2.
-        hidden: width between the layers.
+        base: function from a scale to z0, (dim / 2,).
+        half: half of the number of rotated components, dim / 2.
+        hidden: width of the hidden layer.
     """
 
     smooth = True
@@ -75,14 +76,14 @@ class ScaleField(nn.Module):
 
 
 class ScaleFlow(nn.Module):
-    """Rotary frequencies at any scale, as a flow from scale 1 that begins as a scaling.
+    """Rotary frequencies at any scale, as a flow from scale 1 that initially equals a scaling.
 
     Args:
-        dim: components of a head that are rotated.
-        base: of the frequencies.
+        dim: number of components of a head that are rotated.
+        base: base of the frequencies.
         trained: training length in tokens.
-        start: a key of SCALINGS.
-        expansion: hidden units of the field for each rotated component.
+        start: initial scaling, a key of SCALINGS.
+        expansion: number of hidden units of the field for each rotated component.
 
     Example:
         >>> flow = ScaleFlow(4, 10000.0, 32, "linear")
@@ -107,7 +108,7 @@ class ScaleFlow(nn.Module):
         """Return the frequencies (dim / 2,) in float32 and the factor of sines and cosines.
 
         Args:
-            scale: at least 1.
+            scale: scale of the text, at least 1.
         """
         versions = tuple(p._version + id(p) for p in self.parameters())
         if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()):
@@ -130,12 +131,12 @@ class ScaleFlow(nn.Module):
 
 
 class ScaledRotary(nn.Module):
-    """A model's rotary part that takes its frequencies from a flow, by the length of the text.
+    """A rotary part of a model whose frequencies are those of a flow at the scale of the text.
 
     Args:
-        rotary: the part that it takes the place of.
-        flow: the frequencies.
-        watch: of the model; knows the scale of a pass. Scale 1 is the part as it was.
+        rotary: rotary part that it replaces; at scale 1 it is used unchanged.
+        flow: flow of the frequencies.
+        watch: watch of the model, with the scale of a forward pass.
     """
 
     flow: ScaleFlow
@@ -143,13 +144,13 @@ class ScaledRotary(nn.Module):
     def __init__(self, rotary: nn.Module, flow: ScaleFlow, watch: Watch) -> None:
         super().__init__()
         self.rotary = rotary
-        self.__dict__["flow"] = flow  # not a part of this module: its weights are in model.floater_extension
+        self.__dict__["flow"] = flow  # not registered here, as its weights are in model.floater_extension
         self.watch = watch
         full = hasattr(rotary, "full_attention_inv_freq")
         self.prefix = "full_attention_" if full else ""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the rotary part gives, at the scale of the pass."""
+        """Return the output of the rotary part at the scale of the forward pass."""
         scale = self.watch.current.scale
         if scale == 1:
             return self.rotary(*args, **kwargs)
@@ -159,7 +160,7 @@ class ScaledRotary(nn.Module):
         for name, value in zip(names, (found.to(before[0].device), before[1] * factor), strict=True):
             setattr(self.rotary, name, value)
         try:
-            compute = inspect.unwrap(type(self.rotary).forward)  # Transformers' own keeps gradients out
+            compute = inspect.unwrap(type(self.rotary).forward)  # the decorated one disables gradients
             return compute(self.rotary, *args, **kwargs)
         finally:
             for name, value in zip(names, before, strict=True):
@@ -167,13 +168,13 @@ class ScaledRotary(nn.Module):
 
 
 def scale_of(length: int, *, trained: int, factor: float, declared: bool) -> float:
-    """Return the scale of a text by its length, in whole training lengths as the released code takes it.
+    """Return the scale of a text, its length in training lengths rounded up, as in the released code.
 
     Args:
-        length: tokens of the text.
+        length: number of tokens of the text.
         trained: training length.
-        factor: the largest scale.
-        declared: whether every text has the largest one.
+        factor: largest scale.
+        declared: True if every text has the largest scale.
 
     Example:
         >>> [scale_of(length, trained=32, factor=4.0, declared=False) for length in (32, 33, 200)]

@@ -1,4 +1,4 @@
-"""Tables of position vectors, continued: by a flow that is fitted to them, and without one."""
+"""Continuation of tables of position vectors, by a fitted flow or by methods without a flow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 ENERGY, RANK, DELAYS = 0.99, 64, 8
-"""The share of a table's variance that the flow follows, its most dimensions, and the rows in one state."""
+"""Share of a table's variance that the flow fits, its maximum number of dimensions, and rows in a state."""
 
 RIDGES = (1e-6, 1e-2, 1e-1)
 """Ridge penalties of the amplitudes, as a share of the number of rows."""
@@ -24,13 +24,13 @@ ALPHA = 0.4
 class LinearFlow:
     """dp/dt = A (p - c), the eigenvalues of A imaginary: p(t) = c + sum_k a_k cos(w_k t) + b_k sin(w_k t).
 
-    Vectors neither grow nor vanish, however far they are solved.
+    Vectors neither grow nor vanish, at any distance.
 
     Args:
-        center: c, (dim,).
-        frequencies: w, (K,) radians for each position.
-        cosines: a, (K, dim).
-        sines: b, (K, dim).
+        center: center c, (dim,).
+        frequencies: frequencies w in radians per position, (K,).
+        cosines: amplitudes a of the cosines, (K, dim).
+        sines: amplitudes b of the sines, (K, dim).
 
     Example:
         >>> flow = LinearFlow(torch.zeros(1), torch.tensor([torch.pi]), torch.ones(1, 1), torch.zeros(1, 1))
@@ -52,22 +52,23 @@ class LinearFlow:
 def fit_flow(rows: Tensor) -> LinearFlow:
     """Fit a linear flow to vectors at times 0, 1, ...
 
-    The frequencies are the angles of the eigenvalues of the operator that takes a state to the next one, by
-    least squares (dynamic mode decomposition, Schmid 2010), in the principal components of the table, DELAYS
-    rows in a state (Arbabi and Mezic 2017), which averages noise. Lengths of eigenvalues are left out: noise
-    shortens them, and what decays or grows is not continued. From there the frequencies descend to the least
-    squared error, c, a and b being the best for them (variable projection, Golub and Pereyra 1973). A
-    frequency of less than half a period in the table counts as half a period, so that a trend turns instead
-    of leaving the range of what was trained; two that the table is too short to distinguish are one.
+    The initial frequencies are the angles of the eigenvalues of the operator that maps a state to the next
+    one, by least squares (dynamic mode decomposition, Schmid 2010). States are principal components of the
+    table, with DELAYS rows in a state (Arbabi and Mezic 2017), which averages noise. Moduli of eigenvalues
+    are ignored, as noise reduces them and the flow must neither decay nor grow. From there the frequencies
+    are optimised for the least squared error, with the best c, a and b for given frequencies (variable
+    projection, Golub and Pereyra 1973). Frequencies with less than half a period in the table are raised to
+    half a period, so that a trend turns instead of leaving the range of the trained vectors. Frequencies
+    that the table is too short to distinguish are merged.
 
-    Real tables are no exact waves. How much a and b are held back (ridge regression) is decided by what
-    continues the first three quarters of the table best into the last.
+    Real tables are not exact sums of waves. The penalty of a and b (ridge regression) is the one whose fit
+    to the first three quarters of the table continues it best into the last quarter.
 
     Args:
-        rows: (n, dim), n at least 2.
+        rows: vectors, (n, dim), n at least 2.
 
     Returns:
-        In float64.
+        The flow, in float64.
     """
     rows = rows.double()
     if (n := len(rows)) < 2 * DELAYS:
@@ -82,10 +83,10 @@ def fit_flow(rows: Tensor) -> LinearFlow:
 
 
 def _fitted(rows: Tensor, frequencies: Tensor, ridge: float) -> LinearFlow:
-    """Return the flow of given frequencies that fits rows best, its amplitudes held back by a ridge."""
+    """Return the flow of given frequencies that fits rows best, with a ridge penalty of its amplitudes."""
     n, count = len(rows), len(frequencies)
     design = _design(frequencies, n)
-    # at half a turn the sine is zero at every position, which the ridge takes for an amplitude of zero
+    # at half a turn per position the sine is zero at every position; the ridge makes its amplitude zero
     held = torch.full_like(design[0], ridge * n)
     held[0] = 0
     fitted = torch.linalg.solve(design.T @ design + held.diag(), design.T @ rows)
@@ -120,7 +121,7 @@ def _design(frequencies: Tensor, n: int) -> Tensor:
 
 @torch.enable_grad()
 def _descended(frequencies: Tensor, rows: Tensor) -> Tensor:
-    """Return frequencies near the given ones that fit the rows (n, dim) better, none below half a period."""
+    """Return frequencies optimised from the given ones to fit the rows (n, dim), none below half a period."""
     n, size = len(rows), rows.square().sum().clamp(min=1e-300)
     moved = frequencies.clone().requires_grad_()
     search = torch.optim.LBFGS([moved], max_iter=60, line_search_fn="strong_wolfe", tolerance_change=1e-14)
@@ -140,12 +141,12 @@ def _descended(frequencies: Tensor, rows: Tensor) -> Tensor:
 
 
 def _delayed(rows: Tensor, delays: int) -> Tensor:
-    """Return each `delays` consecutive rows (n, dim) as one: (n - delays + 1, delays dim)."""
+    """Return all sequences of `delays` consecutive rows (n, dim), joined: (n - delays + 1, delays dim)."""
     return rows.unfold(0, delays, 1).flatten(1)
 
 
 def _distinct(values: Tensor, apart: float) -> Tensor:
-    """Return sorted values, those that are closer than `apart` merged."""
+    """Return sorted values, with values closer than `apart` merged."""
     kept: list[float] = []
     for value in sorted(values.tolist()):
         if not kept or value - kept[-1] >= apart:
@@ -160,18 +161,18 @@ def flow(rows: Tensor, length: int) -> Tensor:
 
 
 def repeat(rows: Tensor, length: int) -> Tensor:
-    """Begin again after the last row, as Longformer does (Beltagy et al. 2020, section 5)."""
+    """Repeat the rows from the first after the last, as Longformer does (Beltagy et al. 2020, section 5)."""
     return rows[torch.arange(length, device=rows.device) % len(rows)]
 
 
 def interpolation(rows: Tensor, length: int) -> Tensor:
-    """Stretch the rows: row i stands where i (n - 1) / (length - 1) stood. Shorter inputs change, too."""
+    """Stretch the rows: new row i is the old row i (n - 1) / (length - 1). Shorter inputs change, too."""
     stretched = F.interpolate(rows.T[None].double(), size=length, mode="linear", align_corners=True)
     return stretched[0].T.to(rows)
 
 
 def hierarchical(rows: Tensor, length: int) -> Tensor:
-    """Write position i n + j as alpha u_i + (1 - alpha) u_j, such that the first n are the rows (Su 2020).
+    """Compute position i n + j as alpha u_i + (1 - alpha) u_j, where the first n are the rows (Su 2020).
 
     Raises:
         ValueError: if the length is more than the square of the number of rows.
@@ -196,14 +197,14 @@ def continued(table: Tensor, length: int, method: str, *, special: tuple[int, in
     """Continue a table of position vectors.
 
     Args:
-        table: (n, dim).
-        length: rows of the result, at least n.
-        method: a key of METHODS.
-        special: how many rows at the table's begin and end are unlike the others, such as those of [CLS] and
-            of a position that few texts reach; they stay where they are, and the method does not see them.
+        table: vectors, (n, dim).
+        length: number of rows of the result, at least n.
+        method: name of the method, a key of METHODS.
+        special: numbers of special rows at the start and at the end of the table, such as those of [CLS] and
+            of a position that few texts reach. They keep their positions, and the method does not use them.
 
     Returns:
-        (length, dim); but for "interpolation", its first n rows are the table's.
+        The longer table, (length, dim). Except for "interpolation", its first n rows are those of the table.
 
     Example:
         >>> continued(torch.arange(6.0)[:, None], 9, "repeat", special=(1, 1)).flatten().tolist()
@@ -218,18 +219,19 @@ def continued(table: Tensor, length: int, method: str, *, special: tuple[int, in
 
 
 def continued_grid(table: Tensor, old: tuple[int, int], new: tuple[int, int], method: str) -> Tensor:
-    """Continue a table of the patches of an image, row after row of the grid.
+    """Continue a table of the patches of an image, ordered by rows of the grid.
 
-    The grid stays where it is, at the upper left; first its columns are continued, then its rows.
+    The old grid is the upper left part of the new one. First its columns are continued, then its rows.
 
     Args:
-        table: (height width, dim).
+        table: vectors, (height width, dim).
         old: height and width in patches.
-        new: at least as large.
-        method: a key of METHODS; of "interpolation" see Transformers' own `interpolate_pos_encoding`.
+        new: new height and width in patches, at least as large.
+        method: name of the method, a key of METHODS; for "interpolation" see Transformers' own
+            `interpolate_pos_encoding`.
 
     Returns:
-        (new height new width, dim).
+        The larger table, (new height new width, dim).
     """
     (height, width), dim = old, table.shape[-1]
     down = continued(table.view(height, width * dim), new[0], method, special=(0, 0))

@@ -2,4 +2,4 @@
 
 
 class ExtendError(ValueError):
-    """A model cannot be extended as asked, or an extended model was used in a way that it does not allow."""
+    """A model cannot be extended as requested, or an extended model was used in an unsupported way."""

@@ -1,4 +1,4 @@
-"""A longer context for a model that somebody else trained."""
+"""Extension of a pretrained model to a longer context."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Extension:
     """Summary of an extension: the method, the kind of positions, and the lengths before and after.
 
     Args:
-        method: how.
-        positions: "table", "image", "rotary" or "bias".
-        old: tokens that the model took, or the side of its images in pixels.
-        new: those that it takes now.
-        unchanged: whether inputs of the old lengths give what they gave, bit for bit.
-        error: of biases, the root mean square by which the flow misses those that were trained, in logits.
+        method: name of the method.
+        positions: kind of positions: "table", "image", "rotary" or "bias".
+        old: previous maximum number of tokens, or side of the images in pixels.
+        new: new maximum number of tokens, or side of the images in pixels.
+        unchanged: True if inputs of the old lengths have the same outputs as before, bit for bit.
+        error: root mean squared error of the flow that is fitted to trained biases, in logits.
 
     Example:
         >>> print(Extension("flow", "table", 512, 2048, True))
@@ -82,55 +82,57 @@ class Extension:
 
 @torch.no_grad()
 def extend(model: nn.Module, length: int, method: str | None = None, **options: Any) -> Extension:
-    """Let a Hugging Face model take longer inputs.
+    """Extend a Hugging Face model to longer inputs.
 
     **Learned tables** (BERT, RoBERTa, GPT-2, BART, Whisper's decoder and others): "flow", the default, fits a
     linear flow to the table's vectors and continues it (Liu et al. 2020 with h(t, p) = A (p - c)); "repeat",
-    "interpolation" and "hierarchical" are what people do without one. The first and the last vector are
-    special: `special=(1, 1)` is how many of them stay as they are and are not continued. But for
-    "interpolation", shorter inputs give what they gave, bit for bit.
+    "interpolation" and "hierarchical" are known methods without a flow. The first and the last vector are
+    special: `special=(1, 1)` gives the numbers of vectors at both ends that are kept and are not continued.
+    Except with "interpolation", the outputs of shorter inputs do not change, bit for bit.
 
     **Images** (ViT, DINOv2, SigLIP): `length` is the side of the larger, square image in pixels;
     "interpolation" is the default.
 
     **Rotary positions** (Llama, Mistral, Qwen, Gemma, Phi-3, ModernBERT and others): "yarn", the default, or
-    "ntk" where the configuration refuses that, as Phi-3's does; "linear", "dynamic", "longrope" and "llama3",
-    by the configuration, with Transformers' functions; their parameters can be given. Three are this
-    library's own:
+    "ntk" if the configuration refuses it, as that of Phi-3 does; "linear", "dynamic", "longrope" and
+    "llama3". They are set in the configuration and computed by Transformers; their parameters are options.
+    This library adds three methods:
 
-    - "clex" (Chen et al. 2024): a flow over the scale of the frequencies, trained with the model, that begins
-      as `start="yarn"`, "linear", "ntk" or "dynamic" (the paper's). A text has the scale of its length in
-      whole training lengths; with `declared=True` all have that of the new length.
-    - "self_extend" (Jin et al. 2024): a text longer than in training is read with distances from `window` (a
-      quarter of the old length by default) on in groups of `group` (the least that avoids new distances);
-      `temperature=True` adds "log_n". There is nothing to train.
+    - "clex" (Chen et al. 2024): a flow over the scale of the frequencies, trained with the model, that
+      initially equals the scaling `start="yarn"`, "linear", "ntk" or "dynamic" (that of the paper). The scale
+      of a text is its length in training lengths, rounded up; with `declared=True` all texts have the scale
+      of the new length.
+    - "self_extend" (Jin et al. 2024): in a text longer than in training, distances from `window` on (by
+      default a quarter of the old length) are grouped by `group` (by default the smallest size that avoids
+      new distances); `temperature=True` adds "log_n". No parameters are trained.
     - "log_n": logits of a query that sees n keys are multiplied by max(1, log n / log(old length)).
 
-    "dynamic", "longrope" and "clex" rotate by the length of the text, which cached keys do not follow. They
-    turn the cache off in generation, and a pass with keys of another scale is refused.
+    The rotation of "dynamic", "longrope" and "clex" depends on the length of the text, but cached keys keep
+    their rotation. These methods turn off the cache in generation, and a pass with cached keys of another
+    scale is refused.
 
     **Biases of distances** (T5, BLOOM, MPT): "flow", a `floater_relative` that is fitted to the trained bias,
-    continues it where a text is longer than in training (`trained=` tokens, by default those of the paper or
-    the configuration), and is trained there.
+    continues it in texts longer than in training (`trained=` tokens, by default the training length in the
+    configuration or the paper). It is trained on such texts.
 
-    But for what this library computes itself ("clex", "self_extend", "log_n" and biases), the result is an
-    ordinary model: `save_pretrained` writes one that Transformers loads alone. The others it loads once
-    `floater` is imported, and refuses before. Give its tokenizer the same length
-    (`tokenizer.model_max_length`). Optimizers must be made after.
+    Except for the methods that this library computes ("clex", "self_extend", "log_n" and biases), the result
+    is an ordinary model: Transformers loads it from the files of `save_pretrained` without this library. The
+    other models load after `floater` is imported, and are refused otherwise. Set the same length in the
+    tokenizer (`tokenizer.model_max_length`). Create optimizers after the extension.
 
     Args:
         model: a model of `transformers`, plugged or not; changed in place.
-        length: number of tokens to support, more than it supports now.
-        method: see above; None means the first that is named.
-        options: see above.
+        length: number of tokens to support, more than the model supports now.
+        method: name of the method, see above; None means the first that is named for the kind of positions.
+        options: options of the method, see above.
 
     Returns:
-        What was done.
+        A summary of the extension.
 
     Raises:
         ExtendError: if the length is not above the present one, the model's positions do not allow the method
             or have no declared length, an option is unknown, or the configuration has a scaling already. The
-            model is then as it was.
+            model is then unchanged.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -180,7 +182,7 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     else:
         found = _extend_tables(model, tables, length, method, options)
     rename(model, UNSAVED)
-    if (state := plugged(model)) is not None:  # unplugged, it is still extended
+    if (state := plugged(model)) is not None:  # `unplug` restores this name, but the model stays extended
         state.origin = UNSAVED
     return found
 
@@ -298,7 +300,7 @@ def _extend_rotary(
 
 
 def _refusal(body: PreTrainedModel, method: str, length: int, options: dict[str, Any]) -> str | None:
-    """Return why the configuration of a body does not take a scaling; None if it does."""
+    """Return the reason for which the configuration of a body refuses a scaling; None if it accepts it."""
     trial: Any = copy.deepcopy(body.config)
     rotary.scale(trial, method, length, options)
     try:
@@ -309,7 +311,7 @@ def _refusal(body: PreTrainedModel, method: str, length: int, options: dict[str,
 
 
 def _longer(body: PreTrainedModel) -> int:
-    """Return a length that a body does not take yet."""
+    """Return a length that a body does not support yet."""
     return 2 * int(body.config.max_position_embeddings)
 
 
@@ -317,7 +319,7 @@ def _settings(method: str, old: int, length: int, options: dict[str, Any]) -> di
     """Return the options of a method of this library, completed and checked."""
     if method == "clex":
         start, declared = options.get("start", "yarn"), options.get("declared", False)
-        if start not in [*clex.SCALINGS]:  # a list, which cannot be a key, is refused, too
+        if start not in [*clex.SCALINGS]:  # a list, as an unhashable value must be refused, too
             raise ExtendError(f"start is {start!r}; it must be one of {', '.join(map(repr, clex.SCALINGS))}")
         if not isinstance(declared, bool):
             raise ExtendError(f"declared is {declared!r}; it must be True or False")
@@ -347,8 +349,8 @@ def _is_count(value: object) -> bool:
 
 
 def _moves(settings: dict[str, Any], bodies: list[PreTrainedModel]) -> bool:
-    """Return whether rotations depend on the length of the text, and generation does not see to it."""
-    if settings["method"] == "longrope":  # Phi-3's generation begins its cache anew where the factors change
+    """Return whether rotations depend on the length of the text, and generation does not handle this."""
+    if settings["method"] == "longrope":  # Phi-3's generation resets its cache when the factors change
         ropes = [rotary.parameters(body.config) for body in bodies if body.config.model_type != "phi3"]
         return any(rope["short_factor"] != rope["long_factor"] for rope in ropes)
     return follows_length(settings)
@@ -364,11 +366,11 @@ def _extend_biases(model: nn.Module, parts: list[Any], length: int, options: dic
         raise ExtendError(f"the training length of {type(model).__name__} is not known; give trained=")
     _check_longer(length, old, "{} tokens")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # the flow's start, from which it is fitted
+        torch.manual_seed(0)  # initial weights of the fit
         trained = install(model, {"method": "flow", "old": old, "new": length})
     errors = [biases.fit(flow, bias, old) for flow, bias in trained]
     for flow, _ in trained:
-        refresh(flow)  # a loaded model, which was not fitted, has no plans either
+        refresh(flow)  # as in a loaded model, which has no solver plans from a fit
     for part in parts:
         if part.config.model_type == "mpt":
             part.config.max_seq_len = length
@@ -376,7 +378,7 @@ def _extend_biases(model: nn.Module, parts: list[Any], length: int, options: dic
 
 
 def _own_configs(model: nn.Module) -> None:
-    """Give a model and its parts configurations of their own, as others may share them."""
+    """Copy the configurations of a model and its parts, as other models may share them."""
     memo: dict[int, Any] = {}
     for module in model.modules():
         config = module.__dict__.get("config")

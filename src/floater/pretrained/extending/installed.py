@@ -1,4 +1,4 @@
-"""Extensions that Transformers has no configuration for: put into a model, noted in its configuration."""
+"""Extensions for which Transformers has no configuration: installation and record in the configuration."""
 
 from __future__ import annotations
 
@@ -21,54 +21,55 @@ from floater.pretrained.flows import refresh
 from floater.pretrained.plug import allow_to_run
 
 KEY = "floater_extension"
-"""Of a model's configuration, what `install` is given; of the model, the weights that it adds."""
+"""Attribute of a model's configuration with the settings of `install`, and of the model with its weights."""
 
 GUARD = "floater: the positions of this model are extended; import floater before the model is loaded"
-"""Entry of `fusion_config` with which Transformers alone refuses the configuration (see `loading`)."""
+"""Entry of `fusion_config` by which Transformers without this library refuses a model (see `loading`)."""
 
 PLAIN = frozenset({"dynamic", "longrope", "ntk"})
-"""Methods that Transformers computes alone. Two refuse cached keys, as they rotate by the length; of "ntk"
-only the note in the configuration tells that it is scaled already."""
+"""Methods that Transformers computes without this library. Two of them refuse cached keys, as their rotation
+depends on the length; for "ntk", only this record in the configuration shows that it is scaled already."""
 
 _WEIGHTLESS = frozenset({"self_extend", "log_n"})
-"""Methods without parameters, that attention computes."""
+"""Methods without parameters, which are computed in attention."""
 
 _HALVES = frozenset({
     "gemma", "gemma2", "gemma3_text", "gpt_neox", "llama", "mistral", "modernbert", "phi3", "qwen2", "qwen3",
     "smollm3",
 })  # fmt: skip
 _NEIGHBOURS = frozenset({"llama4_text"})
-"""Models that rotate component i with i + dim / 2, and with the one beside it."""
+"""Models that rotate component i with i + dim / 2 (_HALVES), or with its neighbour (_NEIGHBOURS)."""
 
 
 def installed(model: nn.Module) -> dict[str, Any] | None:
-    """Return what `install` was given for a model; None if it was not extended so."""
+    """Return the settings of `install` for a model; None if it was not extended by it."""
     found: dict[str, Any] | None = model.__dict__.get("_floater_extension")
     return found
 
 
 def reads_as(model: nn.Module, method: str) -> bool:
-    """Return whether a model, or one that it is part of, is extended, as far as weights do not tell."""
+    """Return whether attention in a model is extended; True for all methods that do not change attention."""
     if method not in _WEIGHTLESS:
         return True
     return any("floater_rule" in module.__dict__ for module in model.modules())
 
 
 def follows_length(settings: Mapping[str, Any]) -> bool:
-    """Return whether a text is rotated by its length, given what `install` was given."""
+    """Return whether the rotation depends on the length of the text, by the settings of `install`."""
     return settings["method"] == "dynamic" or (settings["method"] == "clex" and not settings["declared"])
 
 
 def training_spans(model: nn.Module, length: int) -> list[int]:
-    """Return how far, in tokens, the texts of a training batch are to reach, each as often.
+    """Return the lengths in tokens of the texts of a training batch, which are equally frequent.
 
-    Of a model that rotates a text by its length, all whole training lengths, so that every scale is trained
-    (Chen et al. 2024, section 3.3), but for the first if nothing else learns than a flow, which does not act
-    there; of another one the full length.
+    If the rotation of the model depends on the length of the text, they are all multiples of the training
+    length below `length`, and `length`, so that every scale is trained (Chen et al. 2024, section 3.3). The
+    first multiple is excluded if only position parameters are trained, as the flow has no effect at scale 1.
+    For other models the only length is `length`.
 
     Args:
-        model: that is trained.
-        length: tokens that it is to take.
+        model: model that is trained.
+        length: number of tokens to support.
 
     Example:
         >>> training_spans(nn.Module(), 1000)
@@ -83,14 +84,14 @@ def training_spans(model: nn.Module, length: int) -> list[int]:
 
 
 def install(model: nn.Module, settings: Mapping[str, Any]) -> list[tuple[FloaterRelative, biases.Bias]]:
-    """Put an extension into a model, its weights at their start, and note it in the configuration.
+    """Install an extension with initial weights in a model, and record it in the configuration.
 
     Args:
-        model: not extended so yet; changed in place.
-        settings: `method`, `old` and `new` (tokens), and the options of the method.
+        model: model without such an extension; changed in place.
+        settings: `method`, `old` and `new` lengths in tokens, and the options of the method.
 
     Returns:
-        The flows that continue biases, not fitted yet, and the biases as they were trained.
+        The flows that continue biases, not fitted yet, with the trained biases.
 
     Raises:
         ExtendError: if the model's positions do not allow the method.
@@ -99,7 +100,7 @@ def install(model: nn.Module, settings: Mapping[str, Any]) -> list[tuple[Floater
     if settings["method"] == "flow":
         for part in biases.biased_parts(model):
             heads, causal = biases.of_part(part)
-            # names do not depend on the head that a model has
+            # names do not depend on the head of the model
             flow = parts["past" if causal else "both"] = biases.new_flow(heads, settings["new"], causal)
             flow.to(_device(model))
             fitted.append((flow, biases.continue_bias(part, flow, settings["old"])))
@@ -127,7 +128,7 @@ def _install_scale(
     old, new, method = settings["old"], settings["new"], settings["method"]
     if method == "ntk":
         return
-    if method == "dynamic":  # rotates anew with each token past the training length
+    if method == "dynamic":  # the rotation changes with each token beyond the training length
         Watch(body, method, scale=partial(max, old))
     elif method == "longrope":
         known = rotary.parameters(body.config)
@@ -154,7 +155,7 @@ def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
                 f"{method!r} needs to know how a '{kind}' model rotates; it is known of "
                 f"{', '.join(sorted(_HALVES | _NEIGHBOURS))}"
             )
-        # the kernels of other functions take no mask that says what each query sees
+        # the kernels of other functions take no mask with the visible keys of each query
         before = "eager" if body.config._attn_implementation == "eager" else "sdpa"
         watches[body] = Watch(body, method, attention=attention.NAMES[before]), before
     for body, (watch, before) in watches.items():
@@ -182,7 +183,7 @@ def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _note(model: Any, settings: dict[str, Any]) -> None:
-    """Write the settings into a configuration of the model's own, as others may share it."""
+    """Write the settings into a copy of the model's configuration, as other models may share the original."""
     memo: dict[int, Any] = {}
     for module in model.modules():
         if (config := module.__dict__.get("config")) is not None:
@@ -197,7 +198,7 @@ def position_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters of a model's positions: of its extension, of its flow, and learned tables.
 
     Args:
-        model: extended, plugged, both or neither.
+        model: any model, extended or plugged or not.
     """
     parts = [getattr(model, name) for name in (KEY, "floater") if hasattr(model, name)]
     tables = [getattr(table.holder, table.name) for table in find_tables(model)]

@@ -1,4 +1,4 @@
-"""The forward passes of an extended body: where its tokens stand, and the scale that keys are cached at."""
+"""The forward passes of an extended body: the positions of its tokens and the scale of cached keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transformers.cache_utils import Cache
 from floater.pretrained.extending.errors import ExtendError
 
 _HELD = "floater_pass"
-"""The attribute of a cache that keeps where its keys stand, and their scale."""
+"""Name of the attribute of a cache with the positions of its keys and their scale."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Pass:
     """One forward pass.
 
     Args:
-        query: (batch or 1, T) positions of the tokens that are read.
-        key: (batch or 1, S) positions of those and of the cached ones before them.
-        scale: that the pass rotates by, see `Watch`.
-        kept: what the blocks share, until the pass ends.
+        query: positions of the tokens that are read, (batch or 1, T).
+        key: positions of the cached tokens and of the tokens that are read, (batch or 1, S).
+        scale: scale of the rotation, see `Watch`.
+        kept: values that the blocks share until the pass ends, by name.
     """
 
     query: Tensor
@@ -53,7 +53,7 @@ class Pass:
 
 
 class _Own(threading.local):
-    """The pass of each thread; threads may run one model side by side."""
+    """The current pass of each thread; several threads may run one model at the same time."""
 
     current: Pass | None = None
 
@@ -62,21 +62,22 @@ class _Own(threading.local):
 
 
 class Watch:
-    """Follows the forward passes of a body.
+    """A record of the forward passes of a body.
 
     Keys are cached after their rotation. If the scale of the rotation depends on the length of the text, keys
-    that were cached at another scale would stand elsewhere (transformers#25104), so such a pass is refused.
+    that were cached at another scale have wrong positions (transformers#25104), so such a pass is refused.
 
     Args:
-        body: the model of Transformers that reads the tokens; it gets hooks.
-        method: of the extension, for messages.
-        scale: from the number of positions of a text to the scale of its rotation; None if it never changes.
-        masked: whether padding, and not `position_ids`, says where tokens stand, as in BLOOM.
-        attention: the attention function that the body must have; None for any.
+        body: model of Transformers that reads the tokens; hooks are registered on it.
+        method: name of the extension's method, for messages.
+        scale: function from the number of positions of a text to the scale of its rotation; None if the scale
+            never changes.
+        masked: True if positions are determined by padding and not by `position_ids`, as in BLOOM.
+        attention: name of the attention function that the body must have; None for any.
 
     Raises:
-        ExtendError: in a forward pass: if keys were cached at another scale or by a model that was not
-            extended, or the attention function is another one.
+        ExtendError: in a forward pass, if keys were cached at another scale or by a model that was not
+            extended, or the body has another attention function.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Watch:
 
     @property
     def current(self) -> Pass:
-        """Return the pass of this thread; in a backward pass, which may be another thread's, the last one."""
+        """Return the pass of this thread or, as backward passes may run in another thread, the last pass."""
         found: Pass | None = self._own.current or self._last
         if found is None:
             raise ExtendError("an extended model was called in part; call the model itself, model(...)")
@@ -108,7 +109,7 @@ class Watch:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note where the tokens of a pass stand; a forward pre-hook."""
+        """Record the positions of the tokens of a pass; a forward pre-hook."""
         own = getattr(getattr(module, "config", None), "_attn_implementation", None)
         if self.attention is not None and own != self.attention:
             raise ExtendError(
@@ -142,7 +143,7 @@ class Watch:
             setattr(cache, _HELD, self._own.current)
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Keep the pass with the cache that the body made; a forward hook."""
+        """Store the pass in the cache that the body returns; a forward hook."""
         parts = output.values() if isinstance(output, Mapping) else output
         for part in parts if not isinstance(parts, Tensor) else ():
             if isinstance(part, Cache):

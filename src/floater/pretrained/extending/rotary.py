@@ -1,4 +1,4 @@
-"""Rotary models extended by configuration, with Transformers' own functions."""
+"""Extension of rotary models by their configuration, computed by Transformers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 def rotary_bodies(model: nn.Module) -> list[PreTrainedModel]:
-    """Return the models that rotate queries and keys."""
+    """Return the models within a model that rotate queries and keys."""
     return [part for part in model.modules() if isinstance(part, PreTrainedModel) and rotary_parts(part)]
 
 
 def rotary_parts(body: nn.Module) -> list[str]:
-    """Return the names of a body's parts that hold rotary frequencies."""
+    """Return the names of a body's parts that contain rotary frequencies."""
     return [name for name, child in body.named_children() if _rotates(child)]
 
 
@@ -30,10 +30,10 @@ def _rotates(module: nn.Module) -> bool:
 
 
 def parameters(config: Any) -> dict[str, Any]:
-    """Return the rotary parameters of the layers that see the whole text.
+    """Return the rotary parameters of the layers that attend to the whole text.
 
-    Models that rotate the layers of a sliding window by parameters of their own leave those alone: no
-    distance in a window is new.
+    Separate parameters of layers with a sliding window are not changed, as a window contains no new
+    distances.
     """
     given: dict[str, Any] = config.rope_parameters
     return given.get("full_attention", given)  # type: ignore[no-any-return]
@@ -43,8 +43,8 @@ def check_options(method: str, options: Mapping[str, Any], half: int) -> None:
     """Refuse options that Transformers would only warn about.
 
     Args:
-        method: one of METHODS.
-        options: its options by name.
+        method: name of the method, one of METHODS.
+        options: options of the method by name.
         half: number of frequencies.
 
     Raises:
@@ -81,10 +81,10 @@ def scaling(config: Any, method: str, length: int, options: dict[str, Any]) -> d
     """Return the rotary parameters of an extended model.
 
     Args:
-        config: of the model as it was.
-        method: one of METHODS.
+        config: configuration of the model before the extension.
+        method: name of the method, one of METHODS.
         length: number of tokens to support.
-        options: of the method, by the names that Transformers gives them.
+        options: options of the method, by their names in Transformers.
     """
     known = dict(parameters(config))
     old = int(config.max_position_embeddings)
@@ -105,25 +105,25 @@ def scaling(config: Any, method: str, length: int, options: dict[str, Any]) -> d
 
 
 def scale(config: Any, method: str, length: int, options: dict[str, Any]) -> None:
-    """Write into a configuration what `scaling` says, and the length."""
+    """Write the parameters that `scaling` returns, and the length, into a configuration."""
     scaled = scaling(config, method, length, options)
     if "full_attention" in config.rope_parameters:
         scaled = {**config.rope_parameters, "full_attention": scaled}
-    if hasattr(config, "original_max_position_embeddings"):  # Phi-3 keeps it apart
+    if hasattr(config, "original_max_position_embeddings"):  # a separate field in Phi-3
         config.original_max_position_embeddings = config.max_position_embeddings
-    if method != "dynamic":  # the length from which it scales stays that of the training
+    if method != "dynamic":  # "dynamic" scales from this length, the training length
         config.max_position_embeddings = length
     config.rope_parameters = scaled
 
 
 def rotated(config: Any, known: dict[str, Any]) -> int:
-    """Return how many components of a head are rotated."""
+    """Return the number of components of a head that are rotated."""
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return int(head * known.get("partial_rotary_factor", 1.0))
 
 
 def rebuild(body: PreTrainedModel) -> None:
-    """Make the rotary parts of a model anew from its configuration."""
+    """Rebuild the rotary parts of a model from its configuration."""
     for name in rotary_parts(body):
         child = getattr(body, name)
         made: Any = type(child)(body.config)

@@ -18,11 +18,12 @@ class Table:
     """A learned table of positions.
 
     Args:
-        body: the model of Transformers that it belongs to.
-        holder: the module with the table among its parts, and
-        name: the part's name: an embedding, or a parameter (1, rows, dim).
-        first: rows before that of the first position: of padding, or of [CLS] before an image's patches.
-        image: whether the positions are the patches of an image.
+        body: model of Transformers that contains the table.
+        holder: module that directly contains the table.
+        name: name of the table in this module: an embedding, or a parameter (1, rows, dim).
+        first: number of rows before that of the first position: those of padding, or of [CLS] before the
+            patches of an image.
+        image: True if the positions are the patches of an image.
     """
 
     body: PreTrainedModel
@@ -44,7 +45,7 @@ class Table:
         return len(self.weight) - self.first
 
     def replace(self, weight: Tensor) -> None:
-        """Put a larger table in place, and let the buffers beside it reach as far."""
+        """Replace the table by a larger one, and lengthen the buffers beside it."""
         part, old = getattr(self.holder, self.name), len(self.weight)
         if isinstance(part, nn.Embedding):
             part.weight = nn.Parameter(weight, requires_grad=part.weight.requires_grad)
@@ -63,7 +64,7 @@ def find_tables(model: nn.Module) -> list[Table]:
     """Return the learned tables of positions of tokens and patches in all bodies.
 
     Args:
-        model: any that holds models of Transformers.
+        model: model that is or contains models of Transformers.
     """
     bodies = [(path, part) for path, part in model.named_modules() if isinstance(part, PreTrainedModel)]
     found = []
@@ -71,7 +72,7 @@ def find_tables(model: nn.Module) -> list[Table]:
         for name in NAMES:
             part = getattr(holder, name, None)
             table = isinstance(part, nn.Embedding) or (isinstance(part, nn.Parameter) and part.ndim == 3)
-            # tables of sinusoids are not learned, and an encoder of speech takes recordings of one length
+            # tables of sinusoids are not learned, and speech encoders take recordings of a fixed length
             if not table or "Sinusoidal" in type(part).__name__ or hasattr(holder, "conv1"):
                 continue
             around = [of for at, of in bodies if not at or f"{path}.".startswith(f"{at}.")]
@@ -93,13 +94,13 @@ def _patches(holder: Any) -> int:
 
 
 def lengthen(config: Any, old: int, new: int, rows: int) -> None:
-    """Note in a configuration how many positions a table has now.
+    """Write the new number of positions of a table into a configuration.
 
     Args:
-        config: of the table's body.
-        old: positions before.
-        new: positions now.
-        rows: rows of the table before: RoBERTa's configuration counts those of padding, too.
+        config: configuration of the table's body.
+        old: number of positions before.
+        new: number of positions now.
+        rows: number of rows of the table before; RoBERTa's configuration counts those of padding, too.
     """
     for name in _LENGTHS:
         known = getattr(config, name, None)
