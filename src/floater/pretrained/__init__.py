@@ -1,4 +1,4 @@
-"""FLOATER inside models that somebody else trained (Liu et al. 2020, section 3.3)."""
+"""FLOATER inside pretrained models (Liu et al. 2020, section 3.3)."""
 
 from floater.pretrained.extending import ExtendError, Extension, extend
 from floater.pretrained.families import FAMILIES, PlugError

@@ -1,4 +1,4 @@
-"""A model's bodies while they run: each forward pass brings its position vectors to the projections."""
+"""Forward passes of a model's bodies, in which position vectors are added to the projections."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Pass:
     """State of one forward pass of a body.
 
     Args:
-        vectors: of each site and field.
-        calls: how often each projection was called.
+        vectors: position vectors by site and field.
+        calls: number of calls of each projection so far, by its path.
     """
 
     vectors: dict[tuple[str, str], FlowVectors] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Pass:
 
 
 class _Own(threading.local):
-    """The forward pass that a thread is in; threads may run one model side by side."""
+    """The current forward pass of each thread; several threads may run one model at the same time."""
 
     current: Pass | None = None
 
@@ -44,14 +44,14 @@ class _Own(threading.local):
 
 
 class Body:
-    """The part of a model that takes a text's tokens: a stack of blocks with one set of positions.
+    """The part of a model that reads the tokens of a text: a stack of blocks with one set of positions.
 
     Args:
-        root: the model that was plugged; its `floater` gives the vectors.
+        root: plugged model, whose `floater` computes the vectors.
         path: name of the body in the model.
-        family: how it is plugged.
-        site: of its tokens, and
-        cross: of the tokens that its cross-attention reads.
+        family: description of the body's family.
+        site: name of the site of its own tokens.
+        cross: name of the site of the tokens that its cross-attention reads.
     """
 
     def __init__(self, root: nn.Module, path: str, family: Family, site: str, cross: str) -> None:
@@ -74,8 +74,8 @@ class Body:
     def current(self) -> Pass | None:
         """Return the forward pass of this thread.
 
-        Dynamo reads no attribute that Python code has set of a thread, so compiled code has one of the body,
-        which is None as soon as two threads are in forward passes.
+        Dynamo cannot read thread-local attributes that were set by Python code, so compiled code reads an
+        attribute of the body. It is None while two threads are in forward passes.
         """
         return self.shared if torch.compiler.is_compiling() else self._own.current or self.shared
 
@@ -97,10 +97,11 @@ class Body:
         if (at := self.places(module, given)) is not None:
             self.solve(self.site, at)
         source = given.get("encoder_hidden_states")
-        read = getattr(given.get("past_key_values"), "is_updated", None)  # of blocks whose keys are kept
+        # is_updated: for each block, whether its keys of cross-attention are cached
+        read = getattr(given.get("past_key_values"), "is_updated", None)
         if self.reads and source is not None and not (read and any(read.values())):
             self.solve(self.cross, places.source(given, source.shape[1]))
-        # compiled checkpoints find the vectors by themselves
+        # in compiled code, checkpoints capture the vectors by themselves
         if module.training and not torch.compiler.is_compiling():
             for name, part in module.named_modules():
                 known = part.__dict__.get("_gradient_checkpointing_func")
@@ -112,7 +113,7 @@ class Body:
         self.current = None
 
     def release(self) -> None:
-        """Take the position vectors out of gradient checkpointing."""
+        """Restore the original functions of gradient checkpointing."""
         for part in self.root.get_submodule(self.path).modules():
             known = part.__dict__.get("_gradient_checkpointing_func")
             if isinstance(known, Checkpoint):
@@ -120,7 +121,7 @@ class Body:
 
     @contextmanager
     def running(self, current: Pass) -> Iterator[None]:
-        """Let a forward pass be the current one."""
+        """Make a forward pass the current one until the end of the block."""
         outer, self.current = self.current, current
         try:
             yield
@@ -128,13 +129,13 @@ class Body:
             self.current = outer
 
     def trajectories(self, path: str) -> list[Trajectory]:
-        """Return the trajectories that the projections of one of the body's modules use."""
+        """Return the trajectories that are used by the projections in one of the body's modules."""
         inside = [i for i in self.injections if i.path.startswith(f"{path}." if path else "")]
         used = (key for injection in inside for use in injection.uses for key in use if key is not None)
         return list(dict.fromkeys(used))
 
     def places(self, module: nn.Module, given: Mapping[str, Any]) -> Places | None:
-        """Return where the tokens stand; None where there are none."""
+        """Return the positions of the tokens; None if there are no tokens."""
         if self.family.length is not None and (length := self.family.length(module, given)) is not None:
             return Places(torch.arange(length)[None], length)
         words = next((given[name] for name in ("input_ids", "inputs_embeds") if name in given), None)
@@ -143,7 +144,7 @@ class Body:
         return places.tokens(given, words.shape[1], padding=self.padding, windowed=self.windowed)
 
     def solve(self, site: str, at: Places) -> None:
-        """Add the vectors of a site to the current forward pass."""
+        """Compute the vectors of a site for the current forward pass."""
         assert self.current is not None
         flows: Any = self.root.floater
         for name, vectors in flows(site, at.positions, at.below).items():
@@ -151,20 +152,20 @@ class Body:
 
     @property
     def reads(self) -> bool:
-        """Return whether keys or values of another body get vectors."""
+        """Return whether keys or values of cross-attention get vectors."""
         return any(key.site == self.cross for key in self.trajectories(""))
 
 
 class Injection:
-    """Brings position vectors to the output of one projection; a forward hook of it.
+    """A forward hook that adds position vectors to the output of one projection.
 
     Args:
-        body: whose forward pass it is part of.
+        body: body that contains the projection.
         path: name of the projection in the body.
-        uses: of each call in a forward pass, the trajectory that is added to each part of the output, None
-            for none. A call after them gets nothing.
-        widths: of the parts.
-        head: width of a head where heads hold all parts in turn, else None.
+        uses: for each call in a forward pass, the trajectory that is added to each part of the output, None
+            for no trajectory. Nothing is added in later calls, which only some families allow.
+        widths: widths of the parts.
+        head: width of a head if each head consists of all parts in turn, else None.
     """
 
     def __init__(
@@ -186,13 +187,14 @@ class Injection:
         return output + bias.to(output)
 
     def next_use(self, shape: torch.Size) -> Sequence[Trajectory | None] | None:
-        """Return the trajectories of the next call, by the parts of its output; None if it gets nothing.
+        """Return the trajectories of the next call, by parts of its output; None if nothing is added.
 
         Args:
-            shape: (batch, T, ...) of the call's input or output.
+            shape: shape (batch, T, ...) of the call's input or output.
 
         Raises:
-            PlugError: if the projection is called outside of its body, or more often than is known.
+            PlugError: if the projection is called outside of its body's forward pass, or more often than is
+                expected in one pass.
         """
         current = self.body.current
         if current is None:
@@ -214,13 +216,17 @@ class Injection:
     def index(self, use: Sequence[Trajectory | None], shape: torch.Size) -> Tensor | slice:
         """Return the indices of the vectors of a call's tokens: (batch or 1, T), or a slice.
 
+        Args:
+            use: trajectories of the call, as `next_use` returns them.
+            shape: shape (batch, T, ...) of the call's input or output.
+
         Raises:
-            PlugError: if the tokens are not those of the body.
+            PlugError: if the numbers of texts and tokens are not those of the body's positions.
         """
         key = next(key for key in use if key is not None)
         vectors = self._of(key)
         index = vectors.index
-        if isinstance(index, torch.Size):  # of real positions each has its own vector
+        if isinstance(index, torch.Size):  # with real positions each token has its own vector
             index = torch.arange(index.numel()).view(index)
         if isinstance(index, slice):
             texts, tokens = 1, len(range(*index.indices(len(vectors.of(*key[2:])))))
@@ -238,7 +244,7 @@ class Injection:
         return [None if key is None else self._of(key).of(*key[2:]) for key in use]
 
     def joined(self, parts: Sequence[Tensor | None]) -> Tensor:
-        """Return the parts of an output (batch or 1, T, width) as the projection orders them."""
+        """Join the parts of an output, (batch or 1, T, width) each, in the order of the projection."""
         there = next(part for part in parts if part is not None)
         if len(parts) == 1:
             return there
@@ -259,15 +265,15 @@ class Injection:
 
 
 class Checkpoint:
-    """A function of gradient checkpointing that takes position vectors as arguments of the checkpoint.
+    """A gradient checkpointing function that passes position vectors as arguments of the checkpoint.
 
-    A checkpoint runs again in the backward pass, when the body has moved on, and with `use_reentrant` it
-    gives gradients only to its arguments.
+    A checkpoint runs again in the backward pass, when the forward pass of the body has ended, and with
+    `use_reentrant` only its arguments get gradients.
 
     Args:
-        body: the body, and
-        path: the name in it of the module whose checkpoints these are.
-        function: the function of gradient checkpointing.
+        body: body that contains the checkpointed module.
+        path: name of the checkpointed module in the body.
+        function: original function of gradient checkpointing.
     """
 
     def __init__(self, body: Body, path: str, function: Callable[..., Any]) -> None:

@@ -1,4 +1,4 @@
-"""Model cards: what a folder with a flow holds, and how to load it."""
+"""Model cards: the contents of a directory with a flow, and instructions to load it."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ floater.load("path/to/this/folder", model)
 
 
 def write_card(directory: Path, model: Any, *, whole: bool) -> None:
-    """Write README.md beside a plugged model or its flow, unless there is one.
+    """Write README.md beside a plugged model or its flow, unless it exists.
 
     Args:
-        directory: where the model was saved.
-        model: plugged.
-        whole: whether the model is there, too, or the flow alone.
+        directory: directory in which the model or the flow was saved.
+        model: plugged model.
+        whole: True if the whole model was saved, False if the flow alone.
     """
     if (file := directory / CARD).exists():
         return

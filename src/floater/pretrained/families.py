@@ -11,19 +11,20 @@ NAMES: tuple[Name, ...] = ("query", "key", "value")
 
 
 class PlugError(ValueError):
-    """A model cannot be plugged as asked, or a plugged model was used in a way that it does not know."""
+    """A model cannot be plugged as requested, or a plugged model was used in an unsupported way."""
 
 
 @dataclass(frozen=True)
 class Fused:
-    """A projection whose output holds several parts.
+    """A projection whose output consists of one or several parts.
 
     Args:
         module: name of the projection in its attention module.
-        parts: what the output holds, in this order.
-        head: attribute of the attention module with the width of a head, where each head holds all parts
-            in turn; None where each part holds all heads.
-        grouped: whether keys and values have the heads that the configuration gives them, not the queries'.
+        parts: names of the parts of the output, in this order.
+        head: attribute of the attention module with the width of a head, if each head consists of all parts
+            in turn; None if each part consists of all heads.
+        grouped: True if the number of heads of keys and values is `num_key_value_heads` of the
+            configuration; False if it is that of the queries.
 
     Example:
         >>> Fused("c_attn", ("query", "key", "value")).head is None
@@ -44,14 +45,15 @@ class Family:
     """Description of one family of models for `plug`.
 
     Args:
-        attention: the projections of self-attention, and of cross-attention unless `cross` is given.
-        cross: the projections of cross-attention.
-        padding: of the model's body, the id of padding tokens, where token ids say which ones these are and
-            positions begin after it.
-        uses: of the model's configuration, how often each attention module of the body is used.
-        length: of the body and its arguments by name, how many tokens, none of them padding, it makes of an
-            image or a recording; None where it takes a text.
-        again: whether a projection that was given tokens is given something else after them.
+        attention: projections of self-attention, and of cross-attention unless `cross` is given.
+        cross: projections of cross-attention.
+        padding: function from the model's body to the id of padding tokens, in families where padding is
+            recognised by token ids and the first position is that after the id.
+        uses: function from the model's configuration and the number of self-attention modules in the body to
+            the indices of the blocks in which each module is used. None if each is used once, in order.
+        length: function from the body and its arguments by name to the number of tokens of an image or a
+            recording, none of them padding; it returns None for a text.
+        again: True if a projection is called with other inputs after the tokens.
     """
 
     attention: Projections
@@ -73,12 +75,12 @@ def separate(query: str, key: str, value: str) -> Projections:
 
 
 def from_table(table: Mapping[str, str]) -> Projections:
-    """Return the projections that a table of names describes.
+    """Return the projections in a table of names.
 
     Args:
-        table: from "query", "key" and "value", or some of them, to the name of the projection in its
-            attention module. A projection that is named several times holds these parts in this order, each
-            with all heads.
+        table: name of the projection in its attention module for each of "query", "key" and "value", or some
+            of them. The output of a projection that occurs several times consists of these parts in this
+            order, each with all heads.
 
     Raises:
         PlugError: if the table is empty or has other names.
@@ -120,17 +122,17 @@ def _patches(body: Any, given: Mapping[str, Any]) -> int:
 
 
 def _class_and_patches(body: Any, given: Mapping[str, Any]) -> int:
-    """Return the number of patches of an image, and one for [CLS]."""
+    """Return the number of patches of an image plus one for [CLS]."""
     return 1 + _patches(body, given)
 
 
 def _hidden(body: Any, given: Mapping[str, Any]) -> int:
-    """Return what the embeddings made of an image: [CLS], registers if there are any, patches."""
+    """Return the number of embedded tokens of an image: [CLS], registers if there are any, patches."""
     return int(given["hidden_states"].shape[1])
 
 
 def _frames(body: Any, given: Mapping[str, Any]) -> int | None:
-    """Return the number of frames after the convolutions of the encoder; the decoder has text."""
+    """Return the number of frames after the convolutions of the encoder; None for the decoder's text."""
     return None if "input_features" not in given else int(body.config.max_source_positions)
 
 
@@ -174,13 +176,13 @@ FAMILIES: Mapping[str, Family] = {
     "whisper": Family(_PROJ, length=_frames),
     "xlm-roberta": _ROBERTA,
 }
-"""By `model_type` of the configuration."""
+"""Known families by `model_type` of the configuration."""
 
 INTERLEAVED = frozenset({"bloom", "codegen", "falcon", "gpt_bigcode", "gpt_neox_japanese", "persimmon"})
-"""Models whose fused projection does not hold its parts one after the other, each with all heads."""
+"""Models whose fused projection does not consist of consecutive parts, each with all heads."""
 
 RECURRENT = frozenset({"falcon_mamba", "mamba", "mamba2", "rwkv", "xlstm"})
 """Models without attention."""
 
 CROSS = frozenset({"crossattention", "encoder_attn", "EncDecAttention", "cross_attn", "cross_attention"})
-"""Names of cross-attention modules, whose keys and values come from another model."""
+"""Names of cross-attention modules, whose keys and values are computed from tokens of another body."""

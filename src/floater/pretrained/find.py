@@ -1,4 +1,4 @@
-"""Finding the bodies of a model and the projections in them."""
+"""Search for the bodies of a model and their projections."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Projection:
     """A projection of an attention module.
 
     Args:
-        path: its name in the body.
-        module: itself.
-        parts: what its output holds.
-        widths: of the parts.
-        head: width of a head where each head holds all parts in turn, else None.
-        cross: whether it belongs to cross-attention.
-        blocks: those that it serves in turn.
+        path: name of the projection in the body.
+        module: module of the projection.
+        parts: names of the parts of its output.
+        widths: widths of the parts.
+        head: width of a head if each head consists of all parts in turn, else None.
+        cross: True if it belongs to cross-attention.
+        blocks: indices of the blocks in which it is used, in the order of its calls.
     """
 
     path: str
@@ -49,13 +49,13 @@ class Projection:
 
 @dataclass(frozen=True)
 class Found:
-    """A body and what can be plugged in it.
+    """A body and its projections that can be plugged.
 
     Args:
-        path: its name in the model.
-        family: how it is plugged.
+        path: name of the body in the model.
+        family: description of its family.
         depth: number of blocks.
-        projections: all of them.
+        projections: all projections that can be plugged.
     """
 
     path: str
@@ -67,15 +67,15 @@ class Found:
 def find(model: nn.Module, table: Mapping[str, str] | None) -> list[Found]:
     """Return the bodies of a model that have attention.
 
-    A body is a Hugging Face model that directly holds blocks: the encoder and the decoder of a translation
-    model are one each.
+    A body is a Hugging Face model that directly contains blocks: the encoder and the decoder of a
+    translation model are two bodies.
 
     Args:
         model: the model.
-        table: names of projections instead of those that the family is known to have; see `from_table`.
+        table: names of projections that replace those of the known family; see `from_table`.
 
     Raises:
-        PlugError: if there is nothing to plug; it names the modules that were looked for.
+        PlugError: if there is nothing to plug; the message names the modules that were searched for.
     """
     bodies = {path: part for path, part in model.named_modules() if isinstance(part, PreTrainedModel)}
     if not bodies:
@@ -132,7 +132,7 @@ def _projections(body: PreTrainedModel, cut: int, path: str, inner: Sequence[str
     for name, module, cross, index in attentions:
         for part in _wanted(family, cross):
             projection = getattr(module, part.module)
-            # An adapter's merge leaves the layer that it wraps; PEFT calls it so.
+            # PEFT names the layer that an adapter wraps base_layer; it remains when the adapter is merged.
             projection = getattr(projection, "base_layer", projection)
             widths = _widths(body.config, projection, part, f"{name}.{part.module}")
             head = None if part.head is None else int(getattr(module, part.head))

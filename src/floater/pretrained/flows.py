@@ -1,4 +1,4 @@
-"""The flows of a plugged model: fields, starting vectors, and their vectors once they are baked."""
+"""The flows of a plugged model: fields and starting vectors, or baked vectors."""
 
 # mypy: disable-error-code="no-untyped-call"
 # (state_dict hooks are untyped)
@@ -27,7 +27,7 @@ class Trajectory(NamedTuple):
     """Key of one trajectory of a flow: a starting vector and the field that drives it.
 
     Args:
-        site: the tokens whose projections it serves.
+        site: name of the tokens to whose projections it belongs.
         field: name of the field that drives it.
         block: index of the block.
         name: "query", "key", "value", or "cross_query" for the queries of cross-attention.
@@ -48,7 +48,7 @@ class SiteEncoder(FlowEncoder):
         self.__dict__["field"] = field
 
     def forward(self, positions: Tensor, *, below: int | None = None) -> FlowVectors:
-        """Return the vectors, from the cache unless gradients are asked for; see `FlowEncoder.forward`."""
+        """Return the vectors, from the cache unless gradients are needed; see `FlowEncoder.forward`."""
         learns = torch.is_grad_enabled() and any(p.requires_grad for p in self._all_parameters())
         if learns or torch.compiler.is_compiling():
             return super().forward(positions, below=below)
@@ -60,10 +60,10 @@ class SiteEncoder(FlowEncoder):
 
 
 def known_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the `floater` position model that a plug has, completed by their defaults.
+    """Return the options of the `floater` position model that apply to `plug`, completed by defaults.
 
     Raises:
-        PositionError: if one is unknown, or has a value that does not apply.
+        PositionError: if an option is unknown, or its value is not valid.
 
     Example:
         >>> known_options({"delta": 0.2})["delta"]
@@ -94,7 +94,7 @@ def known_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_count(value: object) -> bool:
-    """Return whether something is a whole number of at least 1.
+    """Return whether an object is a whole number of at least 1.
 
     Example:
         >>> is_count(2), is_count(True), is_count(2.0), is_count(0)
@@ -104,16 +104,16 @@ def is_count(value: object) -> bool:
 
 
 class Flows(nn.Module):
-    """Fields and starting vectors of a plugged model; `floater` among its modules.
+    """Fields and starting vectors of a plugged model; the module `floater` of the model.
 
-    A field serves all projections of one width, each of which has a starting vector of its own
-    (Liu et al. 2020, equations 10, 12 and 13). After `bake` there are vectors instead.
+    All projections of one width share a field, and each of them has its own starting vector
+    (Liu et al. 2020, equations 10, 12 and 13). `bake` replaces fields and starting vectors by vectors.
 
     Args:
-        trajectories: all of them, by site, field, block and name.
-        widths: the width of each field.
-        max_length: tokens over which vectors start of order one.
-        options: of `floater.plug`.
+        trajectories: keys of all trajectories.
+        widths: widths of the fields, by name.
+        max_length: number of tokens over which initial vectors are of order one.
+        options: options of `floater.plug`, as `known_options` returns them.
 
     Example:
         >>> trajectories = [Trajectory("self", "4", 0, name) for name in ("query", "key")]
@@ -170,18 +170,18 @@ class Flows(nn.Module):
         self.register_state_dict_pre_hook(refresh)
 
     def forward(self, site: str, positions: Tensor, below: int | None = None) -> dict[str, FlowVectors]:
-        """Return the vectors of a site's projections, solved with gradients where one is asked for.
+        """Return the vectors of a site's projections, solved with gradients if these are needed.
 
         Args:
-            site: whose tokens.
-            positions: (batch or 1, T) integers, from 0.
-            below: a number that all positions are below; None where none is known without a look.
+            site: name of the site.
+            positions: positions of its tokens, (batch or 1, T) integers from 0.
+            below: upper bound, above all positions; None if none is known without reading the positions.
 
         Returns:
-            By the name of the field.
+            The vectors by name of the field.
 
         Raises:
-            PlugError: if the vectors are baked and a position lies beyond them.
+            PlugError: if the vectors are baked and a position is beyond the last of them.
             FlowError: if a solve fails.
         """
         if self.length is not None:
@@ -208,7 +208,7 @@ class Flows(nn.Module):
         return vectors
 
     def baked_shapes(self, length: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the vectors that `bake` would store, by their names in the state."""
+        """Return the shapes of the vectors that `bake` would store, by their names in the state dict."""
         return {
             f"vectors.{site}.{name}": (len(blocks) * len(names), length, self.encoders[site][name].dim)  # type: ignore[index]
             for site, fields in self.layout.items()
@@ -233,7 +233,7 @@ class Flows(nn.Module):
             table = tables[site] = nn.Module()
             for name, encoder in encoders.items():  # type: ignore[operator]
                 positions = torch.arange(length, device=encoder.start.device)[None]
-                # solved for these positions alone: the cache holds more, or vectors of an earlier step
+                # not from the cache, which may have more positions, or vectors of an earlier step
                 solved = FlowEncoder.forward(encoder.eval(), positions).rows
                 rows = torch.stack([row.to(encoder.start.dtype) for row in solved])
                 table.register_buffer(name, rows)
@@ -242,11 +242,13 @@ class Flows(nn.Module):
 
 
 def refresh(flows: nn.Module, *_: Any) -> None:
-    """Make a training that continues after a save solve with new plans, as one resumed from the save does.
+    """Reset the solvers of flows when they are saved.
+
+    A training that continues after a save then solves with new plans, like one that resumes from the save.
 
     Args:
-        flows: a module with `FlowEncoder`s.
-        *_: what a hook is given besides.
+        flows: a module that contains `FlowEncoder`s.
+        *_: other arguments of a state dict hook, not used.
     """
     for module in flows.modules():
         if isinstance(module, FlowEncoder):

@@ -1,27 +1,27 @@
-"""Transformers' own ways to load a model, made to bring a plugged model's flow along, and an extended one's.
+"""Wrappers of Transformers' methods that load and save models, which include the flow or the extension.
 
-A flow is part of a model as its head is: weights without it compute something else. `save_pretrained` writes
-it, but Transformers builds a model by the class of its configuration, finds no place for the flow's weights,
-and leaves them out with a note. So methods that all models of Transformers share are wrapped
-(`floater.autoload`), and do what is here:
+A flow is part of a model like its head: without it, the weights compute something else. `save_pretrained`
+writes it, but Transformers builds a model by the class in its configuration, which has no parameters for the
+flow, and ignores the flow's weights with a note. Therefore methods that all models of Transformers share are
+wrapped (`floater.autoload`) with the functions of this module:
 
-- `from_pretrained`, in which every Auto class, pipeline and library above them ends, plugs the model that it
-  has loaded and reads the flow; `_from_config` plugs a new one.
-- `_load_from_state_dict`, by which a Trainer resumes and PEFT reads an adapter, refuses a flow's weights
-  where there is no flow, and an adapter that was trained with one. It reads weights by the names that files
-  have, too.
-- A Trainer does not resume a model that is plugged or extended otherwise than that of the checkpoint.
-- A model made by its class from a configuration with a flow does not run until it is plugged or extended.
-- `load_adapter`, by which `from_pretrained` reads an adapter whose folder it is given, first brings the flow.
+- `from_pretrained`, which every Auto class, pipeline and library above them calls, plugs the model after
+  loading it and reads the flow; `_from_config` plugs a new model.
+- `_load_from_state_dict`, by which a Trainer resumes and PEFT reads an adapter, refuses the weights of a flow
+  if the model has none, and an adapter that was trained with one. It also accepts weights under the names
+  that they have in files.
+- A Trainer does not resume a model that is plugged or extended differently from that of the checkpoint.
+- A model that its class builds from a configuration with a flow does not run until it is plugged or extended.
+- `load_adapter`, by which `from_pretrained` reads an adapter from its directory, first loads the flow.
 
-An extension that Transformers has no configuration for (`floater.pretrained.extending`) is brought along in
-the same ways.
+Extensions for which Transformers has no configuration (`floater.pretrained.extending`) are handled in the
+same way.
 
-Without this library imported, Transformers must not load such a folder either. The configuration names GUARD
-as one of the fusions of modules that the model needs, and Transformers refuses those that it does not know,
-by every class and before it reads any weights. Alternatives stop less, or harm more: a model type of our own
-does not stop the model's own class and hides the type from whatever asks for it; an unknown quantization
-method is only warned about; weights under another name stop a Trainer's resume of the plugged model, too.
+If this library is not imported, Transformers must not load such a directory. The configuration lists GUARD
+among the fusions of modules that the model needs, and every class of Transformers refuses unknown fusions
+before it reads any weights. The alternatives are weaker or do more harm: a new model type does not stop the
+model's own class and hides the type from code that reads it; an unknown quantization method only leads to a
+warning; weights under other names also prevent a Trainer from resuming the plugged model.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -57,10 +57,10 @@ def from_pretrained(original: Callable[..., Any], kind: Any, *args: Any, **kwarg
     """Load a model as `original` does, and plug it if it was saved plugged.
 
     Args:
-        original: the method of Transformers, as a function of the class.
-        kind: the class of the model.
-        *args: of the method.
-        **kwargs: of the method.
+        original: method of Transformers, as a function whose first argument is the class.
+        kind: class of the model.
+        *args: positional arguments of the method.
+        **kwargs: keyword arguments of the method.
 
     Raises:
         PlugError: if the flow cannot be read.
@@ -73,7 +73,7 @@ def from_pretrained(original: Callable[..., Any], kind: Any, *args: Any, **kwarg
         if not any(guard in str(error) for guard in (GUARD, installed.GUARD)):
             raise
         guarded = True
-        kwargs["fusion_config"] = {}  # all that the guard asks for is done below
+        kwargs["fusion_config"] = {}  # the flow or extension that the guard requires is added below
         with _expecting_flow(kind):
             model, info = original(kind, *args, output_loading_info=True, **kwargs)
     info = _restore(model, info, kwargs)
@@ -86,7 +86,7 @@ def from_pretrained(original: Callable[..., Any], kind: Any, *args: Any, **kwarg
 
 
 def expect_flow(model: Any) -> None:
-    """Let a model that is made from a configuration with a flow refuse to run before it is there."""
+    """Make a model that is built from a configuration with a flow refuse to run without the flow."""
     settings = getattr(model.config, installed.KEY, None)
     own = isinstance(settings, Mapping) and settings["method"] not in installed.PLAIN
     if own or isinstance(getattr(model.config, "floater", None), Mapping):
@@ -94,7 +94,7 @@ def expect_flow(model: Any) -> None:
 
 
 def with_flow(model: Any) -> Any:
-    """Return a new model, extended and plugged if its configuration says so."""
+    """Extend and plug a new model if its configuration describes it so, and return it."""
     if (settings := _extension(model)) is not None:
         installed.install(model, settings)
     if (options := _options(model)) is not None:
@@ -108,11 +108,17 @@ def with_flow(model: Any) -> Any:
 def prepare_weights(model: Any, state_dict: dict[str, Tensor], prefix: str) -> None:
     """Refuse weights that were trained with a flow or an extension for a model without it.
 
-    Weights by the names of a file get the model's own, in place: a Trainer that resumes does not see to it.
+    Weights under the names of a file are renamed to the model's own in place, as a resuming Trainer does not
+    rename them.
+
+    Args:
+        model: model that is to load the weights.
+        state_dict: weights, changed in place.
+        prefix: prefix of their names, empty for the whole model.
 
     Raises:
-        PlugError: if the weights have a flow and the model has none, or its configuration or its adapter says
-            that there should be one.
+        PlugError: if the model has no flow or extension, but the weights, its configuration or its adapter
+            require one.
     """
     for part, done, how in ((_PREFIX, "plugged", "plug"), (_EXTENSION, "extended", "extend")):
         flow = prefix + part
@@ -135,10 +141,12 @@ def prepare_weights(model: Any, state_dict: dict[str, Tensor], prefix: str) -> N
 
 
 def check_resumed(model: Any, checkpoint: str) -> None:
-    """Refuse to resume a model that is plugged or extended otherwise than that of the checkpoint.
+    """Refuse to resume a model that is plugged or extended differently from that of the checkpoint.
+
+    Weights alone do not always show the difference.
 
     Raises:
-        PlugError: if it is; weights alone do not always tell.
+        PlugError: if the models differ.
     """
     model, saved = inner(model), _configuration(checkpoint)
     if (options := saved.get("floater")) is not None and (state := plugged(model)) is not None:
@@ -154,7 +162,7 @@ def check_resumed(model: Any, checkpoint: str) -> None:
 
 
 def check_adapters(model: Any) -> None:
-    """Refuse adapters of PEFT whose base was plugged or extended for a model that is not.
+    """Refuse adapters of PEFT whose base was plugged or extended, if the model is neither.
 
     Raises:
         PlugError: if there is such an adapter.
@@ -171,10 +179,10 @@ def check_adapters(model: Any) -> None:
 
 
 def load_adapter(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Load an adapter as `original` does, after the flow that the model's configuration speaks of.
+    """Load an adapter as `original` does, after the flow in the model's configuration.
 
     Raises:
-        PlugError: if the flow cannot be read, or the adapter was trained with one that the model has not.
+        PlugError: if the flow cannot be read, or the adapter was trained with a flow and the model has none.
     """
     hub = getattr(kwargs.get("load_config"), "download_kwargs", {})
     _restore(model, {"unexpected_keys": set()}, hub)
@@ -186,10 +194,10 @@ def load_adapter(original: Callable[..., Any], model: Any, *args: Any, **kwargs:
 def save_pretrained(
     original: Callable[..., None], model: Any, save_directory: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Save a model as `original` does, with the guard and, of a plugged one, a model card."""
+    """Save a model as `original` does, with the guard and, if it is plugged, a model card."""
     apart = plugged(model) is None and installed.installed(model) is None and _ours(model)
     if apart or _scaled_apart(model):
-        # Transformers asks the configuration of the whole alone what the model needs
+        # Transformers reads the fusions that a model needs only from the configuration of the whole model
         model.config.fusion_config = {**(getattr(model.config, "fusion_config", None) or {}), GUARD: True}
     original(model, save_directory, *args, **kwargs)
     if plugged(model) is not None and kwargs.get("is_main_process", True):
@@ -197,7 +205,7 @@ def save_pretrained(
 
 
 def _scaled_apart(model: Any) -> bool:
-    """Return whether a part of a model was extended by its configuration, of which the whole has another."""
+    """Return whether a part of a model was extended by its configuration, and that of the whole differs."""
     own = model.config
     return any(
         part.config.model_type == own.model_type
@@ -214,18 +222,18 @@ def _ours(model: Any) -> bool:
 
 
 def _restore(model: Any, info: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Plug a model that was loaded as it was saved.
+    """Plug or extend a loaded model as it was when it was saved.
 
     Args:
-        model: as Transformers loaded it.
-        info: what it reports of the weights.
-        given: the arguments of `from_pretrained`.
+        model: model as Transformers loaded it.
+        info: report of Transformers on the weights.
+        given: arguments of `from_pretrained`.
 
     Returns:
-        The report, less the flow.
+        The report without the weights of the flow and the extension.
 
     Raises:
-        PlugError: if the flow cannot be had.
+        PlugError: if the flow or the extension cannot be restored.
     """
     origin = str(getattr(model, "name_or_path", None) or "the weights")
     if (settings := _extension(model)) is not None:
@@ -256,7 +264,7 @@ def _restore(model: Any, info: dict[str, Any], given: Mapping[str, Any]) -> dict
     written = {"model_type": model.config.model_type, "plug": options}
     fill(model, written, _weights(origin, given, _PREFIX), origin)
     align(model)
-    model.name_or_path = origin  # it is the plugged model that is there
+    model.name_or_path = origin  # plugging sets UNSAVED, but the directory contains the plugged model
     return {**info, "unexpected_keys": {name for name in info["unexpected_keys"] if not _is_flow(name)}}
 
 
@@ -269,7 +277,7 @@ def _is_extension(name: str) -> bool:
 
 
 def _extension(model: Any) -> dict[str, Any] | None:
-    """Return how the configuration says that a model is extended, if the model is not."""
+    """Return the extension in a model's configuration; None if there is none or the model has it already."""
     settings = getattr(getattr(model, "config", None), installed.KEY, None)
     return dict(settings) if isinstance(settings, Mapping) and installed.installed(model) is None else None
 
@@ -278,11 +286,11 @@ def _fill(module: Any, weights: Mapping[str, Tensor], origin: str) -> None:
     """Load the weights of an extension.
 
     Raises:
-        PlugError: if they are not those of the module.
+        PlugError: if their names or shapes are not those of the module.
     """
     own = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     there = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    for name, shape in own.items():  # of the parts that a model has: an encoder alone has no decoder
+    for name, shape in own.items():  # only the model's own parts: an encoder alone has no decoder
         if there.get(name) != shape:
             raise PlugError(
                 f"{origin} does not hold the weights of its extension: '{_EXTENSION}{name}' is "
@@ -292,13 +300,13 @@ def _fill(module: Any, weights: Mapping[str, Tensor], origin: str) -> None:
 
 
 def _options(model: Any) -> dict[str, Any] | None:
-    """Return how the configuration says that a model is plugged, if the model is not."""
+    """Return the options of `plug` in a model's configuration; None if there are none or it is plugged."""
     options = getattr(getattr(model, "config", None), "floater", None)
     return dict(options) if isinstance(options, Mapping) and plugged(model) is None else None
 
 
 def _weights(origin: str, given: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
-    """Return those weights that a model was loaded from whose names begin with a prefix, without it."""
+    """Return the loaded weights whose names begin with a prefix, under their names without the prefix."""
     if given.get("state_dict") is not None:
         weights = given["state_dict"]
         return {name.removeprefix(prefix): t for name, t in weights.items() if name.startswith(prefix)}
@@ -317,14 +325,14 @@ def _weights(origin: str, given: Mapping[str, Any], prefix: str) -> dict[str, Te
 
 
 def _file(origin: str, name: str, given: Mapping[str, Any]) -> Path | None:
-    """Return a file of the folder or repository that a model was loaded from; None if it is not there."""
+    """Return a file of the directory or repository that a model was loaded from; None if it is missing."""
     hub = {key: given[key] for key in _HUB if given.get(key) is not None}
     found = cached_file(origin, name, _raise_exceptions_for_missing_entries=False, **hub)
     return None if found is None else Path(found)
 
 
 def _configuration(origin: str, given: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """Return the configuration beside some weights; an empty one where none is on this machine."""
+    """Return the configuration beside weights; an empty one if there is none on this machine."""
     try:
         file = _file(origin, CONFIG_NAME, {**given, "local_files_only": True})
         return {} if file is None else dict(json.loads(file.read_text(encoding="utf-8")))
@@ -334,7 +342,7 @@ def _configuration(origin: str, given: Mapping[str, Any] = MappingProxyType({}))
 
 @contextmanager
 def _expecting_flow(kind: Any) -> Iterator[None]:
-    """Keep transformers from reporting the flow's tensors as unexpected ones."""
+    """Prevent Transformers from reporting the tensors of flows and extensions as unexpected."""
     known = kind._keys_to_ignore_on_load_unexpected
     kind._keys_to_ignore_on_load_unexpected = [*(known or ()), r"^floater(_extension)?\."]
     try:

@@ -16,8 +16,8 @@ class Places(NamedTuple):
     """Positions of the tokens of a forward pass, and a bound on them.
 
     Args:
-        positions: (batch or 1, T) integers.
-        below: a number that all of them are below; None where none is known without a look at them.
+        positions: positions, (batch or 1, T) integers.
+        below: upper bound, above all positions; None if none is known without reading the positions.
     """
 
     positions: Tensor
@@ -29,17 +29,17 @@ def tokens(
 ) -> Places:
     """Return the positions of a body's tokens.
 
-    They are the caller's `position_ids`, less the first of the family, or indices among the unpadded tokens
-    of its row, those in the cache included.
+    They are the caller's `position_ids` minus the first position of the family, or the indices of tokens
+    among the unpadded tokens of their text, including those in the cache.
 
     Args:
         given: arguments of the body's forward pass by name.
         length: number of tokens T.
-        padding: id of padding tokens in families that number tokens from it on, as RoBERTa does.
-        windowed: whether a token sees only the last ones before it.
+        padding: id of padding tokens in families whose first position is that after the id, as in RoBERTa.
+        windowed: True if a token attends only to the last tokens before it.
 
     Raises:
-        PlugError: if the arguments do not say where the tokens stand.
+        PlugError: if the arguments do not determine the positions.
 
     Example:
         >>> mask = torch.tensor([[0, 0, 1, 1, 1]])
@@ -62,19 +62,19 @@ def tokens(
         valid: Tensor = words != padding
         if torch.compiler.is_compiling() or not bool(valid.all()):
             index = (valid.cumsum(1) + past) * valid - 1
-            return Places(index.clamp(min=0), past + length)  # unmasked padding stands at the first
+            return Places(index.clamp(min=0), past + length)  # unmasked padding gets position 0
     return _counted(given, length, past)
 
 
 def source(given: Mapping[str, Any], length: int) -> Places:
-    """Return the positions of the tokens that cross-attention reads: their index among the unpadded ones.
+    """Return the positions of the tokens that cross-attention reads: their indices among unpadded tokens.
 
     Args:
         given: arguments of the reading body's forward pass by name.
         length: number of tokens S.
 
     Raises:
-        PlugError: if the mask does not say which of them are padding.
+        PlugError: if the mask does not show which tokens are padding.
 
     Example:
         >>> source({}, 3).positions
@@ -87,15 +87,15 @@ def source(given: Mapping[str, Any], length: int) -> Places:
 
 
 def refuse(bad: Tensor, example: Tensor, message: str) -> None:
-    """Refuse positions; compiled code, which cannot look at them, asserts instead.
+    """Refuse positions that are not valid; compiled code, which cannot read them, asserts instead.
 
     Args:
-        bad: whether each of them is not valid.
-        example: a position, in the message's {}.
-        message: why they are not.
+        bad: True for each position that is not valid.
+        example: number that replaces {} in the message.
+        message: message of the error.
 
     Raises:
-        PlugError: if there is one.
+        PlugError: if a position is not valid.
 
     Example:
         >>> at = torch.tensor([3, 9])
@@ -130,7 +130,10 @@ def _from_mask(mask: Any, length: int, past: int, name: str) -> Places:
 
 
 def _from_square(mask: Tensor, length: int, past: int) -> Tensor:
-    """Return positions from who sees whom, (batch, 1, T, S): with a cache, a token sees those before it."""
+    """Return positions from a mask of pairs, (batch, 1, T, S): the number of keys that a token sees, less 1.
+
+    A token sees itself and the tokens before it, including those in the cache.
+    """
     visible = mask[:, 0, -length:] if mask.dtype == torch.bool else mask[:, 0, -length:] >= 0
     if not past and length > 1:
         after = visible.triu(1)
@@ -156,7 +159,7 @@ def _from_ids(ids: Tensor, mask: Any, length: int, padding: int | None) -> Tenso
     elif padding is not None:
         before = before & (ids != padding)
     refuse(before, ids.min(), f"position_ids begin at {{}}; the positions of this model begin at {first}")
-    return positions.clamp(min=0)  # what stands before the first is padding
+    return positions.clamp(min=0)  # tokens before the first position are padding
 
 
 def _cached(given: Mapping[str, Any]) -> int:

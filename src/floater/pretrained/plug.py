@@ -1,4 +1,4 @@
-"""FLOATER inside a model that somebody else trained: plug, unplug, bake."""
+"""FLOATER inside a pretrained model: plug, unplug, bake."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ GUARD = "floater: this model has a FLOATER flow; import floater before the model
 """Entry of a plugged model's `fusion_config`; see `floater.pretrained.loading`."""
 
 UNSAVED = "a plugged or extended model that is in no folder yet: save_pretrained it, then name that folder"
-"""The `name_or_path` of a changed model, which PEFT writes into adapters as their base: the folder that the
-model was loaded from holds another one."""
+"""The `name_or_path` of a changed model. PEFT writes it into adapters as their base, and the directory that
+the model was loaded from contains the unchanged one."""
 
 
 @dataclass
@@ -34,11 +34,11 @@ class Plug:
     """Record of the changes that `plug` made to a model, for `unplug`.
 
     Args:
-        options: the arguments of `plug` by name, plain values.
-        injections: what each projection got, and the handle of its hook.
+        options: arguments of `plug` by name, as plain values.
+        injections: each projection with its injection and the handle of its hook.
         hooks: handles of the bodies' hooks.
         frozen: parameters that were trainable before.
-        origin: the model's `name_or_path` before it was plugged.
+        origin: `name_or_path` of the model before it was plugged.
     """
 
     options: dict[str, Any]
@@ -53,7 +53,7 @@ class Report:
     """Summary of a plugged model: fields, projections and parameters.
 
     Args:
-        fields: of each field, its width and the names of the projections that share it.
+        fields: width of each field and names of the projections that share it, by name of the field.
         parameters: number of parameters of fields and starting vectors.
 
     Example:
@@ -85,35 +85,35 @@ def plug(
 ) -> Report:
     """Add learned continuous position biases to the queries, keys and values of a Hugging Face model.
 
-    Liu et al. 2020, section 3.3: every chosen projection of every chosen block adds b(t) to what it gives
-    for the token at position t, db/dt = h(t, b). One field h serves all projections of the same width, each
-    with a starting vector of its own. With start="zero" b = 0, and the model's outputs stay the same, bit for
-    bit. Fields and starting vectors are `model.floater`, part of the model's parameters, its checkpoints
-    and its configuration.
+    Liu et al. 2020, section 3.3: in every chosen block, b(t) is added to the output of every chosen
+    projection for the token at position t, where db/dt = h(t, b). All projections of the same width share
+    one field h, and each of them has its own starting vector. With start="zero" b = 0, and the model's
+    outputs do not change, bit for bit. Fields and starting vectors are the module `model.floater`. They are
+    part of the model's parameters and checkpoints, and the options are part of its configuration.
 
-    A token's position is its index among the unpadded tokens of its row, continued from those in a cache; or
-    the caller's `position_ids`, from the first that the model has. For images it is the index of the
-    patch with [CLS] at 0, for speech that of the frame after the convolutions.
+    The position of a token is its index among the unpadded tokens of its text, including those in a cache,
+    or its entry in the caller's `position_ids` minus the model's first position. For images it is the index
+    of the patch with [CLS] at 0, for speech that of the frame after the convolutions.
 
     Args:
-        model: a model of `transformers` of a known family (`floater.pretrained.FAMILIES`), or one that holds
-            such models; changed in place.
+        model: a model of `transformers` of a known family (`floater.pretrained.FAMILIES`), or one that
+            contains such models; changed in place.
         blocks: "all", "input" (the first) or a list of block indices, in each encoder and decoder.
-        projections: some of "query", "key" and "value"; or, for a model of another family, a table from
-            these to the name of the projection in its attention module, the same name for parts of one
-            projection.
-        start: "zero", or "small": b(0) and the weights of h are small random numbers.
-        freeze_model: train the flow only.
-        max_length: tokens over which the vectors of start="small" are of order one.
-        options: of the position model `floater`: delta, time_scale, share, refresh_every, solver, step,
-            gradient, activation, hidden, field, uncovered.
+        projections: some of "query", "key" and "value"; or, for a model of another family, a mapping from
+            these to the names of the projections in its attention modules, with the same name for parts of
+            one projection.
+        start: "zero", or "small", by which b(0) and the weights of h are small random numbers.
+        freeze_model: True to train the flow only.
+        max_length: number of tokens over which the vectors of start="small" are of order one.
+        options: options of the position model `floater`: delta, time_scale, share, refresh_every, solver,
+            step, gradient, activation, hidden, field, uncovered.
 
     Returns:
-        What was plugged: each field with its width.
+        A summary of the fields with their widths.
 
     Raises:
-        PlugError: if the model is plugged already, or there is nothing to plug; it names the modules that
-            were looked for.
+        PlugError: if the model is plugged already, or there is nothing to plug; the message then names the
+            modules that were searched for.
         PositionError: if an option or its value is not valid.
 
     Example:
@@ -193,7 +193,7 @@ def plug(
     model.__dict__["_floater_plug"] = state
     for body in bodies:
         module = model.get_submodule(body.path)
-        # hooks, not wrapped modules: names in the state_dict and target modules of PEFT stay the same
+        # hooks instead of wrapped modules keep names in the state_dict and target modules of PEFT the same
         state.hooks.append(module.register_forward_pre_hook(body.enter, with_kwargs=True))
         state.hooks.append(module.register_forward_hook(body.leave, always_call=True))
     state.injections = [(module, i, module.register_forward_hook(i)) for module, i in made]
@@ -235,14 +235,14 @@ def unplug(model: nn.Module) -> None:
 
 
 def bake(model: nn.Module, length: int) -> None:
-    """Store the position vectors of a model and drop its fields: inference without solving.
+    """Store the position vectors of a model and remove its fields, for inference without solving.
 
-    Liu et al. 2020, section 4.4. The vectors are added in the product of their projection. They are saved
-    with the model and do not train. Bake last: a projection's bias that is written to through `.data`
-    afterwards (a merge of adapters, say) is not seen.
+    Liu et al. 2020, section 4.4. The vectors are added in the matrix product of their projection. They are
+    saved with the model and are not trained. Bake last: later changes of a projection's bias through `.data`,
+    as by a merge of adapters, have no effect.
 
     Args:
-        model: a plugged model, or one of `floater.transformer`, which bakes itself; changed in place.
+        model: a plugged model, or a model of `floater.transformer`, whose `bake` is called; changed in place.
         length: number of positions, at least 1.
 
     Raises:
@@ -266,16 +266,16 @@ def bake(model: nn.Module, length: int) -> None:
 
 
 def plugged(model: nn.Module) -> Plug | None:
-    """Return what `plug` did to a model; None if it is not plugged."""
+    """Return the record of `plug` for a model; None if it is not plugged."""
     state: Plug | None = model.__dict__.get("_floater_plug")
     return state
 
 
 def need(model: nn.Module) -> Plug:
-    """Return what `plug` did to a model.
+    """Return the record of `plug` for a model.
 
     Raises:
-        PlugError: if it is not plugged.
+        PlugError: if the model is not plugged.
 
     Example:
         >>> need(nn.Identity())
@@ -296,7 +296,7 @@ def inner(model: nn.Module) -> nn.Module:
 
 
 def flows_of(model: nn.Module) -> Flows:
-    """Return the flows of a plugged model, those that are trained where PEFT keeps a copy for an adapter."""
+    """Return the flows of a plugged model; if PEFT keeps a copy for an adapter, the trained copy."""
     flows: Any = model.floater
     copies = getattr(flows, "modules_to_save", None)
     kept: Flows = flows if copies is None else copies[flows.active_adapters[0]]
@@ -304,7 +304,7 @@ def flows_of(model: nn.Module) -> Flows:
 
 
 def _sites(found: Sequence[Found]) -> list[str]:
-    """Return names of the bodies that do not depend on the head that a model has."""
+    """Return names of the bodies that do not depend on the head of the model."""
     if len(found) == 1:
         return ["tokens"]
     if len(found) == 2:
@@ -319,7 +319,7 @@ def _device(model: nn.Module) -> Any:
 
 
 def refuse_to_run(model: nn.Module, args: tuple[Any, ...]) -> None:
-    """Refuse a forward pass of a model without the flow of its configuration; a forward pre-hook."""
+    """Refuse a forward pass of a model that lacks the flow of its configuration; a forward pre-hook."""
     raise PlugError(
         f"this {type(model).__name__} was made without the flow that its configuration has: make it by "
         "from_config of its Auto class, or load it by from_pretrained"
@@ -327,14 +327,14 @@ def refuse_to_run(model: nn.Module, args: tuple[Any, ...]) -> None:
 
 
 def allow_to_run(model: nn.Module) -> None:
-    """Let a model and its parts run, as the flow is there."""
+    """Let a model and its parts run: remove the hooks `refuse_to_run`."""
     for part in model.modules():
         for key in [key for key, hook in part._forward_pre_hooks.items() if hook is refuse_to_run]:
             del part._forward_pre_hooks[key]
 
 
 def rename(model: Any, name: str) -> str | None:
-    """Set the folder that a model, and so the base of its adapters, is in; return the one before, if any."""
+    """Set the `name_or_path` of a model and of the base of its adapters; return the one before, if any."""
     for adapter in (getattr(model, "peft_config", None) or {}).values():
         adapter.base_model_name_or_path = name
     before: str | None = model.__dict__.get("name_or_path")
@@ -344,11 +344,11 @@ def rename(model: Any, name: str) -> str | None:
 
 
 def record(model: nn.Module, options: dict[str, Any] | None) -> None:
-    """Note in the model's configuration how it is plugged; in its own copy, as others may share this one.
+    """Record the options of `plug` in a copy of the model's configuration, as models may share the original.
 
     Args:
-        model: any.
-        options: the arguments of `plug` by name, and `baked`; None if it is not plugged.
+        model: model that gets the copy of its configuration.
+        options: arguments of `plug` by name, and `baked`; None if the model is not plugged.
     """
     config = getattr(model, "config", None)
     if config is None:

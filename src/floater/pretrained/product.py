@@ -1,4 +1,4 @@
-"""Projections that add baked vectors in the product itself."""
+"""Projections that add baked vectors in their matrix product."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Baked:
     """Bias of a projection, b + b(t), summed once for all forward passes.
 
     Args:
-        injection: the baked vectors that the projection gets.
+        injection: injection of the baked vectors into the projection.
     """
 
     def __init__(self, injection: Injection) -> None:
@@ -28,18 +28,18 @@ class Baked:
         self._sums: dict[Hashable, tuple[Hashable, Tensor]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_sums": {}}  # a copy has tensors of its own
+        return self.__dict__ | {"_sums": {}}  # a copy of the model has its own tensors
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
         """Return x W + b + b(t).
 
         Args:
-            x: (batch, T, dim).
-            weight: (dim, width).
+            x: input, (batch, T, dim).
+            weight: W, (dim, width).
             bias: b, (width,) or None.
 
         Returns:
-            (batch, T, width); None where this call of the projection gets nothing.
+            The output, (batch, T, width); None if this call of the projection gets no vectors.
         """
         use = self.injection.next_use(x.shape)
         if use is None:
@@ -49,10 +49,10 @@ class Baked:
         return added_product(own, x, weight)
 
     def _sum(self, use: Sequence[Trajectory | None], weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return b + b(t) at all baked positions, (U, width); kept while neither changes."""
+        """Return b + b(t) at all baked positions, (U, width), cached until one of them changes."""
         parts = [part for part in (*self.injection.tables(use), bias) if part is not None]
         changing = bias is not None and bias.requires_grad and torch.is_grad_enabled()
-        # tensors of inference mode do not tell when they change
+        # tensors of inference mode do not track their changes
         if changing or torch.compiler.is_compiling() or any(part.is_inference() for part in parts):
             return self._summed(use, weight, bias)
         state = (weight.dtype, weight.device, *map(parameter_version, parts))
@@ -69,7 +69,7 @@ class Baked:
 
 
 class BakedLinear(nn.Linear):
-    """x W + b + b(t), for what was a linear projection (Liu et al. 2020, section 4.4)."""
+    """A linear projection with baked vectors, x W + b + b(t) (Liu et al. 2020, section 4.4)."""
 
     _baked: Baked
 
@@ -79,7 +79,7 @@ class BakedLinear(nn.Linear):
 
 
 class BakedConv1D(Conv1D):
-    """The same for the projections of GPT-2."""
+    """A projection of GPT-2 with baked vectors, x W + b + b(t)."""
 
     _baked: Baked
 
@@ -94,7 +94,7 @@ _CLASSES: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: BakedLinear, Conv
 
 
 def put_into(module: nn.Module, injection: Injection) -> bool:
-    """Let a projection add its vectors itself; False where it is of a kind that cannot.
+    """Make a projection add its vectors in its product; return False if its class does not support it.
 
     Example:
         >>> from torch import nn
@@ -110,7 +110,7 @@ def put_into(module: nn.Module, injection: Injection) -> bool:
 
 
 def take_out(module: nn.Module) -> None:
-    """Undo `put_into`, if it was done."""
+    """Undo `put_into`, if it was applied."""
     for kind, baked in _CLASSES.items():
         if type(module) is baked:
             module.__class__ = kind

@@ -1,4 +1,4 @@
-"""Plugged flows in files of their own, and plugged models in those of Hugging Face."""
+"""Files of plugged flows, separate from the model or in the files of Hugging Face."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from floater.pretrained.plug import bake, flows_of, inner, need, plug, plugged, 
 
 TENSORS, RECORD = "floater.safetensors", "floater.json"
 _FREE = frozenset({"start", "max_length", "gradient", "refresh_every", "solver", "step"})
-"""Options that say how a flow begins, or is solved and trained, and may differ where it is loaded."""
+"""Options of the start, solution and training of a flow, which may differ in the model that loads it."""
 
 
 def save(model: nn.Module, directory: str | Path) -> None:
-    """Write the flow of a plugged model, apart from the model.
+    """Write the flow of a plugged model without the model.
 
     Args:
         model: a plugged model, baked or not.
-        directory: gets `floater.safetensors` and `floater.json`; it is made if it does not exist.
+        directory: directory for `floater.safetensors` and `floater.json`; it is created if it does not exist.
 
     Raises:
         PlugError: if the model is not plugged.
@@ -54,25 +54,25 @@ def load(directory: str | Path, model: nn.Module | None = None, **kwargs: Any) -
     """Read a flow that `save` wrote, or a plugged model that `save_pretrained` wrote.
 
     Args:
-        directory: what `save`, `save_pretrained` or a Trainer's checkpoint wrote.
-        model: the model that gets the flow; not plugged yet, or plugged as the saved one was, but for how a
-            flow begins or is solved and trained. None: of a
-            flow, the model that it was trained in, by the name that it was loaded under; of a whole model,
-            that one.
-        kwargs: of `from_pretrained`, where the model is loaded.
+        directory: directory that `save` or `save_pretrained` wrote, or a checkpoint of a Trainer.
+        model: model that gets the flow. It is not plugged yet, or plugged with the options of the saved one,
+            except those of the start, solution and training of a flow. If None, the model is loaded: for a
+            flow, the model that it was trained in, by the name under which that was loaded; otherwise the
+            whole model in the directory.
+        kwargs: arguments of `from_pretrained`, if the model is loaded.
 
     Returns:
         The plugged model.
 
     Raises:
-        PlugError: if there is no flow in the directory or none that can be read, no model to be found, or
-            the flow is one of another architecture, depth or width, or of a model plugged otherwise.
+        PlugError: if the directory contains no readable flow, no model can be found, or the flow belongs to
+            another architecture, depth or width, or to a model that was plugged with other options.
     """
     directory = Path(directory)
     config = directory / "config.json"
     saved = _json(config) if config.is_file() else {}
     whole = bool(saved.get("floater"))
-    # A whole model beside its flow is asked for unless there is another one to put the flow into.
+    # Of a directory with a whole model and its flow, take the model unless another one is given.
     if (directory / RECORD).is_file() and not (whole and model is None):
         record = _json(directory / RECORD)
         if not {"model_type", "model_class", "model", "plug"} <= record.keys():
@@ -98,19 +98,19 @@ def load(directory: str | Path, model: nn.Module | None = None, **kwargs: Any) -
 def fill(
     model: nn.Module, record: Mapping[str, Any], tensors: Mapping[str, Tensor], directory: str | Path
 ) -> nn.Module:
-    """Plug a model as it was saved, and give it the flow.
+    """Plug a model with the saved options, and load the flow into it.
 
     Args:
-        model: not plugged, or plugged as the saved one was.
-        record: `model_type` and `plug`, how it was plugged.
-        tensors: of the flow, by their names in it.
-        directory: where they come from, for messages.
+        model: model that is not plugged, or plugged with the options of the saved one.
+        record: saved record, with `model_type` and `plug`, the options of the plugged model.
+        tensors: tensors of the flow, by their names in it.
+        directory: source of the tensors, for messages.
 
     Returns:
         The model.
 
     Raises:
-        PlugError: if they do not fit; the model is left as it was.
+        PlugError: if record or tensors do not fit the model, which is then unchanged.
     """
     root = inner(model)
     kind = getattr(getattr(root, "config", None), "model_type", None)
@@ -147,18 +147,18 @@ def fill(
 
 
 def check_same(saved: Mapping[str, Any], own: Mapping[str, Any], directory: str | Path) -> None:
-    """Refuse a flow of a model that is plugged otherwise.
+    """Refuse a flow of a model that is plugged with other options.
 
     Args:
         saved: options of the flow's model.
-        own: options of the model that is to have it.
-        directory: where the flow comes from, for messages.
+        own: options of the model that is to load the flow.
+        directory: source of the flow, for messages.
 
     Raises:
-        PlugError: if they differ in more than how a flow begins, or is solved and trained.
+        PlugError: if options differ other than those of the start, solution and training of a flow.
     """
     for name, value in saved.items():
-        # neither blocks nor projections have an order
+        # the order of blocks and of projections does not matter
         here, there = (sorted(v) if isinstance(v, list | tuple) else v for v in (own[name], value))
         if name not in _FREE and here != there:
             raise PlugError(
@@ -178,7 +178,7 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def read_tensors(files: Sequence[Path], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with a prefix, without it.
+    """Return the tensors whose names begin with a prefix, under their names without the prefix.
 
     Raises:
         PlugError: if a file cannot be read.
@@ -187,7 +187,7 @@ def read_tensors(files: Sequence[Path], prefix: str) -> dict[str, Tensor]:
     for file in files:
         try:
             with safe_open(file, "pt") as opened:
-                for name in opened.keys():  # noqa: SIM118 (it has no iteration)
+                for name in opened.keys():  # noqa: SIM118 (a safetensors file is not iterable)
                     if name.startswith(prefix):
                         tensors[name.removeprefix(prefix)] = opened.get_tensor(name)
         except (OSError, SafetensorError) as error:
