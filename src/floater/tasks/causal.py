@@ -13,25 +13,25 @@ from floater.transformer import FloaterForCausalLM
 
 
 def causal_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """Return the cross-entropy of logits with the labels one token later: a loss function of a Trainer.
+    """Return the cross-entropy of logits and the labels one token later, as a loss function of a Trainer.
 
     Args:
-        outputs: of a causal model, with `logits` (batch, T, vocabulary).
-        labels: (batch, T) its tokens, -100 ignored; the first of each row is never predicted.
-        num_items_in_batch: what the sum is divided by; None for the number of labels.
+        outputs: outputs of a causal model, with `logits` (batch, T, vocabulary).
+        labels: token ids, (batch, T), -100 where ignored; the first token of each row is never predicted.
+        num_items_in_batch: divisor of the summed loss; None for the number of labels.
     """
     return smoothed_cross_entropy(outputs.logits[:, :-1], labels[:, 1:], 0.0, num_items_in_batch)
 
 
 @torch.no_grad()
 def check_causal(model: FloaterForCausalLM) -> None:
-    """Refuse a model whose tokens see what comes after them.
+    """Refuse a model in which a token attends to later tokens.
 
     Args:
-        model: in evaluation mode.
+        model: causal language model, in evaluation mode.
 
     Raises:
-        DataError: if its position model shows it to them.
+        DataError: if the outputs of a token depend on later tokens.
     """
     ids = torch.arange(8, device=model.device)[None] % model.config.vocab_size
     whole, earlier = (model(part, use_cache=False).logits[:, :4] for part in (ids, ids[:, :4]))

@@ -28,12 +28,13 @@ from floater.transformer.documents import DocumentsConfig, FloaterForDocuments
 
 @dataclass(frozen=True)
 class Data(settings.SplitData):
-    """The documents, and what a word becomes.
+    """Source of the documents, and the vocabulary of their words.
 
     Attributes:
-        train: a directory, or a .zip of one, with LABEL/NAME.txt for each document, a sentence a line.
-        min_count: words that are rarer in the training documents count as unknown.
-        max_words: a longer sentence is cut into several of at most this length.
+        train: directory, or .zip of a directory, with LABEL/NAME.txt for each document, one sentence per
+            line.
+        min_count: minimum count of a word in the training documents; rarer words count as unknown.
+        max_words: maximum number of words of a sentence; longer sentences are cut into several.
     """
 
     test_share: float = 0.2
@@ -50,12 +51,12 @@ class Model(settings.Model):
     """The two Transformers and the position model of the sentence level.
 
     Attributes:
-        position_source: how positions of sentences advance: by the "length" of the sentence before, in mean
-            lengths of the training set, or by one ("index").
-        word_layers: blocks of the word level.
-        word_position: name of its position model.
-        word_position_options: its options.
-        max_length: mean sentences in a training document: the span of a starting flow; or, with
+        position_source: step from one sentence's position to the next: the "length" of the sentence before,
+            in mean lengths of the training set, or one ("index").
+        word_layers: number of blocks of the word level.
+        word_position: name of the position model of the word level.
+        word_position_options: options of the position model of the word level.
+        max_length: mean number of sentences in a training document, which is the initial span of a flow; with
             "index", the size of a table of positions.
     """
 
@@ -173,13 +174,14 @@ class Documents(Task):
         """Label documents with the final model of a run, and score the labels.
 
         Args:
-            run: a finished run directory.
-            source: as for `read_documents`.
-            part: "train", "valid" or "test" of the source, as the run splits its own data; None is all of it.
+            run: directory of a finished run.
+            source: path of the documents, as for `read_documents`.
+            part: part of the source to score, "train", "valid" or "test", split as the run splits its own
+                data; None for all of it.
 
         Raises:
-            DataError: if the run or the documents are not what they must be.
-            PositionError: if the position model cannot serve a document.
+            DataError: if the run or the documents are not valid.
+            PositionError: if the position model does not support a document.
         """
         model, vocabulary, settings = self.load(run)
         documents = read_documents(source)
@@ -193,12 +195,12 @@ def encode(documents: Sequence[Document], vocabulary: Vocabulary, max_words: int
     """Encode documents; their lengths are in words.
 
     Args:
-        documents: with labels that the vocabulary knows.
-        vocabulary: of the training documents.
-        max_words: a longer sentence is cut into several.
+        documents: documents whose labels are in the vocabulary.
+        vocabulary: vocabulary of the training documents.
+        max_words: maximum number of words of a sentence; longer sentences are cut into several.
 
     Raises:
-        DataError: if a label is not known.
+        DataError: if a label is not in the vocabulary.
     """
     rows: list[dict[str, Any]] = []
     for document in documents:
@@ -212,9 +214,9 @@ def encode(documents: Sequence[Document], vocabulary: Vocabulary, max_words: int
 
 
 def collate(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """Make a batch: `words` (N, W) of all sentences, `sentences` (batch, S) their rows, and `labels`.
+    """Make a batch: `words` (N, W) of all sentences, `sentences` (batch, S), indices into them, and `labels`.
 
-    Rows are -1 after the last sentence of a document. `attention_mask` marks words, for the count of tokens.
+    Indices are -1 after the last sentence of a document. `attention_mask` marks words, to count tokens.
 
     Example:
         >>> batch = collate([{"sentences": [[5, 6], [7]], "label": 1}, {"sentences": [[8]], "label": 0}])

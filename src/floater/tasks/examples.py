@@ -1,4 +1,4 @@
-"""Encoded examples, their batches, and what a model computes of them."""
+"""Encoded examples, their batches, and the outputs of a model for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Collate = Callable[[Sequence[Any]], dict[str, Any]]
 
 
 class Examples(Protocol):
-    """Encoded examples: a data set that knows the length of each, in tokens or what else a task counts."""
+    """Data set of encoded examples and the length of each, in tokens or another unit of the task."""
 
     @property
     def lengths(self) -> Sequence[int]: ...
@@ -38,9 +38,9 @@ class Encoded(Dataset[Any]):
     """Encoded examples in a list.
 
     Args:
-        rows: what a batch is made of.
-        lengths: of each, in what the task counts.
-        source: what was encoded, where scores need it.
+        rows: encoded examples, the items of a batch.
+        lengths: length of each example, in the unit of the task.
+        source: examples before they were encoded, where scores need them.
 
     Example:
         >>> Encoded([{"input_ids": [5, 6]}], [2])[0]
@@ -59,16 +59,16 @@ class Encoded(Dataset[Any]):
 
 
 def keep_short(lengths: Sequence[int], most: int | None, what: str, unit: str) -> list[int]:
-    """Return the indices of the training examples that are not too long, and log the number of others.
+    """Return the indices of the training examples that are not too long, and log the number of the others.
 
     Args:
-        lengths: of all.
-        most: length of the longest that is kept; None keeps all.
-        what: an example is, for messages.
-        unit: of the lengths, in the plural.
+        lengths: length of each training example.
+        most: maximum length of an example that is kept; None keeps all.
+        what: noun for an example, for messages.
+        unit: unit of the lengths, in the plural.
 
     Raises:
-        DataError: if none is left.
+        DataError: if no example is left.
 
     Example:
         >>> keep_short([3, 9, 4], 4, "sentence", "words")
@@ -98,15 +98,15 @@ def padded(rows: Iterable[Any], value: int = 0) -> Tensor:
 def in_batches(
     examples: Examples, collate: Collate, device: torch.device | str, max_tokens: int
 ) -> Iterator[tuple[list[int], dict[str, Any]]]:
-    """Go through examples from short to long, in batches on a device.
+    """Yield batches of examples on a device, from short to long.
 
-    No DataLoader: even one that does not shuffle uses torch's random numbers.
+    This uses no DataLoader, because even one that does not shuffle consumes random numbers of torch.
 
     Args:
-        examples: encoded.
-        collate: makes a batch of some.
-        device: for the tensors.
-        max_tokens: tokens in a batch, with padding; a longer example is alone.
+        examples: encoded examples.
+        collate: function from a list of examples to a batch.
+        device: device of the tensors.
+        max_tokens: maximum number of tokens in a batch, with padding; a longer example is a batch of its own.
 
     Yields:
         The indices of a batch's examples, and the batch.
@@ -128,14 +128,14 @@ def outputs(
     """Compute a model's outputs for examples, from short to long; no random number is used.
 
     Args:
-        model: left in the mode it is in.
-        examples: encoded.
-        collate: makes a batch of some.
-        max_tokens: tokens in a batch, with padding.
-        baked: see `evaluating`.
+        model: model to run; its mode (training or evaluation) is restored.
+        examples: encoded examples.
+        collate: function from a list of examples to a batch.
+        max_tokens: maximum number of tokens in a batch, with padding.
+        baked: passed to `evaluating`.
 
     Yields:
-        The indices of a batch's examples, what the model returns for them, and their `labels`, if any.
+        The indices of a batch's examples, the model's outputs for them, and their `labels`, if any.
     """
     with evaluating(model, baked=baked):
         for indices, batch in in_batches(examples, collate, model.device, max_tokens):

@@ -1,4 +1,4 @@
-"""Image classification: train at one resolution on a folder of images or on digits, test at others."""
+"""Image classification: train at one resolution on a folder of images or on digits, and test at others."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from floater.transformer.images import FloaterForImageClassification, ImageConfi
 
 @dataclass(frozen=True)
 class Data:
-    """The images.
+    """Source and size of the images.
 
     Attributes:
-        source: a folder with the folders train and valid, of which each has a folder of images for every
-            class; or "digits", the 1,797 digits of 8 x 8 pixels of scikit-learn, 1,200 of them for training.
-        image_size: pixels along each side that images are scaled to.
-        patch_size: pixels along each side of a patch, a divisor of image_size.
-        num_channels: 1 (grey) or 3 (colours).
+        source: folder with the folders train and valid, each of which has a folder of images for every class;
+            or "digits", scikit-learn's 1,797 digits of 8 x 8 pixels, 1,200 of them for training.
+        image_size: side of the scaled images, in pixels.
+        patch_size: side of a patch in pixels, a divisor of image_size.
+        num_channels: number of colour channels: 1 (grey) or 3 (colours).
     """
 
     source: str = DIGITS
@@ -52,7 +52,8 @@ class Model(settings.Model):
     """The Transformer and its position model.
 
     Attributes:
-        max_length: patches along a side for encodings of grids, patches of an image for others.
+        max_length: number of patches along a side for encodings of grids, number of patches of an image for
+            others.
     """
 
     Config = ImageConfig
@@ -78,7 +79,7 @@ class ImageSettings(settings.RunSettings):
 
 @register("image_classification")
 class ImageClassification(Task):
-    """Classes of images, by a Vision Transformer."""
+    """Classification of images by a Vision Transformer."""
 
     Settings = ImageSettings
     metric, example, unit, output = "accuracy", "image", "patches", "classes"
@@ -161,14 +162,15 @@ class ImageClassification(Task):
         """Score the final model of a run on the images of a folder, which has a folder for each class.
 
         Args:
-            run: a finished run directory.
-            source: the folder, or "digits" for the 397 test images of the built-in digits.
-            size: pixels along each side that images are scaled to; by default those of the training.
-            coordinates: of patches at another size: "scaled" to the grid of the training, or "counted".
+            run: directory of a finished run.
+            source: folder of the images, or "digits" for the 397 test images of the built-in digits.
+            size: side of the scaled images, in pixels; by default that of the training.
+            coordinates: coordinates of patches at another size: "scaled" to the grid of the training, or
+                "counted".
 
         Raises:
-            DataError: if the run or the images are not what they must be, or patches do not fill them.
-            PositionError: if the position model cannot serve this many patches.
+            DataError: if the run or the images are not valid, or the size is no multiple of the patch size.
+            PositionError: if the position model does not support this number of patches.
         """
         if coordinates not in ("scaled", "counted"):
             raise DataError(f"coordinates is {coordinates!r}; it must be 'scaled' or 'counted'")

@@ -1,4 +1,4 @@
-"""Masked language modelling with a Hugging Face checkpoint, as the pretraining of a plugged flow alone."""
+"""Masked language modelling with a Hugging Face checkpoint, for example to pretrain a plugged flow alone."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Evaluation:
     """Settings of the evaluation, in validation and in `floater evaluate`.
 
     Attributes:
-        max_tokens: tokens in a batch.
-        seed: of the tokens that are masked.
+        max_tokens: maximum number of tokens in a batch.
+        seed: seed of the choice of masked tokens.
     """
 
     max_tokens: int = 4096
@@ -40,11 +40,11 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLMSettings(TextSettings):
-    """A masked_lm run; with plug.train "flow" the flow learns alone.
+    """A masked_lm run; with plug.train "flow" only the flow is trained.
 
     Attributes:
-        masking: which tokens are predicted.
-        evaluation: how the loss is measured.
+        masking: choice of the tokens that are predicted.
+        evaluation: measurement of the loss.
     """
 
     task: Literal["masked_lm"] = "masked_lm"
@@ -54,10 +54,10 @@ class MaskedLMSettings(TextSettings):
 
 @register("masked_lm")
 class MaskedLM(TextTask):
-    """Prediction of masked tokens by a checkpoint, or by the flow in it alone.
+    """Prediction of masked tokens by a checkpoint, of which all or only the flow is trained.
 
     Source: Liu et al. 2020, sections 4.4 and B.3 (the flow is trained alone, for one epoch on WikiText-103).
-    The result also has the loss before the first step, as `loss_before`.
+    The result also contains the loss before the first step, as `loss_before`.
     """
 
     Settings = MaskedLMSettings
@@ -93,9 +93,9 @@ def encode(tokenizer: PreTrainedTokenizerFast, documents: Texts, block: int) -> 
     """Encode documents in rows, each a part of one document between the checkpoint's special tokens.
 
     Args:
-        tokenizer: of the checkpoint.
-        documents: their lines, which are joined with spaces.
-        block: the most tokens of a row.
+        tokenizer: tokenizer of the checkpoint.
+        documents: lines of each document, which are joined with spaces.
+        block: maximum number of tokens of a row.
     """
     before, after = special(tokenizer)
     room = block - len(before) - len(after)

@@ -1,4 +1,4 @@
-"""The scores of a model on a set of examples: of a validation, of `floater evaluate` and of a study."""
+"""Scores of a model on a set of examples, for validation, `floater evaluate` and studies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def perplexity(loss: float) -> float:
-    """Return exp of a loss in nats a token; infinite where a float cannot hold it.
+    """Return exp of a loss in nats per token, infinite where it overflows a float.
 
     Example:
         >>> perplexity(0.0), perplexity(1e6)
@@ -27,13 +27,13 @@ def perplexity(loss: float) -> float:
 
 @dataclass(frozen=True)
 class Metric:
-    """A score of a test set, computed from statistics of its examples that add up.
+    """A score of a test set, computed from the sum of its examples' statistics.
 
     Args:
-        label: what a reader calls it.
-        greater: whether more of it is better; None where neither more nor less is.
-        score: from the summed statistics of some examples, (k,), to their score.
-        of: the metric whose statistics it reads, if it has none of its own.
+        label: name of the score in reports.
+        greater: True if a greater score is better, False if a smaller one is, None if neither is.
+        score: function from the summed statistics of examples, (k,), to their score.
+        of: name of the metric whose statistics it reads, if it has none of its own.
     """
 
     label: str
@@ -44,20 +44,21 @@ class Metric:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Scores of a model on a set of examples: for a log, for a reader, and for each example.
+    """Scores of a model on a set of examples: for a log, for a report, and for each example.
 
     Args:
-        lengths: of each example, (n,), in the unit that the task counts in.
-        statistics: (n, k) for each metric, by a name of `METRICS`; the first metric is the task's own.
-        position_nats: cross-entropy summed over all tokens that stand at a position of their example, by
-            position; empty where the task has none.
-        position_tokens: how many tokens stand there.
-        lines: what the model wrote, line by line; empty where it writes nothing.
-        notes: what a reader has to know, as of translations that were cut.
-        signatures: how each metric was computed, by name.
+        lengths: length of each example, (n,), in the unit of the task.
+        statistics: statistics of the examples, (n, k), by the name of a metric in `METRICS`; the first metric
+            is the main metric of the task.
+        position_nats: cross-entropy summed over all tokens at each position of their example; empty where the
+            task has none.
+        position_tokens: number of tokens at each position.
+        lines: output of the model, line by line; empty where it writes nothing.
+        notes: remarks for the reader, such as the number of truncated translations.
+        signatures: description of the computation of each metric, by name.
         scores: rounded scores by name, for a log and the result of a run.
-        bins: the scores by length, a mapping for each bin, for other programs.
-        report: the scores for a reader; by default a line for each.
+        bins: scores by length, a mapping for each bin, for other programs.
+        report: readable text of the scores; by default a line for each score.
     """
 
     lengths: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -83,7 +84,7 @@ class Measurement:
 
     @property
     def metrics(self) -> list[str]:
-        """Return the names of all metrics that it has scores of.
+        """Return the names of all metrics that have a score.
 
         Example:
             >>> Measurement(np.array([3]), {"bleu": np.ones((1, 10))}).metrics
@@ -94,8 +95,8 @@ class Measurement:
     def score(self, metric: str, chosen: Array | None = None) -> float | None:
         """Compute the score of the chosen examples (a mask or indices), of all by default.
 
-        None if there are none, or one of them could not be scored: its statistics are not numbers; and if
-        there is nothing to divide by, as where all references are empty.
+        The score is None if no example is chosen, if the statistics of a chosen example are NaN, because it
+        could not be scored, or if the denominator is 0, for example because all references are empty.
 
         Example:
             >>> lengths, right = np.array([3, 9]), np.array([[1, 4], [3, 4]])
@@ -115,7 +116,7 @@ def positions(nats: Sequence[Array]) -> tuple[Array, Array]:
     """Return the sum and the number of the losses of tokens at each position of their example.
 
     Args:
-        nats: of each example, the losses of its tokens in order.
+        nats: losses of the tokens of each example, in order.
 
     Example:
         >>> positions([np.array([1.0, 2.0]), np.array([3.0])])
@@ -133,9 +134,9 @@ def accuracy(right: Array, what: str, name: str = "accuracy") -> tuple[float, st
     """Return the percentage of right answers, and a line of a report on it.
 
     Args:
-        right: bool of each answer.
-        what: the answers are of, in the plural.
-        name: of the score.
+        right: boolean for each answer, True if it is right.
+        what: noun for the scored objects, in the plural.
+        name: name of the score.
 
     Example:
         >>> accuracy(np.array([True, False, True, True]), "words")
@@ -146,10 +147,10 @@ def accuracy(right: Array, what: str, name: str = "accuracy") -> tuple[float, st
 
 
 def check_edges(edges: Sequence[int]) -> None:
-    """Refuse bounds of bins that do not grow.
+    """Refuse bounds of bins that are not positive and strictly increasing.
 
     Raises:
-        DataError: if they do not, or begin below 1.
+        DataError: if the bounds are not strictly increasing, or the first is below 1.
     """
     if not all(isinstance(edge, int) for edge in edges) or list(edges) != sorted({0, *edges})[1:]:
         raise DataError(f"bins {list(edges)} must be whole numbers that grow from at least 1")
@@ -164,7 +165,7 @@ def _sacrebleu(name: str) -> Any:
 
 
 def _sacrebleu_score(name: str) -> Callable[[Array], float]:
-    # sacrebleu's own bootstrap works on this method; there is no public one
+    # sacrebleu's own bootstrap uses this method; there is no public equivalent
     return lambda sums: float(_sacrebleu(name)._compute_score_from_stats(sums).score)
 
 
@@ -180,7 +181,7 @@ METRICS: dict[str, Metric] = {
     "bleu": Metric("BLEU", greater=True, score=_sacrebleu_score("bleu")),
     "chrf": Metric("chrF", greater=True, score=_sacrebleu_score("chrf")),
     "tokenised_bleu": Metric("tokenised BLEU", greater=True, score=_sacrebleu_score("bleu")),
-    # How many tokens sacrebleu counts in the hypotheses, and in the references, come first.
+    # The first statistics are sacrebleu's numbers of tokens in the hypotheses and in the references.
     "length_ratio": Metric("length ratio (BLEU's tokens)", greater=None, score=_ratio, of="bleu"),
     "loss": Metric("loss (nats/token)", greater=False, score=_ratio),
     "excess": Metric("loss beyond that of the training length (nats/token)", greater=False, score=_ratio),
@@ -188,4 +189,4 @@ METRICS: dict[str, Metric] = {
     "exact": Metric("exact match (%)", greater=True, score=_percent),
     "tokens": Metric("teacher-forced token accuracy (%)", greater=True, score=_percent),
 }
-"""Statistics of "loss" and "excess" are nats and tokens, of percentages what is right and of how many."""
+"""The statistics of "loss" and "excess" are nats and tokens, those of percentages right and all answers."""

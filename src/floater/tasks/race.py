@@ -21,13 +21,15 @@ from floater.training.settings import check_numbers
 
 @dataclass(frozen=True)
 class Data:
-    """The questions, and how long passage and options may be.
+    """Source of the questions, and the maximum lengths of passage and options.
 
     Attributes:
-        train: a folder of RACE with the folders middle and high, as RACE/train.
-        valid: the same, as RACE/dev.
-        max_length: tokens of passage, question and option; longer passages are truncated, and this is logged.
-        max_option: tokens of question and option together; longer ones are truncated, and this is logged.
+        train: folder of RACE with the folders middle and high, such as RACE/train.
+        valid: folder of the validation questions, such as RACE/dev.
+        max_length: maximum number of tokens of passage, question and option; longer passages are truncated,
+            and their number is logged.
+        max_option: maximum number of tokens of question and option together; longer ones are truncated, and
+            their number is logged.
     """
 
     train: str
@@ -45,7 +47,7 @@ class RaceSettings(FineTuningSettings):
     """A RACE run.
 
     Attributes:
-        data: the questions.
+        data: source of the questions.
     """
 
     task: Literal["race"] = "race"
@@ -54,7 +56,7 @@ class RaceSettings(FineTuningSettings):
 
 @register("race")
 class Race(FineTuning):
-    """Multiple choice: each option with its question is a text after the passage."""
+    """Multiple choice, where each option with its question is a text after the passage."""
 
     Settings = RaceSettings
     Auto = AutoModelForMultipleChoice
@@ -82,16 +84,17 @@ class Race(FineTuning):
 def encode(
     tokenizer: PreTrainedTokenizerFast, questions: list[Question], max_length: int, max_option: int
 ) -> Features:
-    """Encode each question four times, passage first, and the passage truncated to what is left.
+    """Encode each question once per option, after its passage, which is truncated to the remaining length.
 
     Args:
-        tokenizer: of the checkpoint.
-        questions: with the right answers, or all without.
-        max_length: tokens of passage, question and option together, special ones included.
-        max_option: tokens of question and option together; longer ones are truncated.
+        tokenizer: tokenizer of the checkpoint.
+        questions: questions, all with the right answer or all without.
+        max_length: maximum number of tokens of passage, question and option together, special tokens
+            included.
+        max_option: maximum number of tokens of question and option together; longer ones are truncated.
 
     Returns:
-        The rows; `cut` counts the choices that lost something.
+        The encoded questions; `cut` is the number of truncated choices.
     """
     stated = [question.stated(i) for question in questions for i in range(len(LETTERS))]
     parts = tokenizer(
@@ -115,7 +118,7 @@ def encode(
 
 
 def accuracies(chosen: Sequence[int], questions: Sequence[Question]) -> dict[str, float]:
-    """Return the percentage of right answers: of all questions, and of those of middle and of high schools.
+    """Return the percentage of right answers for all questions, and for those of middle and of high schools.
 
     Example:
         >>> asked = [Question("", level, "", "", (), 2) for level in ("middle", "high", "high")]

@@ -1,4 +1,4 @@
-"""The tasks by their names: those of the library, of installed packages and of imported modules."""
+"""Registry of tasks by name: tasks of the library, of installed packages and of imported modules."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _Kind = TypeVar("_Kind", bound=type[Task])
 
 
 def register(name: str) -> Callable[[_Kind], _Kind]:
-    """Make a task known by a name.
+    """Register a task under a name.
 
-    A module with such a task is named in a configuration, as in `imports: [my_tasks]`, or in the entry points
-    of an installed package, in the group "floater.tasks".
+    A configuration names the module with such a task, as in `imports: [my_tasks]`, or an installed package
+    names it in its entry points, in the group "floater.tasks".
 
     Args:
-        name: what a configuration calls it; a task of the same name is replaced.
+        name: name of the task in configurations; a task of the same name is replaced.
 
     Example:
         >>> @register("toy")
@@ -60,7 +60,7 @@ def register(name: str) -> Callable[[_Kind], _Kind]:
 
 
 def names() -> list[str]:
-    """Return the names of all tasks that are known."""
+    """Return the names of all registered tasks."""
     return list(dict.fromkeys([*BUILTIN, *_TASKS, *(found.name for found in entry_points(group=GROUP))]))
 
 
@@ -68,11 +68,11 @@ def task(name: Any, origin: str = "task") -> Task:
     """Return a task by its name.
 
     Args:
-        name: one of `names`.
-        origin: where the name stands, for the message.
+        name: name of the task, one of `names`.
+        origin: file or setting that contains the name, for the message.
 
     Raises:
-        SettingsError: if there is no such task; it names the nearest one.
+        SettingsError: if there is no such task; the message names the nearest one.
 
     Example:
         >>> task("translate", "mine.yaml")
@@ -94,11 +94,11 @@ def import_modules(modules: Any, origin: str) -> None:
     """Import the modules that a configuration names, which may register tasks and position encodings.
 
     Args:
-        modules: names of modules, found from the working directory, too.
-        origin: where they stand, for the message.
+        modules: names of modules; the working directory is searched as well.
+        origin: file that contains the names, for the message.
 
     Raises:
-        SettingsError: if they are no list of names, or one cannot be imported.
+        SettingsError: if `modules` is not a list of names, or one cannot be imported.
 
     Example:
         >>> import_modules(["no_such_module"], "mine.yaml")
@@ -117,15 +117,15 @@ def import_modules(modules: Any, origin: str) -> None:
 
 
 def of_config(tree: Tree, origin: str, overrides: Sequence[str] = ()) -> tuple[Task, Any]:
-    """Return the task that a configuration is for, after the modules that it imports, and its settings.
+    """Import the modules that a configuration names, and return its task and its settings.
 
     Args:
-        tree: what `floater.settings.read` returns.
-        origin: where it comes from, for messages.
-        overrides: as for `floater.settings.load`.
+        tree: configuration, as returned by `floater.settings.read`.
+        origin: file of the configuration, for messages.
+        overrides: settings that replace those of the configuration, as for `floater.settings.load`.
 
     Raises:
-        SettingsError: if it names no task, or its settings are not valid.
+        SettingsError: if the configuration names no task, or its settings are not valid.
     """
     import_modules(peek(tree, "imports", [], overrides), origin)
     found = task(peek(tree, "task", DEFAULT, overrides), origin)
@@ -133,7 +133,7 @@ def of_config(tree: Tree, origin: str, overrides: Sequence[str] = ()) -> tuple[T
 
 
 def of_run(run: str | Path) -> tuple[Task, RunPath]:
-    """Return the task of a run and its directory with the settings; translation for a saved model.
+    """Return the task of a run, and its directory with the settings; a saved model is taken for translation.
 
     Raises:
         SettingsError: if the run's configuration cannot be read.

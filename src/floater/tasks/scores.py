@@ -31,18 +31,18 @@ def score(
     on the tokenizer and is for comparison with them only.
 
     Args:
-        hypotheses: the translations, plain text.
-        references: the reference translations, as many, plain text.
+        hypotheses: translations, plain text.
+        references: one reference translation for each hypothesis, plain text.
         language: ISO 639-1 code of the target language, for tokenised BLEU. Without it, or for a language
-            Moses has no rules for, there is no tokenised BLEU and its signature says so.
-        lengths: of the source sentences.
+            without Moses rules, tokenised BLEU is not computed, and its signature says so.
+        lengths: lengths of the source sentences.
 
     Returns:
-        The scores, 0 to 100, with their statistics, and a signature of each that says how it was computed;
-        the report is three lines to quote, the lines are the translations.
+        The scores, 0 to 100, with their statistics and signatures, which describe the computation of each;
+        the report is three lines to quote, and `lines` are the translations.
 
     Raises:
-        DataError: no sentence, or not as many references as hypotheses.
+        DataError: if there is no sentence, or the numbers of references and hypotheses differ.
 
     Example:
         >>> found = score(["Die Katze sitzt auf der Matte."] * 2, ["Die Katze sitzt auf der Matte."] * 2)
@@ -83,15 +83,16 @@ def score(
 def length_bins(found: Measurement, edges: Sequence[int]) -> list[dict[str, Any]]:
     """Return BLEU and chrF by bins of source length.
 
-    The k edges make k + 1 bins, and every sentence falls in one of them: lengths below the first edge,
-    from each edge up to but without the next, and from the last edge on.
+    The k edges define k + 1 bins, and every sentence is in one of them: lengths below the first edge, from
+    each edge up to but excluding the next, and from the last edge on.
 
     Args:
-        found: of `score`, with lengths in words.
-        edges: positive, strictly increasing.
+        found: result of `score`, with lengths in words.
+        edges: bounds of the bins, positive and strictly increasing.
 
     Returns:
-        The lengths of each bin, None for no greatest one, its number of examples, and its scores.
+        The least and the greatest length of each bin (None if unbounded), its number of examples, and its
+        scores.
 
     Example:
         >>> text = ["Das ist ein kurzer Satz.", "Das hier ist ein etwas längerer Satz."]
@@ -123,10 +124,10 @@ def split_compounds(language: str) -> Callable[[str], str]:
     """Make the tokenizer of tokenised BLEU: Moses, then compounds split at their hyphens.
 
     Punctuation is normalised and text tokenised by the Moses rules of the language, with aggressive dash
-    splits (option `-a`). Then each hyphen between two non-space characters is set apart as
-    `##AT##-##AT##`, as in the data of Luong et al. (2015) and the evaluation scripts of tensor2tensor and
-    fairseq. This also holds for the `@-@` that the dash splits have made. Those scripts take punctuation
-    as it comes; here both sides are normalised, so that the kind of quotation marks does not count.
+    splits (option `-a`). Then each hyphen between two non-space characters is set apart as `##AT##-##AT##`,
+    as in the data of Luong et al. (2015) and the evaluation scripts of tensor2tensor and fairseq. This also
+    holds for the `@-@` that the dash splits have made. Those scripts do not normalise punctuation; here both
+    sides are normalised, so that the kind of quotation marks does not affect the score.
 
     Args:
         language: ISO 639-1 code of the language.
@@ -135,7 +136,7 @@ def split_compounds(language: str) -> Callable[[str], str]:
         A function from a plain sentence to its tokens, with single spaces between them.
 
     Raises:
-        ValueError: Moses has no rules for the language.
+        ValueError: if Moses has no rules for the language.
 
     Example:
         >>> split_compounds("de")("Das E-Mail-Programm läuft.")

@@ -28,23 +28,24 @@ class Changes:
     Attributes:
         hidden_size: width d.
         intermediate_size: inner width of the feed-forward layers.
-        num_attention_heads: heads; they divide hidden_size.
-        num_hidden_layers: blocks of the encoder, or of the language model.
-        decoder_layers: blocks of the decoder of an encoder-decoder.
-        dropout: after the embeddings and after each sub-layer.
-        attention_dropout: of the attention weights.
-        activation_dropout: inside the feed-forward layers.
-        activation_function: of the feed-forward layers, by its Hugging Face name.
-        norm_first: pre-norm blocks with a last norm, instead of post-norm.
+        num_attention_heads: number of attention heads, a divisor of hidden_size.
+        num_hidden_layers: number of blocks of the encoder, or of the language model.
+        decoder_layers: number of blocks of the decoder of an encoder-decoder.
+        dropout: dropout after the embeddings and after each sub-layer.
+        attention_dropout: dropout of the attention weights.
+        activation_dropout: dropout inside the feed-forward layers.
+        activation_function: Hugging Face name of the activation of the feed-forward layers.
+        norm_first: true for pre-norm blocks with a final norm, instead of post-norm blocks.
         recipe: initialisation, scales and norms of the Transformer: transformer, bert, roberta, t5, gpt, or a
-            mapping of preset, one of these, and of what differs from it; null takes bert for the encodings of
-            BERT and TUPE, else transformer.
-        attention: "softmax", or "linear" for position models that leave the attention matrix alone.
-        attention_temperature: "log" or "learned", logits that grow with the logarithm of the number of keys.
-        share_layers: one block, applied as often as there are layers, as Universal Transformers do.
-        halting: threshold between 0 and 1 at which a token needs no further layer; needs share_layers.
-        ponder_cost: weight in the loss of the layers that tokens take, with halting.
-        tie_word_embeddings: one matrix for source, target and output embeddings.
+            mapping with one of these as preset, and the values that differ from it; null takes bert for the
+            encodings of BERT and TUPE, else transformer.
+        attention: "softmax", or "linear" for position models that do not change the attention matrix.
+        attention_temperature: "log" or "learned" scale of the logits, which grows with the logarithm of the
+            number of keys.
+        share_layers: true to apply one block as many times as there are layers, as Universal Transformers do.
+        halting: threshold between 0 and 1 at which a token skips further layers; requires share_layers.
+        ponder_cost: weight in the loss of the number of layers that tokens take, with halting.
+        tie_word_embeddings: true for one matrix of source, target and output embeddings.
     """
 
     hidden_size: int | None = None
@@ -87,14 +88,14 @@ class Changes:
 
 
 def check_options(position: str, given: Mapping[str, Any]) -> None:
-    """Refuse options of a position encoding that are not of the type that it is written for.
+    """Refuse options of a position encoding whose types differ from its annotations.
 
     Args:
-        position: name of the encoding; of an unknown one nothing is checked here, nor of an unknown option.
-        given: its options.
+        position: name of the encoding; an unknown encoding or option is not checked here.
+        given: options of the encoding.
 
     Raises:
-        SettingsError: it names the option, its type and the value.
+        SettingsError: if an option is of another type; the message names the option, its type and the value.
 
     Example:
         >>> check_options("floater", {"delta": "a"})
@@ -114,16 +115,17 @@ class Model:
 
     Attributes:
         preset: named size: transformer-base, transformer-big, small or tiny.
-        position: name of the position model (see `floater models`), or a list of names and of mappings of
-            name and options, which act together.
-        position_options: its options; none with a list.
-        max_length: training length in tokens: the table of learned positions, the span of a starting flow.
-        times: random times of training, as in {mode: stretch, max_scale: 4}; mode stretch, shift, float or
-            subset, max_scale the longest text served over max_length; shift false begins at 0 (stretch).
-        reading: how the trained model reads long texts unless it is asked otherwise, as in {group: [32, 4]};
-            length (tokens declared), interpolate, group (w and G: distances above w in groups of G),
-            temperature (sharper attention over more keys than max_length).
-        changes: what differs from the preset.
+        position: name of the position model (see `floater models`), or a list of names, or mappings of name
+            and options, of position models that are combined.
+        position_options: options of the position model; empty with a list.
+        max_length: training length in tokens: size of a table of learned positions, initial span of a flow.
+        times: random times of training, as in {mode: stretch, max_scale: 4}: mode is stretch, shift, float or
+            subset; max_scale is the ratio of the longest supported text to max_length; shift false begins at
+            0 (stretch).
+        reading: default of the trained model for long texts, as in {group: [32, 4]}: length (tokens
+            declared), interpolate, group (w and G: distances above w in groups of G), temperature (sharper
+            attention over more keys than max_length).
+        changes: values that differ from the preset.
     """
 
     preset: str = "transformer-base"
@@ -153,7 +155,7 @@ class Model:
             self.position_model("cross")
 
     def position_model(self, site: Site = "self") -> PositionModel:
-        """Build the position model of a stack of blocks (see `StackSpec.site`), with parameters of its own.
+        """Build a new position model of a stack of blocks (see `StackSpec.site`).
 
         Raises:
             ValueError: if the name, an option or a value is not valid.
@@ -169,7 +171,7 @@ class Model:
 
     @functools.cached_property
     def _built(self) -> dict[Site, PositionModel]:
-        """Return what was built to validate the settings, so that no later check builds it again."""
+        """Return the position models built by the validation of the settings, for reuse in later checks."""
         return {}
 
     @property
@@ -178,14 +180,14 @@ class Model:
         return (self,)
 
     def check_reach(self, length: int, longest: str) -> None:
-        """Refuse what is longer than the positions of a position model that has a bound.
+        """Refuse a length beyond the positions of a bounded position model.
 
         Args:
-            length: in tokens.
-            longest: what has this length, for the message.
+            length: length in tokens.
+            longest: noun for the object of this length, for the message.
 
         Raises:
-            PositionError: if it is longer.
+            PositionError: if the length exceeds the bound.
         """
         bound = self.position_model().max_positions
         if bound is not None and length > bound:
@@ -194,11 +196,11 @@ class Model:
             )
 
     def config(self, vocab_size: int = 1, **found: Any) -> Any:
-        """Return the Hugging Face configuration, a `Config` with what a subclass adds to the fields here.
+        """Return the Hugging Face configuration, a `Config`, with the fields that a subclass adds.
 
         Args:
-            vocab_size: tokens in the vocabulary.
-            **found: what the training set says.
+            vocab_size: number of tokens in the vocabulary.
+            **found: fields that depend on the training set.
         """
         own = [field.name for field in fields(self) if field.name not in Model.__dataclass_fields__]
         given = {
@@ -217,13 +219,13 @@ class Model:
 
 @dataclass(frozen=True)
 class SplitData:
-    """Examples that are split by their ids into those for training, validation and a test.
+    """Examples that are split by their ids into a training, a validation and a test set.
 
     Attributes:
-        train: where they come from.
-        valid_share: share of the examples that are for validation, chosen by their ids.
-        test_share: share that no training sees (floater evaluate --part test).
-        split_seed: another one chooses other parts.
+        train: source of the examples.
+        valid_share: share of the examples used for validation, chosen by their ids.
+        test_share: share of the examples excluded from training, for a test (floater evaluate --part test).
+        split_seed: seed of the split.
     """
 
     train: str
@@ -239,10 +241,10 @@ class SplitData:
             )
 
     def part(self, examples: Sequence[Any], part: str) -> list[Any]:
-        """Return the examples, which have an `id` each, of "train", "valid" or "test".
+        """Return the examples of a part, "train", "valid" or "test"; each example has an `id`.
 
         Raises:
-            DataError: if there is none.
+            DataError: if the part is empty.
         """
         shares = {"valid": self.valid_share, "test": self.test_share}
         found = split(examples, part, **shares, seed=self.split_seed, name=lambda example: str(example.id))
@@ -261,11 +263,11 @@ class RunSettings:
     Attributes:
         run: directory for the configuration, vocabulary, log, checkpoints and final model.
         task: name of the task.
-        data: where the examples come from.
-        model: the Transformer and its position model.
-        training: optimisation.
-        imports: Python modules to import first, with tasks or position encodings of your own; they are found
-            from the working directory, too.
+        data: source of the examples.
+        model: settings of the Transformer and its position model.
+        training: settings of the optimisation.
+        imports: Python modules to import first, with tasks or position encodings of your own; the working
+            directory is searched as well.
     """
 
     run: str
@@ -282,7 +284,7 @@ class RunSettings:
 
 
 def label_maps(names: Sequence[str]) -> dict[str, Any]:
-    """Return the labels of a classifier as its configuration has them.
+    """Return the fields of a Hugging Face configuration for the labels of a classifier.
 
     Example:
         >>> label_maps(["no", "yes"])
@@ -295,9 +297,9 @@ def check_block(what: str, tokens: int, training: TrainingSettings) -> None:
     """Refuse training rows that are longer than a batch.
 
     Args:
-        what: has this many tokens, for the message.
-        tokens: of a row.
-        training: the settings of the batches.
+        what: noun for a row, for the message.
+        tokens: number of tokens of a row.
+        training: training settings, with the size of a batch.
 
     Raises:
         ValueError: if a row is longer.

@@ -29,14 +29,14 @@ from floater.transformer.outputs import IGNORED
 
 @dataclass(frozen=True)
 class Data:
-    """The sentences, and what a word becomes.
+    """Source of the sentences, and the vocabulary of their words.
 
     Attributes:
-        train: training sentences, a CoNLL-U file, plain or .gz.
-        valid: validation sentences.
-        min_count: words that are rarer in the training sentences count as unknown.
-        suffix: letters at the end of an unknown word that distinguish it; 0 for one unknown word.
-        max_tokens: longer training sentences (in words) are excluded, and counted.
+        train: CoNLL-U file of the training sentences, plain or .gz.
+        valid: CoNLL-U file of the validation sentences.
+        min_count: minimum count of a word in the training sentences; rarer words count as unknown.
+        suffix: number of final letters by which unknown words are distinguished; 0 for a single unknown word.
+        max_tokens: maximum number of words of a training sentence; longer ones are excluded and counted.
     """
 
     train: str
@@ -54,8 +54,8 @@ class Model(settings.Model):
     """The Transformer and its position model.
 
     Attributes:
-        position_options: its options; the edge labels of a model that has an option `labels` are the
-            relations, unless it is given.
+        position_options: options of the position model; an option `labels` is by default the list of
+            dependency relations.
     """
 
     preset: str = "tiny"
@@ -79,7 +79,7 @@ class TaggingSettings(settings.RunSettings):
 
 @register("tagging")
 class Tagging(Task):
-    """Tags of words; a position encoding over trees or graphs reads the dependency trees."""
+    """Tagging of words; a position encoding over trees or graphs reads the dependency trees."""
 
     Settings = TaggingSettings
     metric, example, unit = "accuracy", "sentence", "words"
@@ -128,7 +128,7 @@ class Tagging(Task):
         )
 
     def score(self, settings: Any, model: Any, processor: Vocabulary, examples: Encoded) -> Measurement:
-        """Tag sentences and score the tags: of all words, and of unknown ones; the lines are the tags."""
+        """Tag sentences and score the tags of all words and of unknown ones; `lines` are the tags."""
         tags: list[list[str]] = [[]] * len(examples)
         nats, count = 0.0, 0
         for indices, result, labels in outputs(
@@ -144,7 +144,7 @@ class Tagging(Task):
         unknown = [word not in processor for sentence in examples.source for word in sentence.words]
         percent, line = accuracy(right, "words")
         of_unknown, more = accuracy(right[unknown], "words", "unknown words")
-        loss = round(nats / max(count, 1), 4)  # per word whose tag the model knows
+        loss = round(nats / max(count, 1), 4)  # per word whose tag is in the vocabulary
         by_sentence = np.split(right, np.cumsum(examples.lengths)[:-1])
         return Measurement(
             lengths=np.array(examples.lengths),

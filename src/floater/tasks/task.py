@@ -1,4 +1,4 @@
-"""The skeleton of every task: from a configuration to a trained run, and from a run to its scores."""
+"""Base class of all tasks: from a configuration to a trained run, and from a run to its scores."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class Splits(NamedTuple):
-    """Training and validation examples as they are read, before they are encoded."""
+    """Training and validation examples before they are encoded."""
 
     train: Any
     valid: Any
@@ -53,9 +53,9 @@ class Prepared:
     """Inputs of a training run: settings, processor, model and encoded examples.
 
     Args:
-        settings: of the run.
-        processor: vocabulary or tokenizer, or what else turns examples into the model's inputs.
-        model: before its first step.
+        settings: settings of the run.
+        processor: vocabulary, tokenizer or other object that turns examples into the model's inputs.
+        model: model before its first training step.
         train: encoded training examples.
         valid: encoded validation examples.
     """
@@ -68,22 +68,22 @@ class Prepared:
 
 
 class Task(ABC):
-    """A task: how its examples are read and encoded, its model, and its scores.
+    """Base class of a task, which defines its examples, their encoding, its model and its scores.
 
-    A subclass says only what is its own. What is here is the same for all: splits, the run's directory,
-    training, resuming, validation, loading. Register it under a name with `floater.tasks.register`;
-    `floater train`, `evaluate`, `predict` and studies then find it.
+    A subclass defines only the parts specific to its task. The base class implements the shared parts:
+    splits, the run's directory, training, resuming, validation, loading. Register it under a name with
+    `floater.tasks.register`; `floater train`, `evaluate`, `predict` and studies then find it.
 
-    The options that `floater evaluate` offers are the keyword arguments of `evaluate`. A task that a study
-    can score example by example has `measure`, which takes what a test set of a study may say.
+    The options of `floater evaluate` are the keyword arguments of `evaluate`. A task that a study can score
+    example by example has `measure`, whose arguments are the fields of a test set in a study.
 
-    Class attributes: `name` is what a configuration calls the task; `Settings` the dataclass of its
-    configuration; `metric` the score that says which validation is best, `greater` whether more of it is
-    better; `example` and `unit` name an example and what its length counts in messages; `shorten` says how
-    to exclude long examples; `output` names the lines that `floater evaluate --output` writes, if any;
-    `Trainer` is the class that trains.
+    Class attributes: `name` is the name of the task in configurations; `Settings` the dataclass of its
+    configuration; `metric` the score that selects the best validation, `greater` whether a greater value is
+    better; `example` and `unit` are the nouns for an example and the unit of its length in messages;
+    `shorten` is a hint in messages on how to exclude long examples; `output` is the noun for the lines that
+    `floater evaluate --output` writes, if any; `Trainer` is the class of the Trainer.
 
-    See `examples/` in the repository for one in less than 100 lines.
+    See `examples/` in the repository for a task in less than 100 lines.
     """
 
     name: ClassVar[str]
@@ -98,35 +98,35 @@ class Task(ABC):
     measure: ClassVar[Callable[..., Measurement] | None] = None
     predict: ClassVar[Callable[..., list[str]] | None] = None
 
-    # What a task defines.
+    # Methods that a task must define.
 
     @abstractmethod
     def make_processor(self, settings: Any, train: Any) -> Any:
-        """Make what encodes examples, and is saved with `save_pretrained`, from the training examples."""
+        """Make the processor, which encodes examples and has `save_pretrained`, from training examples."""
 
     @abstractmethod
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Any:
-        """Encode examples; those of the training may be filtered."""
+        """Encode examples; training examples may be filtered."""
 
     @abstractmethod
     def build(self, settings: Any, processor: Any, train: Any) -> Any:
-        """Build the model before its first step, for encoded training examples."""
+        """Build the initial model for encoded training examples."""
 
     @abstractmethod
     def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
-        """Return the function from encoded examples to a batch: the model's inputs, and `labels`."""
+        """Return the function from encoded examples to a batch, which has the model's inputs and `labels`."""
 
     @abstractmethod
     def score(self, settings: Any, model: Any, processor: Any, examples: Any) -> Measurement:
-        """Score a model on encoded examples; no random number is used, so that a training is not changed."""
+        """Score a model on encoded examples; no random number is used, so that the training is unaffected."""
 
-    # What a task may define.
+    # Methods that a task may override.
 
     def read(self, settings: Any) -> Splits:
         """Read the training and the validation examples, by default with `read_test`.
 
         Raises:
-            DataError: if the data are not what they must be.
+            DataError: if the data are not valid.
         """
         return Splits(
             *(self.read_test(settings, part) for part in (settings.data.train, settings.data.valid))
@@ -136,84 +136,85 @@ class Task(ABC):
         """Read the examples of a test set.
 
         Raises:
-            DataError: if they are not what they must be.
+            DataError: if the examples are not valid.
         """
         raise NotImplementedError(f"{type(self).__name__} reads no test sets")
 
     def load_processor(self, folder: Path, /) -> Any:
-        """Read a processor that was saved; by default a BPE vocabulary."""
+        """Load a saved processor; by default a BPE vocabulary."""
         return load_bpe(folder)
 
     def kind(self, settings: Any) -> Callable[[Any], Any]:
-        """Return what makes the model of a run from its Hugging Face configuration, for `load`."""
+        """Return the function from a Hugging Face configuration to the model of a run, for `load`."""
         raise NotImplementedError(f"{type(self).__name__} defines no kind of model to load")
 
     def training_collate(self, prepared: Prepared, epoch: int) -> Collate:
-        """Return the `collate` of an epoch of the training; by default the same in all."""
+        """Return the collate function of a training epoch; by default the same for all epochs."""
         return self.collate(prepared.settings, prepared.processor, prepared.model)
 
     def loss(self, prepared: Prepared) -> Any:
-        """Return the loss function of outputs and labels; None is the cross-entropy with aligned labels."""
+        """Return the loss function of outputs and labels; None for the cross-entropy with aligned labels."""
         return None
 
     def best(self, settings: Any) -> dict[str, Any]:
-        """Return `metric` and `greater`, where they depend on the settings."""
+        """Return `metric` and `greater`; override it where they depend on the settings."""
         return {"metric": self.metric, "greater": self.greater}
 
     def validate(self, prepared: Prepared) -> Measurement:
-        """Score the model of a training on the validation set."""
+        """Score the model on the validation set during training."""
         return self.score(prepared.settings, prepared.model, prepared.processor, prepared.valid)
 
     def before(self, prepared: Prepared) -> dict[str, Any]:
-        """Return what the result says of the model before its first step."""
+        """Return the entries of the result about the initial model."""
         return {}
 
     def final(self, prepared: Prepared) -> dict[str, Any]:
-        """Return what the result says of the final model; by default what validates it."""
+        """Return the entries of the result about the final model; by default its validation scores."""
         return self.validate(prepared).scores
 
     def hardest(self, examples: Any) -> Sequence[int]:
-        """Return the examples that a position model is most likely to refuse; by default the longest."""
+        """Return the indices of the examples that a position model refuses first; by default the longest."""
         lengths = list(examples.lengths)
         return [lengths.index(max(lengths))]
 
     def toy(self, settings: Any) -> Any:
-        """Return a few examples, as `read` does, to try position models on; None where that cannot be."""
+        """Return a few training examples to try position models on; None if the task has no such examples."""
         return None
 
     def check_test(self, settings: Any, **test: Any) -> None:
-        """Refuse a test set that `measure` would, before the training; by default none."""
+        """Refuse, before the training, a test set that `measure` would refuse; by default none."""
         return
 
     def lengths(self, settings: Any) -> str:
-        """Name what the lengths of scored examples count."""
+        """Return the unit of the lengths of scored examples."""
         return self.unit
 
     def summary(self, prepared: Prepared) -> str:
-        """Describe the examples and the vocabulary in a line of the log."""
+        """Return a line of the log about the examples and the vocabulary."""
         return (
             f"{len(prepared.train):,} training {self.example}s, {len(prepared.valid):,} for validation; "
             f"{len(prepared.processor):,} tokens in the vocabulary"
         )
 
-    # What is the same for every task.
+    # Methods shared by all tasks.
 
     def train(self, settings: Any) -> Path:
-        """Train a model, or resume a training that was stopped.
+        """Train a model, or resume a stopped training.
 
-        A run that was killed and resumed ends with the weights of one that was not, on one machine and
-        with as many processes. Nothing is written before settings and data are found good.
+        A run that was killed and resumed ends with the same weights as an uninterrupted run, on the same
+        machine and with the same number of processes. Nothing is written before settings and data are
+        validated.
 
         Args:
-            settings: of the run; `settings.run` gets the configuration, vocabulary, log, checkpoints and the
-                final model.
+            settings: settings of the run; the configuration, vocabulary, log, checkpoints and final model are
+                written to `settings.run`.
 
         Returns:
             The run directory.
 
         Raises:
-            DataError: if the data or the run directory is not what it must be, or another process trains it.
-            PositionError: if the position model cannot serve the data.
+            DataError: if the data or the run directory is not valid, or another process trains the run.
+            PositionError: if the position model does not support the data.
         """
         state = PartialState(cpu=not torch.accelerator.is_available())
         if state.num_processes == 1 and torch.cuda.device_count() > 1:
@@ -228,7 +229,7 @@ class Task(ABC):
             logger.info("%s is finished; its model is in %s", run, run / MODEL)
             return run
         with locked(run) if state.is_main_process else nullcontext(), flush_denormals():
-            find_run(settings)  # once more: a process that had the lock may have begun it
+            find_run(settings)  # check again: another process may have started the run while it held the lock
             splits = self.read(settings)
             with state.main_process_first():
                 prepared = self.prepare(settings, run, splits)
@@ -239,11 +240,11 @@ class Task(ABC):
             return trainer.finish(prepared.processor, lambda: before | self.final(prepared))
 
     def prepare(self, settings: Any, run: Path, splits: Splits) -> Prepared:
-        """Encode the examples and build the model, after a look at whether they fit each other.
+        """Encode the examples, build the model, and check that the model supports the examples.
 
         Raises:
             DataError: if an example does not fit into a batch.
-            PositionError: if the position model cannot serve one.
+            PositionError: if the position model does not support an example.
         """
         processor = self.processor(settings, run, splits.train)
         asked = getattr(settings.data, "vocabulary_size", None)
@@ -271,10 +272,10 @@ class Task(ABC):
         return prepared
 
     def processor(self, settings: Any, run: Path, train: Any) -> Any:
-        """Return the processor of a run that was begun, or a new one.
+        """Return the saved processor of a resumed run, or a new one.
 
         Raises:
-            DataError: if that of the run is damaged: other tokens would be other inputs.
+            DataError: if the saved processor is damaged; a new one could encode the inputs differently.
         """
         vocabulary = run / VOCABULARY
         if vocabulary.is_dir():
@@ -288,10 +289,10 @@ class Task(ABC):
         check_schedule(prepared.settings.training, prepared.train.lengths)
 
     def check_model(self, settings: Any, model: Any, processor: Any, examples: Any, name: str) -> None:
-        """Let the model read the hardest examples, so that it may refuse them before the training.
+        """Run the model on the hardest examples, so that it refuses them before the training.
 
         Raises:
-            PositionError: if the position model does; the message says in which part, by `name`.
+            PositionError: if the position model refuses an example; the message names its set, `name`.
         """
         collate = self.collate(settings, processor, model)
         model.train(False)
@@ -309,19 +310,19 @@ class Task(ABC):
         model.train()
 
     def where(self, settings: Any, examples: Any, index: int, name: str) -> str:
-        """Name an example, of the "training" or another set by `name`, for a message."""
+        """Return a description of an example of the set `name`, such as "training", for a message."""
         return f"a {name} {self.example}"
 
     def try_batch(self, model: Any, batch: dict[str, Any]) -> None:
-        """Let the model read a batch; a task may check the outputs."""
+        """Run the model on a batch; a task may check the outputs."""
         model(**batch)
 
     def check(self, settings: Any) -> None:
-        """Refuse a position model that can serve no example of the task, before any data are read.
+        """Refuse a position model that supports no example of the task, before any data are read.
 
         Raises:
-            DataError: if the model cannot do the task with it.
-            PositionError: if it needs what the task does not have, as a tree.
+            DataError: if the model cannot perform the task with this position model.
+            PositionError: if the position model needs inputs that the task does not have, such as a tree.
         """
         toy = self.toy(settings)
         if toy is None:
@@ -338,7 +339,7 @@ class Task(ABC):
         made: RunTrainer
 
         def collate(examples: Sequence[Any]) -> dict[str, Any]:
-            # no random number of torch: a batch that is made ahead of a checkpoint is made again after it
+            # no random number of torch: a batch prefetched before a checkpoint is made again after resuming
             return self.training_collate(prepared, made.sampler.epoch)(examples)
 
         made = self.Trainer(
@@ -357,10 +358,10 @@ class Task(ABC):
         return made
 
     def settings_of(self, run: RunPath) -> Any:
-        """Return the settings of a run, those at hand or those that its directory holds.
+        """Return the settings of a run, from memory or from its directory.
 
         Raises:
-            SettingsError: if it has none that can be read.
+            SettingsError: if the run has no readable settings.
         """
         if isinstance(run, RunWithSettings):
             return run.settings
@@ -370,14 +371,14 @@ class Task(ABC):
         """Load the final model of a run in evaluation mode, its processor and its settings.
 
         Args:
-            run: a finished run directory, or the directory of a saved model.
-            device: where to put the model; by default a GPU if there is one.
+            run: directory of a finished run, or of a saved model.
+            device: device of the model; by default a GPU if there is one.
 
         Returns:
-            Model, processor, and settings; None instead of these for a saved model that is no run.
+            The model, the processor and the settings; the settings are None for a saved model that is no run.
 
         Raises:
-            DataError: if there is no model, or a broken one.
+            DataError: if the model is missing or damaged.
             SettingsError: if the run's settings cannot be read.
         """
         settings = self.settings_of(run) if (Path(run) / SETTINGS).is_file() else None
@@ -387,12 +388,12 @@ class Task(ABC):
         """Score the final model of a run on a test set.
 
         Args:
-            run: a finished run directory.
-            source: the test set.
+            run: directory of a finished run.
+            source: location of the test set.
 
         Raises:
-            DataError: if the run or the test set is not what it must be.
-            PositionError: if the position model cannot serve an example.
+            DataError: if the run or the test set is not valid.
+            PositionError: if the position model does not support an example.
         """
         model, processor, settings = self.load(run)
         examples = self.encode(settings, processor, self.read_test(settings, source))
@@ -400,7 +401,7 @@ class Task(ABC):
 
 
 def count_parameters(model: PreTrainedModel) -> tuple[int, int]:
-    """Return the number of parameters of a model, and how many of them its position models have.
+    """Return the number of parameters of a model, and the number of those in its position models.
 
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterModel

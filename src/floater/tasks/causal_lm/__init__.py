@@ -1,4 +1,4 @@
-"""Causal language modelling with a Hugging Face checkpoint, as the training of a longer context."""
+"""Causal language modelling with a Hugging Face checkpoint, for example to train a longer context."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ class Evaluation:
     """Settings of the evaluation.
 
     Attributes:
-        max_tokens: tokens in a batch.
-        length: tokens of the long rows, in the result and in `floater evaluate`; null is extend.length, or
-            data.block without it.
-        rows: the most long rows that are scored, evenly spaced in the text.
-        trials: texts with a hidden number for each length and depth, in `floater evaluate`; 0 for none.
-        depths: at which the number stands, from the begin of a text to its end.
+        max_tokens: maximum number of tokens in a batch.
+        length: number of tokens of the long rows, in the result and in `floater evaluate`; null takes
+            extend.length, or data.block if that is null.
+        rows: maximum number of long rows that are scored, evenly spaced in the text.
+        trials: number of texts with a hidden number for each length and depth, in `floater evaluate`; 0 for
+            none.
+        depths: number of depths of the hidden number, from the beginning of a text to its end.
     """
 
     max_tokens: int = 4096
@@ -57,10 +58,10 @@ class CausalLMSettings(TextSettings):
     """A causal_lm run.
 
     Attributes:
-        train: what learns: "all", or "lora", adapters in place of the checkpoint's matrices, or "positions"
-            alone. Positions (an extension, a plugged flow, learned tables) learn in any case.
-        lora: the adapters; the final model has them in its matrices.
-        evaluation: how the model is measured.
+        train: trained parameters: "all", or "lora", adapters in place of the checkpoint's matrices, or
+            "positions" alone. Positions (an extension, a plugged flow, learned tables) are always trained.
+        lora: settings of the adapters, which are merged into the matrices of the final model.
+        evaluation: settings of the evaluation.
     """
 
     task: Literal["causal_lm"] = "causal_lm"
@@ -83,9 +84,9 @@ class CausalLMSettings(TextSettings):
 class CausalLM(TextTask):
     """Prediction of the next token by a checkpoint, extended or not.
 
-    The result has the loss of validation rows as `loss`, before the first step as `loss_before`, and of the
-    checkpoint before it was extended as `loss_original`; that of long rows as `long_loss` and
-    `long_loss_before`.
+    The result contains the loss of validation rows as `loss`, that before the first step as `loss_before`,
+    and that of the checkpoint before its extension as `loss_original`. The loss of long rows is `long_loss`,
+    and before the first step `long_loss_before`.
     """
 
     Settings = CausalLMSettings
@@ -124,7 +125,7 @@ class CausalLM(TextTask):
         return self.validate(prepared).scores | self._losses(prepared)
 
     def _losses(self, prepared: Prepared) -> dict[str, float]:
-        """Return the loss of validation rows, and of long ones where these are longer."""
+        """Return the loss of validation rows, and of long rows if these are longer."""
         settings = prepared.settings
         found = {"loss": self.validate(prepared).scores["loss"]}
         if settings.longest > settings.data.block:
@@ -140,17 +141,17 @@ class CausalLM(TextTask):
         window: int | None = None,
         bins: Sequence[int] | None = None,
     ) -> Measurement:
-        """Measure the final model of a run on a text, short and long, and on hidden numbers.
+        """Measure the final model of a run on short and long rows of a text, and on hidden numbers.
 
         Args:
-            run: a finished run directory.
-            source: the text, a file or several; None for the run's validation text.
-            window: tokens of the long rows; None for those of the run.
-            bins: of the loss by the number of tokens read before, the first number of each range but the
-                first; None for data.block, twice as much, and so on.
+            run: directory of a finished run.
+            source: file or files of the text; None for the run's validation text.
+            window: number of tokens of the long rows; None for that of the run.
+            bins: bounds of the ranges of context (number of tokens read before) whose loss is reported: the
+                first number of each range but the first; None for data.block, twice as much, and so on.
 
         Raises:
-            DataError: if the run or a file is not what it must be, or the model has too few positions.
+            DataError: if the run or a file is not valid, or the model has too few positions.
         """
         model, tokenizer, settings = self.load(run)
         asked, length = settings.evaluation, window or settings.longest
@@ -185,7 +186,7 @@ class CausalLM(TextTask):
 
 
 def _history(file: Path) -> list[str]:
-    """Return a line of a report on short rows, before the extension, after it, and after the training."""
+    """Return a line of a report: perplexity before the extension, after it, and after the training."""
     if not file.is_file():
         return []
     result = json.loads(file.read_text(encoding="utf-8"))
@@ -195,13 +196,14 @@ def _history(file: Path) -> list[str]:
 
 
 def rows_of(tokenizer: Any, texts: Sequence[Sequence[str]], block: int) -> Encoded:
-    """Encode documents in rows of at most `block` tokens, of which one can be predicted.
+    """Encode documents in rows of at most `block` tokens, at least one of which can be predicted.
 
-    Each row begins with the special tokens that the tokenizer puts before a text. Those after one stand where
-    a document ends, not where a row does: a model would learn to end a text at that position.
+    Each row begins with the special tokens that the tokenizer puts before a text. The special tokens after a
+    text are placed at the end of a document, not of a row; otherwise a model would learn to end a text at
+    that position.
 
     Raises:
-        DataError: if there is none.
+        DataError: if there is no such row.
     """
     before, after = special(tokenizer)
     room = block - len(before)
@@ -218,9 +220,9 @@ def rows_of(tokenizer: Any, texts: Sequence[Sequence[str]], block: int) -> Encod
 
 
 def long_rows(tokenizer: Any, texts: Any, length: int, asked: Evaluation) -> Encoded:
-    """Encode a text in rows of a length, evenly spaced ones if they are more than asked for.
+    """Encode a text in rows of a length, and choose evenly spaced ones if there are more than `asked.rows`.
 
-    The documents are read one after another, as no single one may be as long.
+    The documents are concatenated, because each of them may be shorter than a row.
     """
     whole = [[line for document in texts for line in document]]
     rows = rows_of(tokenizer, whole, length)

@@ -20,7 +20,7 @@ from floater.training.run import evaluating
 from floater.transformer.outputs import IGNORED
 
 DIGITS = 5
-"""Of the hidden number, as many as in Mohtashami and Jaggi 2023."""
+"""Number of digits of the hidden number, as in Mohtashami and Jaggi 2023."""
 
 _PROMPT = {
     "begin": "One number is hidden in this long text. Find it, as you will be asked for it at the end.",
@@ -31,7 +31,7 @@ _PROMPT = {
 
 
 def causal_batch(rows: Sequence[dict[str, Any]], *, tokenizer: PreTrainedTokenizerFast) -> dict[str, Tensor]:
-    """Return a padded batch, its tokens as labels but for padding."""
+    """Return a padded batch whose labels are its tokens, except for padding."""
     batch = collate(rows, pad=int(tokenizer.pad_token_id))
     return batch | {"labels": batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORED)}
 
@@ -39,21 +39,21 @@ def causal_batch(rows: Sequence[dict[str, Any]], *, tokenizer: PreTrainedTokeniz
 def prompt(
     tokenizer: PreTrainedTokenizerFast, length: int, depth: float, rng: np.random.Generator
 ) -> tuple[Array, int]:
-    """Build a text that hides a number, asks for it and gives it, of a number of tokens.
+    """Build a text of `length` tokens that hides a number, asks for it, and ends with the answer.
 
-    The task is that of Mohtashami and Jaggi 2023 ("Landmark Attention", section 4.2), in other words.
+    The task is that of Mohtashami and Jaggi 2023 ("Landmark Attention", section 4.2), in a different wording.
 
     Args:
-        tokenizer: of the model.
-        length: tokens of it all.
-        depth: where the number stands in the filler, from 0 to 1.
-        rng: generates the number.
+        tokenizer: tokenizer of the model.
+        length: number of tokens of the text, the answer included.
+        depth: relative position of the number in the filler, from 0 to 1.
+        rng: random number generator of the number.
 
     Returns:
-        Token ids (length,), and how many of the last ones are the answer.
+        Token ids (length,), and the number of tokens of the answer at their end.
 
     Raises:
-        DataError: if the length has no room for it.
+        DataError: if the length is too small for question and answer.
     """
     key = " ".join(str(int(digit)) for digit in rng.integers(10, size=DIGITS))
 
@@ -79,21 +79,21 @@ def passkeys(
     trials: int,
     max_tokens: int,
 ) -> list[float]:
-    """Measure how often a model finds a number in texts of one length, by the depth at which it stands.
+    """Measure the share of hidden numbers that a model finds in texts of one length, for each depth.
 
-    A number counts if each of its tokens is the model's first choice after the right ones before it, which is
-    when greedy generation writes it.
+    A number is found if each of its tokens is the most probable one after the correct tokens before it, that
+    is, if greedy generation writes it.
 
     Args:
-        model: left in the mode it is in.
-        tokenizer: of the model.
-        length: tokens of a text.
-        depths: number of depths, evenly spaced from the begin to the end.
-        trials: texts for each depth, the same ones in every call.
-        max_tokens: tokens in a batch.
+        model: model to measure; its mode (training or evaluation) is restored.
+        tokenizer: tokenizer of the model.
+        length: number of tokens of a text.
+        depths: number of depths, evenly spaced from the beginning to the end.
+        trials: number of texts for each depth; every call uses the same texts.
+        max_tokens: maximum number of tokens in a batch.
 
     Returns:
-        The share of the numbers that are found at each depth.
+        The share of the numbers found at each depth.
     """
     found = np.zeros(depths)
     for place in range(depths):

@@ -1,11 +1,12 @@
 """Built-in translation corpus: German, French and English surface text formatted from the CLDR.
 
-The Unicode Common Locale Data Repository, shipped with `babel`, says how each language writes dates, times,
-amounts of money, measures, names of places and languages, and lists of them. A sentence here is one or more
-lists joined by semicolons; the same values formatted in two locales are a pair. Nothing is downloaded.
-Word order differs: "March 5, 2026" is "5. März 2026", "$12.50" is "12,50 $", "3 days ago" is "vor 3 Tagen".
+The Unicode Common Locale Data Repository, shipped with `babel`, defines for each language the format of
+dates, times, amounts of money, measures, names of places and languages, and lists of them. A sentence here is
+one or more lists joined by semicolons; the same values formatted in two locales are a pair. Nothing is
+downloaded. Word order differs: "March 5, 2026" is "5. März 2026", "$12.50" is "12,50 $", "3 days ago" is "vor
+3 Tagen".
 
-The text is a function of the arguments and of the CLDR release inside the installed `babel`. Every run of
+The text depends only on the arguments and on the CLDR release inside the installed `babel`. Every run of
 white space, no-break (U+00A0), narrow no-break (U+202F) and thin (U+2009) spaces included, becomes one space.
 
 Lengths count `tokens`, words and punctuation marks, so that the length bins of Liu et al. (2020), "Learning
@@ -40,7 +41,7 @@ BINS: tuple[tuple[int, int | None], ...] = ((80, 100), (100, 120), (120, 140), (
 
 _SEPARATOR = {"de": "; ", "en": "; ", "fr": " ; "}
 _LONGEST_LIST = 6
-_PATIENCE = 3000  # draws in a row without a new sentence before a length counts as exhausted
+_PATIENCE = 3000  # consecutive attempts without a new sentence before a length counts as exhausted
 
 
 TOKEN = r"\w+|[^\w\s]"
@@ -58,7 +59,7 @@ def tokens(text: str) -> list[str]:
 
 
 def bin_name(low: int, high: int | None) -> str:
-    """Name a length bin in `split` and in file names.
+    """Return the name of a length bin in `split` and in file names.
 
     Example:
         >>> [bin_name(*limits) for limits in BINS]
@@ -81,27 +82,28 @@ def pairs(
 ) -> list[Pair]:
     """Generate distinct aligned sentences of the built-in corpus.
 
-    Source lengths follow the most even distribution (of greatest entropy) on the range with the mean asked
-    for. Lists grow until the length is reached or nothing drawn fits, so a few sentences end one or two
-    tokens short of their draw, never outside the range. The first pairs do not depend on `count`.
+    Source lengths follow the distribution of maximum entropy on the range with the given mean. Lists grow
+    until the sampled length is reached or no sampled item fits, so a few sentences are one or two tokens
+    shorter than their sampled length, but never outside the range. The first pairs do not depend on `count`.
 
     Args:
         count: number of pairs.
         source: source language, one of `LANGUAGES`.
         target: target language, another of `LANGUAGES`.
-        seed: of the values and of the sentences.
+        seed: seed of the values and of the sentences.
         min_tokens: least source length in `tokens`, included.
         max_tokens: greatest source length in `tokens`, included.
-        mean_tokens: mean source length; None for the middle of the range, that is, even lengths.
-        items: kinds of item to list, from `ITEMS`.
-        inventory: what the items are about.
+        mean_tokens: mean source length; None for the middle of the range, that is, uniformly distributed
+            lengths.
+        items: kinds of items in the lists, from `ITEMS`.
+        inventory: CLDR codes and values that items are generated from.
 
     Returns:
-        list of (source, target): no source sentence twice.
+        A list of (source, target) without repeated source sentences.
 
     Raises:
-        ImportError: babel is missing.
-        ValueError: an argument is out of range, or `count` sentences of these lengths cannot be made.
+        ImportError: if babel is missing.
+        ValueError: if an argument is out of range, or `count` sentences of these lengths cannot be made.
 
     Example:
         >>> pairs(2, items=["date", "relative"], max_tokens=6)
@@ -126,26 +128,27 @@ def split(
 ) -> dict[str, list[Pair]]:
     """Generate training, validation and test sentences under 80 tokens, and a test set per longer bin.
 
-    All are made of the same items, so that the long bins differ in length alone. No source sentence occurs
-    twice, within a part or between parts. The test sets do not depend on the sizes of the other parts.
+    All parts are made of the same items, so that the long bins differ only in length. No source sentence
+    occurs twice, within a part or between parts. The test sets do not depend on the sizes of the other parts.
 
     Args:
         source: source language, one of `LANGUAGES`.
         target: target language, another of `LANGUAGES`.
-        seed: of the values and of the sentences.
+        seed: seed of the values and of the sentences.
         train: number of training pairs, of 3 to 79 source tokens.
         valid: number of validation pairs, of 3 to 79 source tokens.
         test: number of pairs of each test set.
         mean_tokens: mean source length of the parts under 80 tokens; see `pairs`.
         longest: greatest source length in the last of `BINS`.
-        items: kinds of item to list, from `ITEMS`.
-        inventory: what the items are about.
+        items: kinds of items in the lists, from `ITEMS`.
+        inventory: CLDR codes and values that items are generated from.
 
     Returns:
-        dict: "train", "valid", "test", then "test_" and `bin_name` for each of `BINS`, with even lengths.
+        A dict with "train", "valid", "test", and "test_" + `bin_name` for each of `BINS`, of uniformly
+        distributed lengths.
 
     Raises:
-        ImportError: babel is missing.
+        ImportError: if babel is missing.
         ValueError: as for `pairs`.
 
     Example:
@@ -175,17 +178,17 @@ def write(
     """Write each part as two aligned UTF-8 text files, one sentence per line: `train.en` and `train.de`.
 
     Args:
-        directory: made if it is not there; files of the same name are replaced.
-        parts: pairs by part, as from `split`.
+        directory: output directory, created if it does not exist; files of the same name are replaced.
+        parts: pairs by part, as returned by `split`.
         source: suffix of the source files.
         target: suffix of the target files.
 
     Returns:
-        dict: (source file, target file) by part.
+        A dict of (source file, target file) by part.
 
     Raises:
-        OSError: the directory or a file cannot be written.
-        ValueError: the suffixes are the same, or a sentence holds a line break.
+        OSError: if the directory or a file cannot be written.
+        ValueError: if the suffixes are the same, or a sentence contains a line break.
 
     Example:
         >>> import tempfile
@@ -211,7 +214,7 @@ def write(
 def _draw(
     pools: Pools, count: int, stream: str, limits: tuple[int, int], mean: float | None, taken: set[str]
 ) -> list[Pair]:
-    """Generate `count` pairs whose sources are not in `taken`, to which they are added."""
+    """Generate `count` pairs whose sources are not in `taken`, and add their sources to `taken`."""
     low, high = limits
     if count < 0:
         raise ValueError(f"count must be 0 or more, got {count}")
@@ -235,7 +238,7 @@ def _draw(
 
 
 def _sentence(pools: Pools, rng: Random, length: int) -> tuple[Pair, int]:
-    """Generate lists of items with `length` source tokens or a few less; return them and their tokens."""
+    """Generate a pair of `length` source tokens or a few less; return it and its number of source tokens."""
     here: list[str] = []
     there: list[str] = []
     room, misses = length, 0
@@ -261,7 +264,7 @@ def _sentence(pools: Pools, rng: Random, length: int) -> tuple[Pair, int]:
 
 
 def _cumulative_weights(low: int, high: int, mean: float | None) -> list[float]:
-    """Return weights exp(-rate (length - low)), the rate set by bisection for this mean length."""
+    """Return cumulative weights exp(-rate (length - low)); bisection finds the rate for the mean length."""
     if mean is None:
         return list(accumulate(1.0 for _ in range(low, high + 1)))
     if not low < mean < high:

@@ -1,4 +1,4 @@
-"""Items of the built-in corpus: dates, times, money, measures, names, as the CLDR writes them.
+"""Items of the built-in corpus: dates, times, money, measures and names in the format of the CLDR.
 
 An item is a random value, formatted in two languages by `babel`, which ships the CLDR.
 """
@@ -12,13 +12,13 @@ from decimal import Decimal
 from random import Random
 from typing import Any
 
-Format = Callable[[Any], str]  # a value waiting for the babel locale to write it in
+Format = Callable[[Any], str]  # function from a babel locale to the text of a value
 
 LANGUAGES = ("de", "en", "fr")  # any two distinct ones make a pair
 
 Pair = tuple[str, str]  # the same text in the source and in the target language
 
-ITEMS = (  # kinds of item a sentence may list
+ITEMS = (  # kinds of items in a sentence
     *("date", "datetime", "interval", "language", "locale", "money", "number"),
     *("percent", "relative", "territory", "time", "unit", "zone"),
 )
@@ -26,16 +26,16 @@ ITEMS = (  # kinds of item a sentence may list
 
 @dataclass(frozen=True)
 class Inventory:
-    """CLDR codes that items are generated from; `CORE` is the default and `complete()` the full CLDR.
+    """CLDR codes and values that items are generated from; `CORE` is the default, `complete()` the full CLDR.
 
     Args:
         territories: ISO 3166 codes.
         languages: ISO 639 codes.
         currencies: ISO 4217 codes.
         units: CLDR unit identifiers, such as "length-kilometer".
-        years: years of the dates.
+        years: range of the years of dates.
         numbers: values of numbers, amounts of money and measures.
-        draws: values drawn of each kind per seed; all sentences of a seed are made from these.
+        draws: number of values sampled of each kind per seed; all sentences of a seed are made from these.
     """
 
     territories: tuple[str, ...]
@@ -75,13 +75,13 @@ CORE = Inventory(
 
 
 def complete() -> Inventory:
-    """Return what the CLDR names in every one of `LANGUAGES`: territories, languages, currencies, units.
+    """Return the territories, languages, currencies and units that the CLDR names in all `LANGUAGES`.
 
     Returns:
-        Inventory: with years 1900 to 2099, numbers to 9999.9 and ten times the draws of `CORE`.
+        The inventory, with years 1900 to 2099, numbers to 9999.9 and ten times the draws of `CORE`.
 
     Raises:
-        ImportError: babel is missing.
+        ImportError: if babel is missing.
 
     Example:
         >>> len(complete().territories) > 200
@@ -97,7 +97,7 @@ def complete() -> Inventory:
         territories=shared((locale.territories for locale in locales), "(?!ZZ|XA|XB)[A-Z]{2}"),
         languages=shared((locale.languages for locale in locales), "[a-z]{2,3}"),
         currencies=shared((locale.currencies for locale in locales), "(?!XXX)[A-Z]{3}"),
-        # babel lists its units nowhere public
+        # babel has no public list of its units
         units=shared((locale._data["unit_patterns"] for locale in locales), ".+"),
         years=range(1900, 2100),
         numbers=tuple(Decimal(n) / 10 for n in range(1, 100_000)),
@@ -106,7 +106,7 @@ def complete() -> Inventory:
 
 
 def load_babel() -> Any:
-    """Import babel with the modules used here; an `ImportError` says how to install it."""
+    """Import babel with the modules used here; the message of an `ImportError` explains how to install it."""
     try:
         import babel
         import babel.dates
@@ -120,17 +120,17 @@ def load_babel() -> Any:
 
 
 def formats(inventory: Inventory) -> dict[str, Callable[[Random], Format]]:
-    """Return for each kind of item a function that chooses a value and returns how a locale writes it.
+    """Return for each kind of item a function that samples a value and returns its `Format`.
 
     Args:
-        inventory: what the values are about.
+        inventory: CLDR codes and values to sample from.
 
     Returns:
-        dict: the kinds in the order of `ITEMS`.
+        A dict of the functions by kind, in the order of `ITEMS`.
 
     Raises:
-        ImportError: babel is missing.
-        ValueError: the inventory lacks something, or has a code that the CLDR does not name.
+        ImportError: if babel is missing.
+        ValueError: if a field of the inventory is empty, or it has a code that the CLDR does not name.
 
     Example:
         >>> from random import Random
@@ -202,7 +202,7 @@ def formats(inventory: Inventory) -> dict[str, Callable[[Random], Format]]:
 
         def write_money(locale: Any) -> str:
             text = numbers.format_currency(value, currency, locale=locale, format_type=style)
-            # the CLDR parts a currency code from its amount (CHF 5.00), which babel does not
+            # the CLDR separates a currency code from its amount (CHF 5.00); babel does not
             return re.sub(r"(?<=[^\W\d])(?=\d)", " ", text)
 
         return write_money
@@ -246,30 +246,31 @@ def formats(inventory: Inventory) -> dict[str, Callable[[Random], Format]]:
 
 @dataclass(frozen=True)
 class Pools:
-    """Items in two locales of babel, source first: one list of pairs per kind."""
+    """Items in two locales of babel, source first, with a list of pairs for each kind."""
 
     locales: tuple[Any, Any]
     kinds: tuple[tuple[Pair, ...], ...]
 
 
 def pools_of(source: str, target: str, seed: int, items: Sequence[str], inventory: Inventory) -> Pools:
-    """Draw the items of a seed and write them in two languages.
+    """Sample the items of a seed, and format them in two languages.
 
-    A source text has one translation: a later value that reads the same but translates otherwise is left out.
+    A source text has one translation: a later value with the same source text but another translation is
+    excluded.
 
     Args:
         source: source language, one of `LANGUAGES`.
         target: target language, another of `LANGUAGES`.
-        seed: of the values; the values of a kind do not depend on the languages or the other kinds.
-        items: kinds of item, from `ITEMS`.
-        inventory: what the items are about.
+        seed: seed of the values; the values of a kind do not depend on the languages or the other kinds.
+        items: kinds of items, from `ITEMS`.
+        inventory: CLDR codes and values that items are generated from.
 
     Returns:
-        Pools: of the kinds asked for, in the order of `ITEMS`.
+        The pools of the kinds `items`, in the order of `ITEMS`.
 
     Raises:
-        ImportError: babel is missing.
-        ValueError: a language, kind or code is unknown, the languages are the same, or there is no kind.
+        ImportError: if babel is missing.
+        ValueError: if a language, kind or code is unknown, the languages are the same, or there is no kind.
 
     Example:
         >>> pools_of("en", "de", 0, ["relative"], CORE).kinds[0][0]

@@ -10,7 +10,7 @@ from floater.structures import trees
 from floater.tasks.corpora.text import Path, read_lines
 
 _NO_WORD = re.compile(r"\d+[-.]\d+")
-"""The number of a multiword token or of an empty node."""
+"""Pattern of the ids of multiword tokens and of empty nodes."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,10 @@ class Sentence:
     """A sentence and its basic dependency tree.
 
     Args:
-        words: the syntactic words.
-        tags: their universal parts of speech.
-        parents: the index of each word's head, -1 at the root: what `Positions.tree` takes.
-        relations: the relation of each word to its head.
+        words: syntactic words.
+        tags: universal part of speech of each word.
+        parents: index of each word's head, -1 at the root, as `Positions.tree` takes them.
+        relations: relation of each word to its head.
     """
 
     words: list[str]
@@ -31,13 +31,13 @@ class Sentence:
 
 
 def read_conllu(path: Path) -> list[Sentence]:
-    r"""Read the sentences of a file; ranges of multiword tokens and empty nodes are left out.
+    r"""Read the sentences of a file; ranges of multiword tokens and empty nodes are excluded.
 
     Args:
-        path: a CoNLL-U file, plain or gzip.
+        path: path of a CoNLL-U file, plain or gzip.
 
     Raises:
-        DataError: if the file cannot be read, or a line is not one of the format; it names the line.
+        DataError: if the file cannot be read, or a line is malformed; the message names the line.
 
     Example:
         >>> import pathlib, tempfile
@@ -49,7 +49,7 @@ def read_conllu(path: Path) -> list[Sentence]:
         [(['Go', 'on'], [-1, 0])]
     """
     found: list[Sentence] = []
-    rows: dict[int, list[str]] = {}  # by the number of the line
+    rows: dict[int, list[str]] = {}  # fields of each word by line number
     for number, line in enumerate([*read_lines(path), ""], start=1):
         if line.startswith("#"):
             continue
@@ -89,11 +89,12 @@ def read_sentences(path: Path, *, structured: bool) -> list[Sentence]:
     """Read the sentences of a CoNLL-U file, and check their tags and trees.
 
     Args:
-        path: of the file.
-        structured: whether their trees are used and must be valid.
+        path: path of the file.
+        structured: True to require valid trees.
 
     Raises:
-        DataError: if the file cannot be read, has no sentence, or one is no tree or has a word without a tag.
+        DataError: if the file cannot be read or has no sentence, or if a sentence is not a tree or has a word
+            without a tag.
     """
     sentences = read_conllu(path)
     if not sentences:

@@ -1,4 +1,4 @@
-"""Labelled documents in folders, a sentence a line."""
+"""Labelled documents in folders, one sentence per line."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Document:
     """A document of sentences.
 
     Args:
-        id: its path in the folder.
-        label: what it is.
-        sentences: the words of each; none is empty.
+        id: path of the document in the folder.
+        label: class of the document.
+        sentences: words of each sentence, none of them empty.
     """
 
     id: str
@@ -28,18 +28,18 @@ class Document:
 
 
 def read_documents(source: str | Path) -> list[Document]:
-    """Read documents, a sentence a line, its words between spaces.
+    """Read documents with one sentence per line, whose words are separated by spaces.
 
     Args:
-        source: a directory, or a .zip of one, with LABEL/NAME.txt for each document; other files in it are
-            not read, nor are empty lines.
+        source: directory, or .zip of a directory, with LABEL/NAME.txt for each document; other files and
+            empty lines are skipped.
 
     Returns:
         The documents in the order of their paths; their ids are LABEL/NAME.txt.
 
     Raises:
-        DataError: if it cannot be read, unpacks to far more than text does, holds fewer than two labels or
-            two documents of one id, or a document has no word.
+        DataError: if the source cannot be read, unpacks to far more bytes than text does, contains fewer than
+            two labels or two documents with the same id, or a document has no word.
     """
     name = Path(source)
     try:
@@ -48,12 +48,12 @@ def read_documents(source: str | Path) -> list[Document]:
         else:
             with zipfile.ZipFile(name) as archive:
                 paths = sorted(p for p in archive.namelist() if p.endswith(".txt") and "/" in p)
-                # zipfile reads no more of a member than the archive says that it has
+                # zipfile reads no more bytes of a member than the archive declares
                 most, size = most_unpacked(name.stat().st_size), sum(m.file_size for m in archive.infolist())
                 if size > most:
                     raise DataError(f"{name}: it unpacks to {size:,} bytes, which is no text of its size")
                 files = [(p, decode_lines(io.BytesIO(archive.read(p)), p)) for p in paths]
-    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # the last if it is encrypted
+    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # the last if encrypted
         raise DataError(f"{name}: cannot be read ({error})") from error
     found, seen = [], dict[str, str]()
     for file, of_file in files:

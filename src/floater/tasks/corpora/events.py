@@ -23,10 +23,10 @@ class Columns:
     """Names of the columns of a table of events.
 
     Attributes:
-        id: of the sequence that an event belongs to.
-        time: of the event, a number or a date (seconds since 1970).
-        type: of the event; null for events with values.
-        values: numbers of the event, empty where none was observed; none for events with types.
+        id: column with the id of the event's sequence.
+        time: column with the time of the event, a number or a date (seconds since 1970).
+        type: column with the type of the event; null for events with values.
+        values: columns with values of the event, empty where not observed; no columns for events with types.
     """
 
     id: str = "id"
@@ -44,14 +44,14 @@ class Columns:
 
 @dataclass(frozen=True)
 class EventSequence:
-    """One sequence, in the order of its file.
+    """A sequence of events, in the order of its file.
 
     Args:
-        id: what the data call it.
-        times: (n,) float64, finite, not falling.
-        types: of its events, where they have types.
-        values: (n, features), 0 where none was observed; no column where events have types.
-        observed: (n, features) bool.
+        id: id of the sequence in the data.
+        times: times of the events, (n,) float64, finite and non-decreasing.
+        types: types of the events; empty if they have values.
+        values: values of the events, (n, features), 0 where not observed; no column if events have types.
+        observed: mask of the observed values, (n, features) bool.
     """
 
     id: str
@@ -64,7 +64,7 @@ class EventSequence:
         return len(self.times)
 
     def part(self, begin: int, end: int) -> EventSequence:
-        """Return the events from `begin` to before `end`."""
+        """Return the events from `begin` up to but excluding `end`."""
         cut = slice(begin, end)
         return EventSequence(self.id, self.times[cut], self.types[cut], self.values[cut], self.observed[cut])
 
@@ -73,15 +73,15 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
     """Read sequences of events.
 
     Args:
-        source: a CSV (.csv, .csv.gz) or Parquet (.parquet) file with a row for each event; a directory with
-            time.txt and event.txt, a sequence a line; or hf:NAME, the training split of a Hugging Face data
-            set, or hf:NAME:SPLIT. The rows of a sequence keep their order.
+        source: CSV (.csv, .csv.gz) or Parquet (.parquet) file with a row for each event; directory with
+            time.txt and event.txt, one sequence per line; or hf:NAME, the training split of a Hugging Face
+            data set, or hf:NAME:SPLIT. The rows of a sequence keep their order.
         columns: names of the columns of a table.
 
     Raises:
-        DataError: if it cannot be read, lacks a column, or holds no event; an id, a time or a type is
-            missing; a time is NaN or infinite or earlier than the one before it; or a value is NaN or
-            infinite. It names the sequence and the index of the event.
+        DataError: if the source cannot be read, lacks a column, or contains no event; if an id, a time or a
+            type is missing; if a time is NaN, infinite or earlier than the one before it; or if a value is
+            NaN or infinite. The message names the sequence and the index of the event.
     """
     name = str(source)
     if Path(name).is_dir():
@@ -131,7 +131,7 @@ def _table(name: str, columns: Columns) -> pa.Table:
         there = table.column_names
     except DataError:
         raise
-    except Exception as error:  # Arrow and datasets raise many kinds
+    except Exception as error:  # Arrow and datasets raise many types of exceptions
         raise DataError(f"{name}: cannot be read ({' '.join(str(error).split())})") from error
     for column in wanted:
         if there.count(column) != 1:
@@ -206,7 +206,7 @@ def _of_lines(folder: Path, columns: Columns) -> list[EventSequence]:
 
 
 def gaps(sequences: Sequence[EventSequence], unit: float) -> np.ndarray:
-    """Return all times between neighbouring events, in units.
+    """Return the times between consecutive events of all sequences, divided by `unit`.
 
     Example:
         >>> none = np.zeros((3, 0))
@@ -218,15 +218,15 @@ def gaps(sequences: Sequence[EventSequence], unit: float) -> np.ndarray:
 
 
 def longest(sequences: Sequence[EventSequence]) -> EventSequence:
-    """Return the sequence that spans the most time."""
+    """Return the sequence with the longest time span."""
     return max(sequences, key=lambda sequence: float(sequence.times[-1] - sequence.times[0]))
 
 
 LEAST_SPREAD = 1e-2
-"""Least standard deviation of the logarithm of gaps: one part in a hundred, for clocks that tick evenly."""
+"""Minimum standard deviation of the logarithm of gaps, for events at (nearly) equal intervals."""
 
 
 def typical(positive: np.ndarray, resolution: float) -> tuple[float, float]:
-    """Return mean and standard deviation of the logarithm of gaps, none shorter than the resolution."""
+    """Return mean and standard deviation of the logarithm of gaps, which are at least the resolution."""
     logs = np.log(np.maximum(positive, resolution) if resolution else positive)
     return float(logs.mean()), max(float(logs.std()), LEAST_SPREAD)

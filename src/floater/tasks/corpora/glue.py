@@ -1,4 +1,4 @@
-"""GLUE (Wang et al. 2019): its tasks, and their examples in official files or on the Hugging Face hub."""
+"""Tasks of GLUE (Wang et al. 2019), and their examples in official files or on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class GlueTask:
     """A task of GLUE (Wang et al. 2019, section 3).
 
     Args:
-        name: of its folder and, with .tsv, of its file in a submission.
-        texts: the columns of the sentence or the pair.
-        label: the column of the label.
-        labels: their names in a file, in the order of their numbers; () where the label is a score.
-        metrics: what the benchmark measures, the one in Liu et al. 2020, Table 3, first.
-        config: its name in the dataset "nyu-mll/glue".
-        columns: of files without a header, by the number of their fields: where label and texts stand.
-        corrupt: the official files hold broken lines, which are left out and counted.
-        best: the validation that is kept: of the highest first metric, or of the lowest "loss".
-        valid: names of the validation sets, as files and splits call them; the first one chooses.
+        name: name of the task's folder and, with .tsv, of its file in a submission.
+        texts: names of the columns of the sentence or the pair.
+        label: name of the column of the label.
+        labels: names of the labels in a file, in the order of their numbers; () if the label is a score.
+        metrics: metrics of the benchmark, beginning with that of Liu et al. 2020, Table 3.
+        config: name of the task in the dataset "nyu-mll/glue".
+        columns: indices of label and texts in files without a header, by the number of fields.
+        corrupt: True if the official files contain broken lines, which are excluded and counted.
+        best: criterion of the best validation: "metric" (highest first metric) or "loss" (lowest loss).
+        valid: names of the validation sets in files and splits; the first one selects the best model.
     """
 
     name: str
@@ -65,8 +65,8 @@ TASKS = {
             (),
             ("pearson", "spearman"),
             "stsb",
-            columns={7: (4, 5, 6), 9: (4, 5, 6)},  # of the STS benchmark itself; two sources may follow
-            best="loss",  # as RoBERTa's recipe has it
+            columns={7: (4, 5, 6), 9: (4, 5, 6)},  # STS benchmark's files, without or with two sources
+            best="loss",  # as in RoBERTa's recipe
         ),
         GlueTask(
             "MNLI",
@@ -82,7 +82,7 @@ TASKS = {
         GlueTask("WNLI", ("sentence1", "sentence2"), "label", ("0", "1"), ("accuracy",), "wnli"),
     )
 }
-SCORE_RANGE = (0.0, 5.0)  # of STS-B; a model learns scores divided by 5, as RoBERTa does
+SCORE_RANGE = (0.0, 5.0)  # range of STS-B; models learn scores divided by 5, as in RoBERTa
 _HUB_COLUMNS = {"MRPC": ("sentence1", "sentence2"), "MNLI": ("premise", "hypothesis")}
 
 
@@ -91,10 +91,10 @@ class Examples:
     """Texts of a task and, where they are known, their labels.
 
     Args:
-        texts: for each sentence of an example a list, as long as there are examples.
-        labels: numbers of labels, or scores; None for a test set without them.
-        indices: what a submission calls the examples.
-        left_out: broken lines.
+        texts: first and, for pairs, second sentences of all examples: a list for each.
+        labels: label numbers, or scores; None for a test set without labels.
+        indices: index of each example in a submission.
+        left_out: number of broken lines, which are excluded.
     """
 
     texts: tuple[list[str], ...]
@@ -107,7 +107,7 @@ class Examples:
 
     @property
     def pairs(self) -> tuple[list[str], list[str] | None]:
-        """Return the first sentences, and the second ones of a task over pairs."""
+        """Return the first sentences, and the second sentences or None."""
         return self.texts[0], self.texts[1] if len(self.texts) > 1 else None
 
 
@@ -115,7 +115,7 @@ def find_file(folder: str, task: GlueTask, split: str) -> Path:
     """Find the file of a split ("train", or one of `task.valid`) in a folder of all tasks, or of this one.
 
     Raises:
-        DataError: if there is none; it names the files that are there.
+        DataError: if there is no such file; the message names the existing files.
     """
     place = Path(folder) / task.name
     place = place if place.is_dir() else Path(folder)
@@ -130,19 +130,19 @@ def find_file(folder: str, task: GlueTask, split: str) -> Path:
 
 
 def read_examples(path: str | Path, task: GlueTask, *, labelled: bool = True) -> Examples:
-    r"""Read a file of a task: fields between tabs, quotes that mean nothing, a header or none.
+    r"""Read a file of a task, with tab-separated fields, literal quotes, and with or without a header.
 
     Columns are found by the names of the official header; files without one are recognised by their number
     of fields. A byte-order mark is dropped.
 
     Args:
-        path: the file, plain or .gz.
-        task: whose file it is.
-        labelled: whether to read labels; test sets may hold anything in their place.
+        path: path of the file, plain or .gz.
+        task: task of the file.
+        labelled: True to read labels; test sets may have arbitrary text in their place.
 
     Raises:
-        DataError: if the file is empty, has other columns, or a line has too few or too many fields or a
-            label that is none; it names file and line.
+        DataError: if the file is empty or has other columns, or if a line has too few or too many fields or
+            an invalid label; the message names file and line.
 
     Example:
         >>> import pathlib, tempfile
@@ -189,12 +189,13 @@ def read_examples(path: str | Path, task: GlueTask, *, labelled: bool = True) ->
 
 
 def read_dataset(name: str, split: str, task: GlueTask) -> Examples:
-    """Read a split of GLUE as the Hugging Face hub has it.
+    """Read a split of GLUE from the Hugging Face hub.
 
     Args:
-        name: of the dataset, as nyu-mll/glue, or a directory that `datasets` can load.
-        split: "train", or one of `task.valid` or a test set, as files or the dataset call it.
-        task: which one.
+        name: name of the dataset, such as nyu-mll/glue, or a directory that `datasets` can load.
+        split: name of the split: "train", one of `task.valid`, or a test set, as named in files or in the
+            dataset.
+        task: task to read.
 
     Raises:
         DataError: if the dataset cannot be loaded, or a label is out of range.
@@ -204,7 +205,7 @@ def read_dataset(name: str, split: str, task: GlueTask) -> Examples:
     wanted = split.replace("dev", "validation", 1) if split.startswith("dev") else split
     try:
         data = datasets.load_dataset(name, task.config, split=wanted)
-    except Exception as error:  # datasets raises many kinds, offline and online
+    except Exception as error:  # datasets raises many types of exceptions, offline and online
         raise DataError(f"{name}: {task.config}, {wanted} cannot be loaded ({first_line(error)})") from error
     columns = _HUB_COLUMNS.get(task.name, task.texts)
     lacking = {*columns, "label"} - set(data.column_names)
@@ -225,7 +226,7 @@ def read_dataset(name: str, split: str, task: GlueTask) -> Examples:
 def _columns(
     fields: Sequence[str], task: GlueTask, path: str | Path
 ) -> tuple[list[int], int | None, int | None, int | None]:
-    """Find the columns of texts, label and index, and the number of fields; None without a header."""
+    """Return the columns of texts, label and index, and the number of fields, None without a header."""
     names = [field.strip() for field in fields]
     if all(text in names for text in task.texts):
         places = [names.index(text) for text in task.texts]

@@ -1,4 +1,4 @@
-"""Labelled images: a folder for each class, or the digits of scikit-learn."""
+"""Labelled images from a folder for each class, or the digits of scikit-learn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARTS = {"train": slice(0, 1200), "valid": slice(1200, 1400), "test": slice(140
 
 
 class Image(NamedTuple):
-    """Pixels (channels, height, width) of values from 0 to 1, and the name of the class."""
+    """Pixels (channels, height, width) with values from 0 to 1, and the name of the class."""
 
     pixels: Tensor
     label: str
@@ -38,13 +38,13 @@ def read_images(source: str | Path, part: str, channels: int) -> list[Image]:
     """Read the images of a part, "train", "valid" or "test".
 
     Args:
-        source: a folder with a folder for each part, for "test" the folder of that part; it has a folder of
-            images for every class. Or "digits", the digits of scikit-learn.
-        part: of the source.
-        channels: 1 (grey) or 3 (colours).
+        source: folder with a folder for each part, or for "test" the folder of that part itself; the folder
+            of a part has a folder of images for every class. Or "digits", the digits of scikit-learn.
+        part: name of the part.
+        channels: number of colour channels: 1 (grey) or 3 (colours).
 
     Raises:
-        DataError: if there is no such folder, it holds no image, or an image cannot be read.
+        DataError: if there is no such folder, it contains no image, or an image cannot be read.
 
     Example:
         >>> image = read_images("digits", "test", 1)[0]
@@ -69,10 +69,10 @@ def read_images(source: str | Path, part: str, channels: int) -> list[Image]:
 
 
 def read_image(path: Path, channels: int) -> Tensor:
-    """Read an image file as (channels, height, width), values from 0 to 1.
+    """Read an image file as (channels, height, width), with values from 0 to 1.
 
     Raises:
-        DataError: if it is no image that can be read.
+        DataError: if the file is not a readable image.
     """
     from PIL import Image as Pillow
     from PIL import UnidentifiedImageError

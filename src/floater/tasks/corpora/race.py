@@ -1,4 +1,4 @@
-"""From RACE's folders to questions with their options."""
+"""Reader of RACE's folders: questions with their options."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Question:
     """A question over a passage.
 
     Args:
-        id: of the passage and the question, as high1234.txt/2.
+        id: id of the passage and the question, such as high1234.txt/2.
         level: "middle" or "high" school.
-        article: the passage.
-        question: with a _ where the answer belongs, or without.
-        options: four answers.
-        answer: number of the right one; None where it is not known.
+        article: text of the passage.
+        question: text of the question, possibly with a _ in place of the answer.
+        options: four possible answers.
+        answer: index of the right answer; None if it is unknown.
     """
 
     id: str
@@ -35,7 +35,7 @@ class Question:
     answer: int | None
 
     def stated(self, option: int) -> str:
-        """Return the question with one of its options in it, or after it.
+        """Return the question with one of its options in place of the _, or after the question.
 
         Example:
             >>> Question("", "high", "", "Rome is in _ .", ("Italy",), None).stated(0)
@@ -49,10 +49,10 @@ def read_race(folder: str | Path) -> list[Question]:
     """Read a split of RACE: a folder with the folders middle and high, or one of these two alone.
 
     Args:
-        folder: as RACE/train, or RACE/test/high.
+        folder: path of the folder, such as RACE/train or RACE/test/high.
 
     Raises:
-        DataError: if there is no such folder, or a file is not what it must be; it names the file and the
+        DataError: if there is no such folder, or a file is not valid; the message names the file and the
             question.
     """
     place = Path(folder)
@@ -93,7 +93,7 @@ def _passage(path: Path, level: str) -> Iterator[Question]:
             raise DataError(f"{place}: a question must be a text with {len(LETTERS)} options")
         if answer is not None and (not isinstance(answer, str) or answer not in tuple(LETTERS)):
             raise DataError(f"{place}: answer {answer!r} is none of {', '.join(LETTERS)}")
-        name = path.name if path.name.startswith(level) else level + path.name  # both levels have an 1001.txt
+        name = path.name if path.name.startswith(level) else level + path.name  # both levels have a 1001.txt
         yield Question(
             f"{name}/{number}",
             level,

@@ -19,16 +19,16 @@ def split(
     seed: int,
     name: Callable[[_Example], str],
 ) -> list[_Example]:
-    """Return the examples of a data set that are for training, validation or testing.
+    """Return the examples of a part of a data set.
 
-    Where an example belongs follows from its id and the seed alone, so that no part changes with the others.
+    The part of an example depends only on its id and the seed, and not on the other examples.
 
     Args:
-        examples: all of them.
+        examples: all examples of the data set.
         part: "train", "valid" or "test".
-        valid, test: shares of the examples; the rest is for training.
-        seed: another one chooses other parts.
-        name: the id of an example.
+        valid, test: shares of the validation and the test set; the other examples are for training.
+        seed: seed of the split.
+        name: function from an example to its id.
 
     Example:
         >>> split(["a", "b", "c", "d"], "test", valid=0.0, test=0.5, seed=0, name=str)

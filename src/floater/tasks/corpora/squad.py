@@ -1,4 +1,4 @@
-"""From SQuAD's files to questions over contexts."""
+"""Reader of SQuAD's files: questions over contexts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Question:
     """A question over a context.
 
     Args:
-        id: of the question.
-        title: of the article.
-        question: its text.
-        context: the paragraph.
-        answers: what people answered; empty if there is no answer, or none is known.
-        start: where the first answer starts in the context, in characters; None without answer.
-        answerable: whether there is an answer; None in a file without answers.
+        id: id of the question.
+        title: title of the article.
+        question: text of the question.
+        context: text of the paragraph.
+        answers: reference answers; empty if there is no answer, or none is known.
+        start: offset of the first answer in the context, in characters; None without an answer.
+        answerable: True if there is an answer, False if not; None in a file without answers.
     """
 
     id: str
@@ -41,8 +41,8 @@ class Questions:
     """The questions of a file.
 
     Args:
-        questions: in their order.
-        mismatched: ids of those whose first answer does not stand where the file says.
+        questions: questions in the order of the file.
+        mismatched: ids of the questions whose first answer is not at its stated offset.
     """
 
     questions: list[Question]
@@ -50,7 +50,7 @@ class Questions:
 
     @property
     def labelled(self) -> bool:
-        """Return whether it is known of each question what its answer is, or that there is none."""
+        """Return True if each question has a known answer, or is known to have none."""
         return all(question.answerable is not None for question in self.questions)
 
 
@@ -58,12 +58,12 @@ def read_squad(source: str | Path) -> Questions:
     """Read a file of SQuAD 1.1 or 2.0.
 
     Args:
-        source: the file, plain or .gz; with [a:b] behind its name, the articles from number a up to but
-            without b, counted from 0, as in dev-v1.1.json[:40].
+        source: path of the file, plain or .gz; a suffix [a:b] selects the articles from number a up to but
+            excluding b, counted from 0, as in dev-v1.1.json[:40].
 
     Raises:
-        DataError: if the file cannot be read, has another layout, repeats an id, or no question is left; it
-            names file, article and paragraph.
+        DataError: if the file cannot be read, has another layout, repeats an id, or no question is left; the
+            message names file, article and paragraph.
 
     Example:
         >>> import json, tempfile
@@ -103,7 +103,7 @@ def read_squad(source: str | Path) -> Questions:
 
 
 def _question(asked: Any, title: str, context: str, place: str) -> tuple[Question, bool]:
-    """Read a question, and whether its first answer stands where the file says."""
+    """Return a question, and whether its first answer is at its stated offset."""
     id_, text = _get(asked, "id", str, place), _get(asked, "question", str, place)
     place = f"{place}, question {id_!r}"
     answers = _get(asked, "answers", list, place) if "answers" in asked else None

@@ -29,19 +29,19 @@ class Pairs:
 def read_lines(path: Path) -> list[str]:
     r"""Read the lines of a UTF-8 text file, plain or gzip.
 
-    A line ends with `\n` or `\r\n` and with nothing else: the other characters that `str.splitlines`
-    breaks at (form feed, U+0085, U+2028 and so on) stay in the line, so that two aligned files stay
-    aligned. A byte-order mark at the start is dropped. A file is gzip if it starts with the gzip magic
-    number; one named `.gz` must.
+    Only `\n` and `\r\n` end a line: the other characters that `str.splitlines` breaks at (form feed, U+0085,
+    U+2028 and so on) stay in the line, so that two aligned files stay aligned. A byte-order mark at the start
+    is dropped. A file is gzip if it starts with the gzip magic number; a file named `.gz` must be gzip.
 
     Args:
-        path: the file.
+        path: path of the file.
 
     Returns:
         The lines without their ends.
 
     Raises:
-        DataError: the file cannot be read, is not UTF-8, or is a corrupt gzip or one of far more than text.
+        DataError: if the file cannot be read, is not UTF-8, or is a corrupt gzip or one that unpacks to far
+            more bytes than text does.
 
     Example:
         >>> import pathlib, tempfile
@@ -71,7 +71,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file, plain or gzip.
 
     Raises:
-        DataError: the file cannot be read (see `read_lines`), or is not JSON; it names the line.
+        DataError: if the file cannot be read (see `read_lines`), or is not JSON; the message names the line.
     """
     try:
         return json.loads("\n".join(read_lines(path)))
@@ -80,7 +80,7 @@ def read_json(path: Path) -> Any:
 
 
 def _bounded(stream: gzip.GzipFile, name: str, most: int) -> Iterator[bytes]:
-    """Yield the lines of a stream that is unpacked, up to a number of bytes."""
+    """Yield the lines of a stream that is being unpacked, up to a number of bytes."""
     size = 0
     while line := stream.readline(most + 1 - size):
         size += len(line)
@@ -90,9 +90,9 @@ def _bounded(stream: gzip.GzipFile, name: str, most: int) -> Iterator[bytes]:
 
 
 def most_unpacked(packed: int) -> int:
-    """Return the bytes that a compressed text of a size may unpack to, so that no file fills the memory.
+    """Return the maximum unpacked size of a compressed text in bytes, which protects the memory.
 
-    gzip makes text a tenth, and text that repeats itself a thousandth.
+    gzip compresses text to about a tenth, and repetitive text to about a thousandth.
 
     Example:
         >>> most_unpacked(2**30) // 2**30
@@ -105,21 +105,21 @@ def decode_lines(stream: Iterable[bytes], name: str) -> list[str]:
     """Decode the lines of a binary stream of UTF-8, as `read_lines` does.
 
     Args:
-        stream: lines of bytes, ends included, as a file opened in binary mode gives.
-        name: what the stream is called in an error.
+        stream: lines of bytes, line ends included, as yielded by a file in binary mode.
+        name: name of the stream in messages.
 
     Returns:
         The lines without their ends.
 
     Raises:
-        DataError: a line is not UTF-8.
+        DataError: if a line is not UTF-8.
 
     Example:
         >>> decode_lines([b"Guten Tag.\\n"], "standard input")
         ['Guten Tag.']
     """
     lines = []
-    # Bytes are split before they are decoded: binary iteration breaks at \n only.
+    # Bytes are split before they are decoded, because binary iteration breaks only at \n.
     for number, line in enumerate(stream, start=1):
         if number == 1 and line.startswith(BYTE_ORDER_MARK):
             line = line.removeprefix(BYTE_ORDER_MARK)
@@ -136,16 +136,16 @@ def read_pairs(source: Path, target: Path, *, skip_empty: bool = True) -> Pairs:
     """Read two files that are aligned line by line.
 
     Args:
-        source: the file of source sentences.
-        target: the file of target sentences, as many lines.
-        skip_empty: leave out and count the pairs with a side of nothing but whitespace. Set it to False
-            for evaluation, where every line has to keep its place.
+        source: path of the source sentences.
+        target: path of the target sentences, with the same number of lines.
+        skip_empty: True to exclude and count the pairs with a side of only whitespace. Set it to False for
+            evaluation, where the line numbers must be kept.
 
     Returns:
-        The pairs, in the order of the files, and how many were skipped.
+        The pairs, in the order of the files, and the number of skipped pairs.
 
     Raises:
-        DataError: a file cannot be read (see `read_lines`), the files differ in their number of lines, or
+        DataError: if a file cannot be read (see `read_lines`), the files differ in their number of lines, or
             no pair is left.
 
     Example:
@@ -171,14 +171,14 @@ def hub_pairs(dataset: str, config: str | None, split: str, source: str, target:
     """Load the pairs of a split of a Hugging Face data set with a column "translation".
 
     Raises:
-        DataError: if it cannot be loaded, lacks a language, or has no pair of sentences.
+        DataError: if the data set cannot be loaded, lacks a language, or has no pair of sentences.
     """
     import datasets
 
     name = f"data set {dataset} ({split})"
     try:
         rows = list(datasets.load_dataset(dataset, config, split=split)["translation"])
-    except Exception as error:  # the hub's many ways to fail are one thing to the reader: no data
+    except Exception as error:  # the hub raises many types of exceptions; all mean that there are no data
         raise DataError(f"{name} cannot be loaded: {first_line(error)}") from error
     for language in (source, target):
         if rows and language not in rows[0]:

@@ -1,4 +1,4 @@
-"""Events at irregular times: which comes next and when, and values between and after those observed."""
+"""Events at irregular times: prediction of the next event, and interpolation and forecast of values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Model = FloaterForEvents | FloaterForSeries
 class Events(Task):
     """Prediction of events in continuous time, or of values at given times.
 
-    The processor is the model's configuration: types, features, and what is typical of the training set.
+    The processor is the model's configuration: types, features, and statistics of the training set.
     """
 
     Settings = EventsSettings
@@ -111,15 +111,16 @@ class Events(Task):
         return text
 
     def score(self, settings: Any, model: Any, processor: Any, examples: Encoded) -> Measurement:
-        """Predict the events of pieces; no random number is used, so that a training is not changed.
+        """Predict the events of pieces; no random number is used, so that the training is unaffected.
 
         Returns:
-            Means over what is predicted: `nll` (nats, with the density of times and values in their units)
-            first; of events also its parts `nll_time` and `nll_type`, the `accuracy` of types in percent and
-            the mean absolute error `mae` of the median time to them; of values `rmse` and `mae`.
+            Means over the predicted events or values: first `nll` (nats, with the density of times and values
+            in their units). For events also its parts `nll_time` and `nll_type`, the `accuracy` of types in
+            percent, and the mean absolute error `mae` of the median time to the next event; for values `rmse`
+            and `mae`.
 
         Raises:
-            PositionError: if the position model cannot serve a sequence.
+            PositionError: if the position model does not support a sequence.
         """
         sums: dict[str, float] = {}
         count, of = 0, _of_events if settings.model.goal == "next" else _of_values
@@ -147,14 +148,15 @@ class Events(Task):
         """Score the final model of a run on sequences of events, in pieces.
 
         Args:
-            run: a finished run directory.
-            source: as for `read_sequences`.
-            part: "train", "valid" or "test" of the source, as the run splits its own data; None is all of it.
-            window: the most predicted events in a piece; None is that of the training.
+            run: directory of a finished run.
+            source: location of the sequences, as for `read_sequences`.
+            part: part of the source to score, "train", "valid" or "test", split as the run splits its own
+                data; None for all of it.
+            window: maximum number of predicted events in a piece; None for that of the training.
 
         Raises:
-            DataError: if the run or the data are not what they must be, or the window is below 1.
-            PositionError: if the position model cannot serve a sequence.
+            DataError: if the run or the data are not valid, or the window is below 1.
+            PositionError: if the position model does not support a sequence.
         """
         model, config, settings = self.load(run)
         size = settings.data.max_events if window is None else window
@@ -166,19 +168,19 @@ class Events(Task):
 
 
 def mean_nll(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """Return the mean negative log-likelihood of what is predicted: a loss function of a Trainer.
+    """Return the mean negative log-likelihood of the predictions, as a loss function of a Trainer.
 
     Args:
-        outputs: of a model, with `nll`.
-        labels: -100 where nothing is predicted.
-        num_items_in_batch: what the sum is divided by; None for the number of labels.
+        outputs: outputs of a model, with `nll`.
+        labels: labels of the events or values, -100 where nothing is predicted.
+        num_items_in_batch: divisor of the summed loss; None for the number of labels.
     """
     items = (labels >= 0).sum() if num_items_in_batch is None else num_items_in_batch
     return per_item(outputs["nll"].sum(), items)
 
 
 def _read(source: str, data: Data) -> list[EventSequence]:
-    """Read sequences; refuse events at one time where times have a density and no resolution."""
+    """Read sequences; refuse simultaneous events if times have a density and no resolution."""
     sequences = read_sequences(source, data.columns)
     for sequence in sequences if not (data.resolution or data.columns.values) else ():
         same = (np.diff(sequence.times) == 0).nonzero()[0]
@@ -191,7 +193,7 @@ def _read(source: str, data: Data) -> list[EventSequence]:
 
 
 def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> EventsConfig:
-    """Return the configuration of a model: types or features of training sequences, and what is typical.
+    """Return the configuration of a model: types or features of training sequences, and their statistics.
 
     Raises:
         DataError: if the sequences have no median time between events, or a feature was never observed.
@@ -209,7 +211,7 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
         found["types"] = sorted({name for sequence in sequences for name in sequence.types})
         found["log_gap"] = list(typical(positive, data.resolution))
         quantiles = np.quantile(positive, np.arange(model.components) / model.components)
-        # edges that are equal in the model's precision would enclose a hazard without end
+        # edges that are equal in the model's precision would make a hazard infinite
         found["edges"] = np.unique(np.array([0.0, *quantiles[1:]], dtype=np.float32)).tolist()
     else:
         values = np.concatenate([sequence.values for sequence in sequences])
@@ -220,7 +222,7 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
         columns = [values[observed[:, i], i] for i in range(values.shape[1])]
         found["features"] = list(data.columns.values)
         found["means"] = [float(column.mean()) for column in columns]
-        # the deviation of equal numbers is not 0 where their mean is rounded
+        # rounding of the mean can make the deviation of equal numbers nonzero
         found["scales"] = [float(column.std()) if np.ptp(column) > 0 else 1.0 for column in columns]
     config: EventsConfig = model.config(**found)
     return config
@@ -246,7 +248,7 @@ def _of_values(model: FloaterForSeries, batch: dict[str, Any]) -> tuple[dict[str
 
 
 def _check_causal(model: FloaterForEvents, batch: dict[str, Tensor]) -> None:
-    """Refuse a model that sees what it predicts: a later event, or padding, changes what it says before."""
+    """Refuse a model whose predictions depend on later events or on padding."""
     last, padded = {name: part.clone() for name, part in batch.items()}, {}
     last["types"][:, -1] = (last["types"][:, -1] + 1) % len(model.config.types or ())
     last["times"][:, -1] += round(100 * model.config.time_per_position * model.config.unit) + 1

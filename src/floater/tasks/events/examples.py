@@ -1,4 +1,4 @@
-"""From sequences of events to batches: pieces, masked values, padding."""
+"""Batches of sequences of events: pieces, masked values, padding."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from floater.transformer.outputs import IGNORED
 
 
 def pieces(sequences: Sequence[EventSequence], config: EventsConfig, *, size: int, origin: str) -> Encoded:
-    """Cut sequences into pieces, each of which is read alone; their lengths are in events.
+    """Cut sequences into pieces, which are separate examples; their lengths are in events.
 
-    A piece of the goal "next" begins with the last event of the one before, so that every event but a
-    sequence's first is predicted once.
+    With the goal "next", a piece begins with the last event of the piece before, so that every event but the
+    first of a sequence is predicted once.
 
     Args:
-        sequences: of events.
-        config: its `goal` and `types`.
-        size: the most predicted events in a piece.
-        origin: where the sequences come from, for messages.
+        sequences: sequences of events.
+        config: configuration of the model, with `goal` and `types`.
+        size: maximum number of predicted events in a piece.
+        origin: source of the sequences, for messages.
 
     Returns:
-        The pieces with their `types` as numbers; `source` are the pieces themselves.
+        The encoded pieces, with `types` as numbers; `source` contains the pieces.
 
     Raises:
-        DataError: if no event is left to predict, or a sequence has a type that the training set has not.
+        DataError: if no event is left to predict, or a sequence has a type that is not in the training set.
 
     Example:
         >>> none = np.zeros((5, 0))
@@ -45,7 +45,7 @@ def pieces(sequences: Sequence[EventSequence], config: EventsConfig, *, size: in
         sequence.part(begin, begin + size + overlap)
         for sequence in sequences
         for begin in range(0, len(sequence) - overlap, size)
-        if len(sequence) - begin > 1  # nothing can be predicted from a single event
+        if len(sequence) - begin > 1  # a single event leaves nothing to predict
     ]
     if not parts:
         raise DataError(f"{origin} holds no event to predict in {len(sequences)} sequences")
@@ -63,7 +63,7 @@ def pieces(sequences: Sequence[EventSequence], config: EventsConfig, *, size: in
 
 
 def next_batch(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """Make a padded batch: `types`, `times`, `mask`, and `labels`, the types that are predicted.
+    """Make a padded batch of `types`, `times`, `mask`, and `labels`, the types that are predicted.
 
     Example:
         >>> none = np.zeros((3, 0))
@@ -83,16 +83,16 @@ def next_batch(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
 def values_batch(
     examples: Sequence[dict[str, Any]], *, goal: str, mask_ratio: float, seed: Sequence[int]
 ) -> dict[str, Tensor]:
-    """Make a padded batch: `values`, `times`, `mask`, what is `shown` and what is `asked`.
+    """Make a padded batch of `values`, `times`, `mask`, and masks of `shown` and `asked` values.
 
     Args:
-        examples: of `pieces`.
-        goal: "interpolate" hides any events of a piece, "forecast" the last ones.
-        mask_ratio: share of the events that are hidden, at least one and not all.
-        seed: of the choice, with a piece's index.
+        examples: encoded pieces, as returned by `pieces`.
+        goal: "interpolate" to hide random events of a piece, "forecast" to hide its last ones.
+        mask_ratio: share of hidden events; at least one event is hidden, and not all.
+        seed: seed of the choice, together with the index of a piece.
 
     Returns:
-        The batch; its `labels` are 0 where a value is asked, else -100: they count what a loss is of.
+        The batch. Its `labels` are 0 where a value is asked, else -100; they count the terms of the loss.
     """
     rows: dict[str, list[Any]] = {name: [] for name in ("values", "times", "mask", "shown", "asked")}
     for row in examples:

@@ -1,4 +1,4 @@
-"""The settings of a run on events: what a configuration file may say."""
+"""Settings of a run on events."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ __all__ = ["Columns", "Data", "EventsSettings", "Model"]
 
 @dataclass(frozen=True)
 class Data(settings.SplitData):
-    """The sequences of events, and the unit of their times.
+    """Source of the sequences of events, and unit of their times.
 
     Attributes:
-        train: a CSV or Parquet file with a row for each event, a directory with time.txt and event.txt, or
+        train: CSV or Parquet file with a row for each event, directory with time.txt and event.txt, or
             hf:NAME of a Hugging Face data set (hf:NAME:SPLIT).
-        valid: validation sequences; null takes valid_share of those of train.
+        valid: source of the validation sequences; null takes valid_share of those of train.
         columns: names of the columns.
-        max_events: longer sequences are cut into pieces of this many predicted events, each measured from
-            its first one; a piece of one event, from which nothing can be predicted, is excluded.
-        unit: how much of the data's time one unit of reported times and errors is (86400: days of seconds).
-        time_per_position: units from one position to the next; null is the median time between events.
-        resolution: units; a shorter time between events counts as this; needed where events coincide.
-        mask_ratio: share of a piece's events whose values are predicted: any ("interpolate") or the last ones
-            ("forecast").
+        max_events: maximum number of predicted events in a piece; longer sequences are cut into pieces, whose
+            times are measured from their first event. Pieces of one event, with nothing to predict, are
+            excluded.
+        unit: unit of reported times and errors, in the data's unit of time (86400: days for data in seconds).
+        time_per_position: time from one position to the next, in units; null takes the median time between
+            events.
+        resolution: minimum time between events, in units; shorter times are raised to it; required if events
+            coincide.
+        mask_ratio: share of a piece's events whose values are predicted: random events ("interpolate") or the
+            last ones ("forecast").
     """
 
     valid: str | None = None
@@ -49,7 +52,7 @@ class Data(settings.SplitData):
             raise ValueError(f"mask_ratio is {self.mask_ratio}; it must be above 0 and below 1")
 
     def part(self, examples: Sequence[Any], part: str) -> list[Any]:
-        """Return the sequences of a part; "valid" has no share where it has data of its own."""
+        """Return the sequences of a part; the share of "valid" is 0 if `valid` names other data."""
         shares = replace(self, valid_share=0.0) if self.valid else self
         return super(Data, shares).part(examples, part)
 
@@ -60,12 +63,13 @@ class Model(settings.Model):
 
     Attributes:
         goal: "next" (which event comes next, and when), "interpolate" or "forecast" (values).
-        position_source: what positions are: the "time" of events, or their "index".
-        gap_feature: whether the time since the last event is part of an event's embedding ("next").
-        head: of the time to the next event: "lognormal" (a mixture) or "hazard" (constant in intervals).
-        components: of the mixture, or intervals of the hazard.
-        max_length: positions that the training sequences span: the span of a starting flow; or, with
-            "index", the size of a table of positions.
+        position_source: source of the positions: the "time" of events, or their "index".
+        gap_feature: true to add the time since the last event to an event's embedding ("next").
+        head: distribution of the time to the next event: "lognormal" (a mixture) or "hazard" (piecewise
+            constant).
+        components: number of components of the mixture, or of intervals of the hazard.
+        max_length: number of positions that the training sequences span, which is the initial span of a flow;
+            with "index", the size of a table of positions.
     """
 
     Config = EventsConfig
@@ -90,8 +94,8 @@ class EventsSettings(settings.RunSettings):
     """A run on events.
 
     Attributes:
-        data: where the sequences come from.
-        model: the Transformer, its position model, and the heads.
+        data: source of the sequences.
+        model: settings of the Transformer, its position model, and the heads.
     """
 
     task: Literal["events"] = "events"

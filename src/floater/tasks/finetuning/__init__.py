@@ -1,1 +1,1 @@
-"""Fine-tuning of checkpoints, plugged or not: what GLUE, SQuAD, RACE and models of plain text share."""
+"""Fine-tuning of checkpoints, plugged or not: shared parts of GLUE, SQuAD, RACE and plain text tasks."""

@@ -1,4 +1,4 @@
-"""Checkpoints to start from: where they are, their tokenizer, their weights under a task's head, the plug."""
+"""Initial checkpoints: their location, tokenizer and weights under a task's head, and the plug."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _FIXED = ("id2label", "label2id", "num_labels", "problem_type", "return_dict")
 def locate(path: str) -> str:
     """Return the directory of a checkpoint, or its name on the Hugging Face hub.
 
-    Of a name with a revision, "NAME@REVISION", it is the directory of the cache with that revision.
+    For a name with a revision, "NAME@REVISION", this is the cache directory of that revision.
 
     Raises:
-        DataError: if a package is not installed or has no such folder, a path leads nowhere, or a revision
+        DataError: if a package is not installed or has no such folder, a path does not exist, or a revision
             can be neither found in the cache nor downloaded.
 
     Example:
@@ -76,15 +76,15 @@ def locate(path: str) -> str:
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
-    """Load the tokenizer of a checkpoint; one of this library's gets <s> before a text, as its models saw it.
+    """Load the tokenizer of a checkpoint; a tokenizer of this library adds <s> before a text, as in training.
 
     Raises:
-        DataError: if there is none, or none that knows where in the text a token stands.
+        DataError: if there is no tokenizer, or it does not provide the offsets of tokens in the text.
     """
     folder = locate(path)
     config = read_config(folder)
     if isinstance(config, FloaterConfig):
-        of_run = Path(folder).parent / VOCABULARY  # of a checkpoint that is kept in its run
+        of_run = Path(folder).parent / VOCABULARY  # vocabulary of the run that contains the checkpoint
         alone = not (Path(folder) / TOKENIZER_FILE).is_file() and of_run.is_dir()
         tokenizer = load_bpe(of_run if alone else folder)
         ids = tokenizer.get_vocab()
@@ -96,7 +96,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
         return tokenizer
     with _loading(f"{path}: no tokenizer can be read"):
         found = AutoTokenizer.from_pretrained(folder)
-    # without its files, transformers makes a tokenizer of special tokens alone
+    # without its files, transformers makes a tokenizer with only special tokens
     if not isinstance(found, PreTrainedTokenizerFast) or len(found) <= len(set(found.all_special_ids)):
         raise DataError(f"{path}: no tokenizer can be read; it should be in tokenizer.json beside the model")
     tokenizer = found
@@ -114,17 +114,17 @@ def start(
     tokenizer: PreTrainedTokenizerFast,
     **head: Any,
 ) -> PreTrainedModel:
-    """Load a checkpoint's model under a head, plugged as asked, before its first step.
+    """Load a checkpoint's model under a head, and plug it as the settings define.
 
-    Parameters of the head, and of a pooler in front of it, may be new; they are logged. So is a head that
-    the checkpoint has, for labels in another order.
+    Parameters of the head, and of a pooler in front of it, may be new; they are logged. So is a head of the
+    checkpoint for labels in another order.
 
     Args:
-        checkpoint: of the settings.
-        plug: of the settings.
-        auto: the class of transformers that finds the model, as AutoModelForSequenceClassification.
-        tokenizer: of the checkpoint.
-        **head: what the configuration says of the head, as num_labels.
+        checkpoint: checkpoint in the settings.
+        plug: plug in the settings.
+        auto: Auto class of transformers that loads the model, such as AutoModelForSequenceClassification.
+        tokenizer: tokenizer of the checkpoint.
+        **head: fields of the configuration about the head, such as num_labels.
 
     Raises:
         DataError: if the checkpoint cannot be loaded, lacks other parameters, or cannot be plugged.
@@ -142,7 +142,7 @@ def start(
             config=config,
             output_loading_info=True,
             dtype=torch.float32,
-            ignore_mismatched_sizes=True,  # they are new, as if there were none
+            ignore_mismatched_sizes=True,  # mismatched parameters are initialised like missing ones
         )
     align(model)
     new = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
@@ -176,10 +176,10 @@ def load_pretrained(folder: str) -> PreTrainedModel:
     """Load a checkpoint under its own head.
 
     Args:
-        folder: what `locate` returns.
+        folder: directory or name, as returned by `locate`.
 
     Raises:
-        DataError: if it cannot be loaded.
+        DataError: if the checkpoint cannot be loaded.
     """
     config = read_config(folder)
     kind = getattr(transformers, next(iter(config.architectures or ["AutoModel"])), transformers.AutoModel)
@@ -189,12 +189,12 @@ def load_pretrained(folder: str) -> PreTrainedModel:
 
 
 def plug_in(model: PreTrainedModel, plug: Plug, own: str | None) -> None:
-    """Plug FLOATER into a model as the settings ask, and freeze what is not trained.
+    """Plug FLOATER into a model as the settings define, and freeze the parameters that are not trained.
 
     Args:
-        model: not plugged, or with the flow of its checkpoint.
-        plug: of the settings.
-        own: the directory of the checkpoint, if it came with a flow of its own.
+        model: model that is not plugged, or has the flow of its checkpoint.
+        plug: plug in the settings.
+        own: directory of the checkpoint, if it contains a flow.
 
     Raises:
         DataError: if the model or the options cannot be used, or the flow is for another model.
@@ -225,11 +225,11 @@ def read_config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:
     """Read the configuration of a checkpoint, with changes.
 
     Args:
-        folder: what `locate` returns.
-        changes: values of fields that it has.
+        folder: directory or name, as returned by `locate`.
+        changes: new values of existing fields.
 
     Raises:
-        DataError: if it cannot be read, has no such field, or the field takes no such value.
+        DataError: if the configuration cannot be read, has no such field, or a value is not valid.
     """
     where = "" if Path(folder).is_dir() else "there is no such directory, and on the Hugging Face hub "
     with _loading(f"{folder}: {where}no model can be loaded"):
@@ -246,7 +246,7 @@ def read_config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:
 
 @contextlib.contextmanager
 def _loading(message: str) -> Iterator[None]:
-    """Turn the many ways in which loading fails into one message; mute reports on parameters and retries."""
+    """Convert any failure of loading into one message; mute reports on parameters and retries."""
     before = [(logs, logs.get_verbosity()) for logs in (hf_logging, hub_logging)]
     for logs, _ in before:
         logs.set_verbosity_error()

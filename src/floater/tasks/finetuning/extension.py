@@ -1,4 +1,4 @@
-"""Longer inputs for a checkpoint that is trained: the extension, random positions, what learns."""
+"""Longer inputs for a checkpoint in training: the extension, random positions, the trained parameters."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _Trainer = TypeVar("_Trainer", bound=RunTrainer)
 
 @dataclass(frozen=True)
 class Extend:
-    """More context for the checkpoint, before training (`floater.extend`).
+    """Extension of the checkpoint's context before training (`floater.extend`).
 
     Attributes:
-        length: tokens that the model is to take; null leaves it as it is.
-        method: how, by a name of `floater.extend`; null takes the default of the model's positions.
-        options: of the method, as in {start: linear}.
-        positions: of training rows: "consecutive", or "pose": two parts of a row, the second moved by a
-            random number of positions below `length`, so that rows of few tokens train long distances.
+        length: number of tokens that the extended model takes; null for no extension.
+        method: name of a method of `floater.extend`; null takes the default of the model's positions.
+        options: options of the method, as in {start: linear}.
+        positions: positions of training rows: "consecutive", or "pose": two parts of a row, the second
+            shifted by a random number of positions within `length`, so that short rows train long distances.
     """
 
     length: int | None = None
@@ -50,13 +50,13 @@ class Extend:
 
 @dataclass(frozen=True)
 class Adapter:
-    """Low-rank adapters that learn instead of the checkpoint's matrices (Hu et al. 2022, LoRA), with `peft`.
+    """Low-rank adapters trained in place of the checkpoint's matrices (Hu et al. 2022, LoRA), with `peft`.
 
     Attributes:
-        r: rank.
-        lora_alpha: the product of the two matrices is multiplied by lora_alpha / r.
-        lora_dropout: before the first.
-        target_modules: names of the layers; null takes those that `peft` has for the model.
+        r: rank of the adapters.
+        lora_alpha: numerator of the factor lora_alpha / r of the product of the two matrices.
+        lora_dropout: dropout before the first matrix.
+        target_modules: names of the adapted layers; null takes the defaults of `peft` for the model.
     """
 
     r: int = 8
@@ -69,10 +69,10 @@ class Adapter:
 
 
 def extend(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, asked: Extend) -> None:
-    """Extend a checkpoint's model as the settings ask, and let its tokenizer know.
+    """Extend a checkpoint's model as the settings define, and set the maximum length of its tokenizer.
 
     Raises:
-        DataError: if the model cannot be extended so.
+        DataError: if the model cannot be extended in this way.
     """
     if asked.length is None:
         return
@@ -85,15 +85,16 @@ def extend(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, asked: Ex
 
 
 def learn(model: PreTrainedModel, what: Literal["all", "lora", "positions"], adapter: Adapter) -> None:
-    """Choose what of a model is trained; positions are in any case.
+    """Choose the trained parameters of a model; positions are always trained.
 
     Args:
-        model: changed in place.
-        what: "all", or "lora": adapters in place of the model's own matrices, or "positions" alone.
-        adapter: of "lora".
+        model: model, changed in place.
+        what: trained parameters: "all", or "lora", adapters in place of the model's matrices, or "positions"
+            alone.
+        adapter: settings of the adapters for "lora".
 
     Raises:
-        DataError: if `peft` knows no layers of such a model, or nothing is left to be trained.
+        DataError: if `peft` has no default layers for the model, or no parameter is left to train.
     """
     if what == "all":
         return
@@ -123,7 +124,7 @@ def learn(model: PreTrainedModel, what: Literal["all", "lora", "positions"], ada
 
 
 def merge(model: nn.Module) -> None:
-    """Put adapters into the matrices that they belong to; nothing is left of them."""
+    """Merge adapters into their matrices, and remove them."""
     from peft.tuners.lora import LoraLayer
 
     for path, layer in [(p, m) for p, m in model.named_modules() if isinstance(m, LoraLayer)]:
@@ -137,17 +138,17 @@ def merge(model: nn.Module) -> None:
 def pose(tokens: int, length: int, rng: np.random.Generator) -> np.ndarray:
     """Generate the positions of a row (Zhu et al. 2024, "PoSE: Efficient Context Window Extension").
 
-    The first part, of 1 to about half of the tokens, stands at the beginning; the second is moved by a
-    uniform number of positions, so that it ends below `length`. That is the released code, with the text
-    itself left whole.
+    The first part, of 1 to about half of the tokens, starts at position 0; the second is shifted by a
+    uniformly distributed number of positions, so that it ends below `length`. This follows the released code,
+    except that the text itself is not split.
 
     Args:
-        tokens: of the row.
-        length: positions that there are.
-        rng: of the random numbers.
+        tokens: number of tokens of the row.
+        length: number of positions.
+        rng: random number generator.
 
     Returns:
-        (tokens,) rising.
+        The positions, (tokens,), strictly increasing.
 
     Example:
         >>> places = pose(6, 100, np.random.default_rng(0))
@@ -162,14 +163,15 @@ def pose(tokens: int, length: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def training_positions(trainer: _Trainer, settings: Any) -> _Trainer:
-    """Give the batches of a training random positions if the settings ask for them.
+    """Add random positions to the batches of a training if the settings ask for them.
 
-    The positions of a row depend on the seed, the epoch and the row alone; those of a model that rotates a
-    text by its length also on the first row of the batch, which decides how far the batch reaches.
+    The positions of a row depend only on the seed, the epoch and the row. For a model whose rotation depends
+    on the length of the text, they also depend on the first row of the batch, which determines the span of
+    the batch.
 
     Args:
-        trainer: of rows with an `index`; changed in place.
-        settings: of the run.
+        trainer: Trainer whose rows have an `index`; changed in place.
+        settings: settings of the run.
 
     Raises:
         DataError: if the model takes no positions.
@@ -195,7 +197,7 @@ def training_positions(trainer: _Trainer, settings: Any) -> _Trainer:
             rng = np.random.default_rng((*seed, example["index"]))
             count = len(example["input_ids"])
             row[:count] = torch.from_numpy(pose(count, span, rng)) + first
-        # without a mask, Transformers takes positions that jump for the begin of another document
+        # without a mask, Transformers takes a jump in the positions for the beginning of another document
         return {"attention_mask": torch.ones_like(ids), **batch, "position_ids": ids}
 
     trainer.data_collator = collate
@@ -203,6 +205,6 @@ def training_positions(trainer: _Trainer, settings: Any) -> _Trainer:
 
 
 def first_position(model: PreTrainedModel) -> int:
-    """Return the number that a model gives to the first position: RoBERTa's come after that of padding."""
+    """Return the index of a model's first position; RoBERTa's positions follow that of padding."""
     family = FAMILIES.get(str(model.config.model_type))
     return 0 if family is None or family.padding is None else family.padding(model.base_model) + 1

@@ -1,4 +1,4 @@
-"""Encoded examples of a checkpoint, their batches, and its logits."""
+"""Encoded examples of a checkpoint, their batches, and their logits."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ LABEL = "label"
 
 
 class CutTexts(UserWarning):
-    """Texts that a finished run reads were too long and lost their ends."""
+    """Warning that texts read by a finished run were too long and were truncated."""
 
 
 @dataclass
 class Features(Encoded):
-    """Encoded examples of a checkpoint: what the model takes, and where it is known the label.
+    """Encoded examples of a checkpoint: the model's inputs and, if known, the labels.
 
     Args:
-        rows: lists of numbers by name, `input_ids` among them, or one such list for each choice; `label` is
-            a number or a list of numbers.
-        source: what was encoded, as the task reads it.
-        cut: number of texts that were too long and lost their ends.
-        limit: the settings that say what is too long.
-        more: further validation sets, that only the final model is scored on.
+        rows: lists of numbers by name, such as `input_ids`, or one such list for each choice; `label` is a
+            number or a list of numbers.
+        source: examples before they were encoded, as the task reads them.
+        cut: number of truncated texts.
+        limit: names of the settings of the maximum length.
+        more: further validation sets, on which only the final model is scored.
     """
 
     lengths: list[int] = field(init=False)
@@ -52,7 +52,7 @@ class Features(Encoded):
     more: dict[str, Features] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Count the tokens of each row, those of all choices with padding."""
+        """Count the tokens of each row, of all choices with padding."""
         ids = [row["input_ids"] for row in self.rows]
         self.lengths = [len(x) * max(map(len, x)) if isinstance(x[0], list) else len(x) for x in ids]
 
@@ -64,17 +64,17 @@ def encode_texts(
     max_length: int,
     truncation: str = "longest_first",
 ) -> Features:
-    """Encode texts, or pairs of texts, cut to a length.
+    """Encode texts, or pairs of texts, truncated to a length.
 
     Args:
-        tokenizer: of the checkpoint.
-        first: texts.
-        second: as many, or None.
-        max_length: tokens, special ones included.
-        truncation: which of the two loses its end, as transformers names it.
+        tokenizer: tokenizer of the checkpoint.
+        first: texts, or the first text of each pair.
+        second: second text of each pair, or None.
+        max_length: maximum number of tokens, special tokens included.
+        truncation: truncation strategy of transformers, which chooses the text of a pair to truncate.
 
     Raises:
-        DataError: if a text cannot be cut enough.
+        DataError: if a text cannot be truncated enough.
     """
     if not first:
         return Features([])
@@ -94,18 +94,18 @@ def encode_texts(
 
 
 def collate(rows: Sequence[Example], *, tokenizer: PreTrainedTokenizerFast) -> dict[str, Tensor]:
-    """Make a padded batch: what the model takes, (batch, T) or (batch, choices, T), and `labels`.
+    """Make a padded batch of the model's inputs, (batch, T) or (batch, choices, T), and `labels`.
 
-    Labels are of type float32 where they are real, else int64.
+    Labels are float32 for real numbers, else int64.
     """
     if isinstance(rows[0]["input_ids"][0], list):
         choices = DataCollatorForMultipleChoice(tokenizer)
-        return dict(choices([{LABEL: IGNORED} | row for row in rows]))  # it does not go without labels
+        return dict(choices([{LABEL: IGNORED} | row for row in rows]))  # the collator requires labels
     return dict(DataCollatorWithPadding(tokenizer)(list(rows)))
 
 
 def logits(outputs: Any) -> Tensor:
-    """Return the scores of classes or choices, (batch, K); of a span's start and end, (batch, 2, T)."""
+    """Return the logits of classes or choices, (batch, K), or of a span's start and end, (batch, 2, T)."""
     if hasattr(outputs, "start_logits"):
         return torch.stack([outputs.start_logits, outputs.end_logits], 1)
     result: Tensor = outputs.logits
@@ -123,18 +123,18 @@ def loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None =
 
 @contextlib.contextmanager
 def readable(what: str, limit: str) -> Iterator[None]:
-    """Report that a text is beyond a checkpoint's positions, in whichever way the checkpoint fails.
+    """Convert any failure of a checkpoint on a text beyond its positions into a `DataError`.
 
     Args:
-        what: it reads, and of how many tokens.
-        limit: the setting that says how many these may be.
+        what: noun and number of tokens of the text, for the message.
+        limit: name of the setting of the maximum number of tokens.
 
     Raises:
-        DataError: instead of what the model raises.
+        DataError: in place of the model's exception.
     """
     try:
         yield
-    except (FlowError, DataError):  # of this library
+    except (FlowError, DataError):  # errors of this library
         raise
     except (IndexError, RuntimeError, ValueError) as error:
         raise DataError(f"the model cannot read {what} ({first_line(error)}); lower {limit}") from error
@@ -146,16 +146,16 @@ def predict(
     tokenizer: PreTrainedTokenizerFast,
     max_tokens: int = 4096,
 ) -> list[np.ndarray]:
-    """Compute the logits of each example; no random number is used, so that a training is not changed.
+    """Compute the logits of each example; no random number is used, so that the training is unaffected.
 
     Args:
-        model: it is left in the mode it is in.
-        features: encoded examples; their labels are not read.
-        tokenizer: of the model.
-        max_tokens: tokens in a batch, with padding.
+        model: model to run; its mode (training or evaluation) is restored.
+        features: encoded examples; their labels are not used.
+        tokenizer: tokenizer of the model.
+        max_tokens: maximum number of tokens in a batch, with padding.
 
     Returns:
-        Logits of each example in order, (K,) or (2, T), float32.
+        The logits of each example in order, (K,) or (2, T), float32.
 
     Raises:
         DataError: if the model has too few positions for an example.

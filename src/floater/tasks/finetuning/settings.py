@@ -1,4 +1,4 @@
-"""The parts of a configuration file that fine-tuning tasks share: checkpoint, plug, training."""
+"""Settings shared by fine-tuning tasks: checkpoint, plug, training."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from floater.training.settings import TrainingSettings
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The model that training starts from.
+    """The checkpoint that training starts from.
 
     Attributes:
-        path: a directory with a Hugging Face model and its tokenizer, a run directory of this library,
-            "package:NAME/FOLDER" for a folder inside an installed Python package, a name on the Hugging
-            Face hub, or one with a revision, as in "sentence-transformers/all-MiniLM-L6-v2@c9745ed".
-        config: what differs from the configuration of the checkpoint, as in {hidden_dropout_prob: 0.1}.
+        path: location of the checkpoint: a directory with a Hugging Face model and its tokenizer, a run
+            directory of this library, "package:NAME/FOLDER" for a folder inside an installed Python package,
+            a name on the Hugging Face hub, or one with a revision, as in
+            "sentence-transformers/all-MiniLM-L6-v2@c9745ed".
+        config: values that differ from the configuration of the checkpoint, as in {hidden_dropout_prob: 0.1}.
     """
 
     path: str
@@ -25,12 +26,12 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Plug:
-    """FLOATER inside the checkpoint (Liu et al. 2020, section 3.3); without it, it stays as it is.
+    """FLOATER inside the checkpoint (Liu et al. 2020, section 3.3); by default the checkpoint is not changed.
 
     Attributes:
         options: arguments of `floater.plug`, as in {delta: 0.1}; {} takes its defaults.
-        flow: a run of masked_lm, or a directory of `floater.save`, whose flow is plugged and trained on.
-        train: "all", or only the "flow", or only the "model" around it.
+        flow: run of masked_lm, or directory of `floater.save`, whose flow is plugged and trained further.
+        train: trained parameters: "all", or only the "flow", or only the "model" around it.
     """
 
     options: dict[str, Any] | None = None
@@ -40,7 +41,7 @@ class Plug:
 
 @dataclass(frozen=True)
 class Training(TrainingSettings):
-    """Optimisation. Defaults are those that RoBERTa's fine-tuning (Liu et al. 2019) shares among tasks."""
+    """Optimisation. Defaults are those shared by all tasks in RoBERTa's fine-tuning (Liu et al. 2019)."""
 
     learning_rate: float = 1e-5
     lr_scheduler_type: Literal["inverse_sqrt", "linear", "constant_with_warmup"] = "linear"

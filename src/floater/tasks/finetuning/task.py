@@ -1,4 +1,4 @@
-"""Fine-tuning a checkpoint, plugged or not: what GLUE, SQuAD and RACE share."""
+"""Fine-tuning of a checkpoint, plugged or not: shared parts of GLUE, SQuAD and RACE."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class FineTuningSettings(RunSettings):
     """A run that fine-tunes a checkpoint.
 
     Attributes:
-        model: the checkpoint that training starts from.
+        model: checkpoint that training starts from.
         plug: FLOATER inside the checkpoint.
-        extend: more context for it.
+        extend: extension of its context.
     """
 
     random_positions: ClassVar[bool] = False
@@ -57,13 +57,13 @@ class FineTuningSettings(RunSettings):
 class CheckpointTask(Task):
     """A task that starts from a checkpoint of Hugging Face, plugged or not, under a head of its own.
 
-    Class attribute: `Auto` is the class of transformers that finds the model, with its head.
+    Class attribute: `Auto` is the Auto class of transformers that loads the model with its head.
     """
 
     Auto: ClassVar[Any]
 
     def head(self, settings: Any) -> dict[str, Any]:
-        """Return what the configuration says of the head, as num_labels."""
+        """Return the fields of the configuration about the head, such as num_labels."""
         return {}
 
     def make_processor(self, settings: Any, train: Any) -> Any:
@@ -101,27 +101,27 @@ class CheckpointTask(Task):
 class FineTuning(CheckpointTask):
     """A task over texts that are encoded alone or in pairs.
 
-    A subclass reads its data (`read_test`) and encodes them as `Features`, whose `source` keeps what was
-    read; `answer` turns the logits of the model into scores and a file of predictions.
+    A subclass reads its data (`read_test`) and encodes them as `Features`, whose `source` contains the
+    examples before encoding; `answer` turns the logits of the model into scores and a file of predictions.
     """
 
     example, output = "text", "predictions"
 
     @abstractmethod
     def read_test(self, settings: Any, source: str, *, labelled: bool = True) -> Any:
-        """Read a split by its name in the settings, or what a finished run is scored on or predicts.
+        """Read a split by its name in the settings, or the data that a finished run is scored on or predicts.
 
         Raises:
-            DataError: if it is not what it must be, or has no labels though these are wanted.
+            DataError: if the data are not valid, or have no labels though `labelled` is True.
         """
 
     @abstractmethod
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Features:
-        """Encode examples; those of the training, and only those, need labels."""
+        """Encode examples; only training examples need labels."""
 
     @abstractmethod
     def answer(self, settings: Any, features: Features, logits: Sequence[np.ndarray]) -> Measurement:
-        """Score the logits of a model where there are labels, and write its predictions as `lines`."""
+        """Score the logits of a model if there are labels, and return its predictions as `lines`."""
 
     def loss(self, prepared: Prepared) -> Any:
         return loss
@@ -145,7 +145,7 @@ class FineTuning(CheckpointTask):
         return self.answer(settings, examples, predict(model, examples, processor))
 
     def answers(self, run: RunPath, settings: Any, source: str, *, labelled: bool) -> Measurement:
-        """Score the final model of a run, by its settings or by others; see `evaluate`."""
+        """Score the final model of a run with its own or other settings; see `evaluate`."""
         examples = self.read_test(settings, source, labelled=labelled)
         model, tokenizer, _ = self.load(run)
         features = self.encode(settings, tokenizer, examples)
@@ -157,32 +157,32 @@ class FineTuning(CheckpointTask):
         """Score the final model of a run on labelled data.
 
         Args:
-            run: a finished run directory.
-            source: in the layout of the task.
+            run: directory of a finished run.
+            source: location of the data, in the layout of the task.
 
         Raises:
-            DataError: if the run or the data are not what they must be, or there are no labels.
+            DataError: if the run or the data are not valid, or there are no labels.
 
         Warns:
-            CutTexts: with the number of texts that are too long.
+            CutTexts: if texts are too long; the message has their number.
         """
         return self.answers(run, self.settings_of(run), source, labelled=True)
 
     def predict(self, run: RunPath, source: str) -> list[str]:
-        """Write the predictions of the final model of a run, as lines of the file that the benchmark takes.
+        """Return the predictions of the final model of a run, as lines of the benchmark's submission file.
 
         Args:
-            run: a finished run directory.
-            source: as for `evaluate`; labels are not read.
+            run: directory of a finished run.
+            source: location of the data, as for `evaluate`; labels are not read.
 
         Raises:
-            DataError: if the run or the data are not what they must be.
+            DataError: if the run or the data are not valid.
         """
         return list(self.answers(run, self.settings_of(run), source, labelled=False).lines)
 
 
 def check_flow(model: PreTrainedModel, training: TrainingSettings) -> None:
-    """Refuse settings with which the model's flow would be trained otherwise than is asked for.
+    """Refuse settings with which a resumed run would train the model's flow differently.
 
     Raises:
         DataError: if checkpoints fall between two updates of the flow.

@@ -1,4 +1,4 @@
-"""Checkpoints that are trained on plain text: what masked and causal language models share."""
+"""Training of checkpoints on plain text: shared parts of masked and causal language modelling."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class TextSettings(FineTuningSettings):
     """A run on plain text. Defaults are those of fairseq's RoBERTa on WikiText-103, for one epoch.
 
     Attributes:
-        data: where the text comes from, and how it is cut.
+        data: source of the text, and its division into rows.
     """
 
     random_positions: ClassVar[bool] = True
@@ -51,7 +51,7 @@ class TextSettings(FineTuningSettings):
 class TextTask(CheckpointTask):
     """A task whose examples are rows of documents, scored by the loss of their tokens.
 
-    Class attribute: `later` is whether the logits of a token are those of the next one.
+    Class attribute: `later` is True if the logits at a token predict the next token.
     """
 
     metric, greater, example = "loss", False, "row"
@@ -83,9 +83,9 @@ def as_rows(rows: Iterable[list[int]]) -> Encoded:
 
 
 def documents_of(tokenizer: PreTrainedTokenizerFast, documents: Texts) -> Iterator[list[int]]:
-    """Yield the token ids of each document, without special ones."""
+    """Yield the token ids of each document, without special tokens."""
     lines = [[" " * bool(i) + line.strip() for i, line in enumerate(document)] for document in documents]
-    # not verbose: a line that is longer than the model reads is cut below
+    # not verbose: lines beyond the model's maximum length are cut later
     for ids in encode_documents(tokenizer, lines, add_special_tokens=False, verbose=False):
         yield np.concatenate(ids).tolist()
 

@@ -1,4 +1,4 @@
-"""From problems to batches: splits that share no question, token ids, labels."""
+"""Batches of problems: splits without common questions, token ids, labels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TRIES = 1000
 
 
 def split_of(question: Sequence[str]) -> Split:
-    """Return the split that a question belongs to, for any seed: a tenth validates, a tenth tests.
+    """Return the split of a question, whatever the seed: a tenth is for validation, a tenth for the test.
 
     Example:
         >>> split_of(["3", "1", "2"])
@@ -39,16 +39,17 @@ def split_of(question: Sequence[str]) -> Split:
 def generate(data: Data, split: Split, count: int, lengths: tuple[int, int]) -> list[Example]:
     """Generate the examples of a split.
 
-    Every question belongs to one split by its own text, so no question of one is in another, for any seeds.
+    The text of a question determines its split, so that no two splits share a question, whatever the seeds.
 
     Args:
-        data: the problem and the seed.
-        split: which one.
-        count: how many.
-        lengths: least and greatest length, evenly distributed; expressions of ListOps as long as they come.
+        data: problem and seed.
+        split: split to generate.
+        count: number of examples.
+        lengths: least and greatest length; lengths are uniformly distributed, except those of ListOps, which
+            follow from its expressions.
 
     Raises:
-        DataError: if there are hardly any questions of such lengths in the split.
+        DataError: if there are too few questions of such lengths in the split.
 
     Example:
         >>> generate(Data("sort", symbols=5), "train", 1, (3, 3))
@@ -76,7 +77,7 @@ def generate(data: Data, split: Split, count: int, lengths: tuple[int, int]) -> 
 
 
 def vocabulary(data: Data) -> PreTrainedTokenizerFast:
-    """Make the tokenizer of a problem, of words between spaces.
+    """Make the tokenizer of a problem, whose tokens are words separated by spaces.
 
     Example:
         >>> vocabulary(Data("addition"))("1 2 + 3 =").input_ids
@@ -91,14 +92,14 @@ def vocabulary(data: Data) -> PreTrainedTokenizerFast:
 def encode(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, classifies: bool) -> Encoded:
     """Encode examples; their lengths are in tokens.
 
-    A row of a problem whose answer is tokens is <s> question = answer </s>, and its labels are the answer and
-    </s>, or the tokens of the answer that are asked; one whose answer is a class is <s> question, and its
+    If the answer consists of tokens, a row is <s> question = answer </s>, and its labels are the answer and
+    </s>, or only the asked tokens of the answer. If the answer is a class, a row is <s> question, and its
     label is the class.
 
     Args:
-        examples: the examples.
-        tokenizer: of the problem.
-        classifies: whether the answer is a class.
+        examples: examples to encode.
+        tokenizer: tokenizer of the problem.
+        classifies: True if the answer is a class.
 
     Example:
         >>> data = Data("reverse", symbols=3)
@@ -121,7 +122,7 @@ def encode(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, clas
 
 
 def collate(examples: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
-    """Make a batch padded on the right: `input_ids`, `attention_mask`, `labels`; a class is not padded.
+    """Make a batch of `input_ids`, `attention_mask` and `labels`, padded on the right except for classes.
 
     Example:
         >>> collate([{"input_ids": [1, 5, 6], "labels": [7]}] * 2)["labels"]

@@ -24,24 +24,24 @@ Solver = FloaterForCausalLM | FloaterForSequenceClassification
 
 
 def score(model: Solver, examples: Encoded, max_tokens: int = 8192) -> Measurement:
-    """Compare a model's answers with the right ones; no random number is used.
+    """Compare a model's answers with the correct ones; no random number is used.
 
-    A causal model reads the right answer as it goes (teacher forcing). Whether it writes all of the answer by
-    itself, greedily, is known from that: it does exactly if every token is its first choice after the right
-    ones before.
+    A causal model is scored with teacher forcing. Greedy generation writes the whole correct answer if and
+    only if every token is the most probable one after the correct tokens before it, so that no generation is
+    needed.
 
     Args:
-        model: it is left in the mode it is in.
-        examples: to answer.
-        max_tokens: tokens in a batch, with padding.
+        model: model to score; its mode (training or evaluation) is restored.
+        examples: encoded examples.
+        max_tokens: maximum number of tokens in a batch, with padding.
 
     Returns:
-        Exact matches, teacher-forced token accuracies of the answers, and losses; the position of a loss is
+        Exact matches, teacher-forced token accuracies of the answers, and losses. The position of a loss is
         that of its token in the answer.
 
     Raises:
-        PositionError: if the position model cannot serve an example.
-        FlowError: if a flow does not reach as far.
+        PositionError: if the position model does not support an example.
+        FlowError: if a flow does not support the length of an example.
     """
     statistics = {name: np.zeros((len(examples), 2)) for name in ("exact", "tokens", "loss")}
     nats: list[np.ndarray] = [np.zeros(0)] * len(examples)
@@ -64,7 +64,7 @@ def score(model: Solver, examples: Encoded, max_tokens: int = 8192) -> Measureme
 
 
 def aligned(model: Solver, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Compute logits (batch, T, K) and the labels (batch, T) that they are for."""
+    """Compute logits (batch, T, K) and the labels (batch, T) that they predict."""
     given = dict(batch)
     labels = given.pop("labels")
     if isinstance(model, FloaterForCausalLM):
@@ -77,15 +77,15 @@ def score_bins(
 ) -> Measurement:
     """Score examples, and report the scores by bins of length.
 
-    A bin that the position model does not reach is refused as a whole, not cut.
+    A bin with lengths that the position model does not support is refused as a whole.
 
     Args:
-        model: to score.
-        parts: least and greatest length of each bin, and its examples.
-        trained: least and greatest length that was trained on.
+        model: model to score.
+        parts: least and greatest length, and examples, of each bin.
+        trained: least and greatest length of the training.
 
     Returns:
-        As `score`; the statistics of a refused bin are not numbers, and a note says so.
+        The result of `score`; the statistics of a refused bin are NaN, and a note reports it.
     """
     found: list[Measurement] = []
     bins: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""The settings of a run on a generated task: what a configuration file may say."""
+"""Settings of a run on a generated task."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class Data:
     """Settings of the generated examples; lengths are in the unit of the problem.
 
     Attributes:
-        problem: "copy", "reverse", "sort", "addition", "sum", "parity", "poly", "dyck", "lego", "recall",
-            "passkey" or "listops".
-        lengths: least and greatest length that is trained on.
-        longest: greatest length that is tested; null is 8 times the greatest trained one.
-        train: training examples.
-        valid: validation examples, of the lengths trained on.
-        test: test examples of each bin of lengths.
-        symbols: number of different ones that are copied, reversed or sorted; of names of variables (lego);
-            of keys, and of values (recall); of words of the text that is repeated (passkey).
-        least_first: numbers are written from their least digit (addition).
-        modulus: of the answer (sum, poly; 10 in Kazemnejad et al. 2023).
-        nested: the last opened bracket is closed first; false lets the four kinds cross (dyck).
-        permute: clauses come in any order instead of that of the chain (lego).
-        slots: places for queries for each key; random tokens fill those without one (recall).
-        digits: of the number that is hidden (passkey).
-        max_depth: how deep the digits of an expression may lie (listops; 10 in Long Range Arena).
-        max_args: elements of a list at most (listops; 10 in Long Range Arena).
-        seed: of the examples; that of the training is another one.
+        problem: name of the problem: "copy", "reverse", "sort", "addition", "sum", "parity", "poly", "dyck",
+            "lego", "recall", "passkey" or "listops".
+        lengths: least and greatest length of training examples.
+        longest: greatest length of test examples; null takes 8 times the greatest training length.
+        train: number of training examples.
+        valid: number of validation examples, of the training lengths.
+        test: number of test examples of each bin of lengths.
+        symbols: number of distinct symbols that are copied, reversed or sorted; of variable names (lego); of
+            keys, and of values (recall); of words of the repeated text (passkey).
+        least_first: true to write numbers with the least significant digit first (addition).
+        modulus: modulus of the answer (sum, poly; 10 in Kazemnejad et al. 2023).
+        nested: true to close the last opened bracket first; false lets the four kinds cross (dyck).
+        permute: true for clauses in random order instead of that of the chain (lego).
+        slots: number of positions of queries for each key; random tokens fill those without a query (recall).
+        digits: number of digits of the hidden number (passkey).
+        max_depth: maximum depth of the digits of an expression (listops; 10 in Long Range Arena).
+        max_args: maximum number of elements of a list (listops; 10 in Long Range Arena).
+        seed: seed of the examples, separate from that of the training.
     """
 
     problem: str
@@ -72,16 +72,16 @@ class Data:
 
     @property
     def classifies(self) -> bool:
-        """Return whether the answer is a class, instead of tokens after the question."""
+        """Return True if the answer is a class, False if it consists of tokens after the question."""
         return PROBLEMS[self.problem].classes > 0
 
     @property
     def most(self) -> int:
-        """Return the greatest length that is tested."""
+        """Return the greatest length of test examples."""
         return self.longest or 8 * self.lengths[1]
 
     def tokens(self, length: int) -> int:
-        """Return the most tokens that a row of this length has: <s>, question, =, answer, </s>.
+        """Return the maximum number of tokens of a row of a length: <s>, question, =, answer, </s>.
 
         Example:
             >>> Data("reverse").tokens(16), Data("addition").tokens(3), Data("listops").tokens(9)
@@ -90,10 +90,10 @@ class Data:
         return PROBLEMS[self.problem].tokens(self, length)
 
     def bins(self, edges: tuple[int, ...] = ()) -> list[tuple[int, int]]:
-        """Return the bounds of each bin of the test: to the greatest trained length, twice that, ...
+        """Return the bounds of the test bins, which end at the greatest training length, twice that, ...
 
         Args:
-            edges: the first length of every bin but the first, instead.
+            edges: first length of every bin but the first, in place of these.
 
         Example:
             >>> Data("copy").bins(), Data("copy", lengths=(4, 10), longest=25).bins()
@@ -102,7 +102,8 @@ class Data:
             [(1, 4), (5, 49), (50, 128)]
 
         Raises:
-            DataError: if the edges do not grow, or lie beyond what is tested.
+            DataError: if the edges are not strictly increasing, or not between the least and the greatest
+                length.
         """
         low, high = self.lengths
         starts = list(edges)
@@ -122,8 +123,8 @@ class Model(settings.Model):
     """The Transformer and its position model.
 
     Attributes:
-        max_length: training length in tokens, the span of a starting flow; for a model that is bounded, as
-            "learned" is, the tokens that the longest test needs.
+        max_length: training length in tokens, which is the initial span of a flow; for a bounded model such
+            as "learned", the number of tokens of the longest test example.
     """
 
     preset: str = "tiny"
@@ -135,7 +136,7 @@ class GeneratedSettings(settings.RunSettings):
     """A run on a generated task.
 
     Attributes:
-        data: which examples are generated.
+        data: settings of the generated examples.
     """
 
     task: Literal["generated"] = "generated"

@@ -1,4 +1,4 @@
-"""GLUE: single sentences and pairs, from official files to official metrics (Wang et al. 2019)."""
+"""GLUE: classification of sentences and pairs, with official files and metrics (Wang et al. 2019)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Data:
-    """The examples: from a folder, or from a dataset.
+    """Source of the examples: a folder, or a dataset.
 
     Attributes:
-        task: CoLA, SST-2, MRPC, QQP, STS-B, MNLI, QNLI, RTE or WNLI.
-        folder: with the official files of all tasks (glue/RTE/train.tsv) or of this one (RTE/train.tsv).
-        dataset: instead, a name for `datasets`, as nyu-mll/glue.
-        max_length: tokens of an example, special ones included; the number of longer ones is logged.
+        task: name of the task: CoLA, SST-2, MRPC, QQP, STS-B, MNLI, QNLI, RTE or WNLI.
+        folder: folder with the official files of all tasks (glue/RTE/train.tsv) or of this one
+            (RTE/train.tsv).
+        dataset: name for `datasets`, such as nyu-mll/glue, in place of a folder.
+        max_length: maximum number of tokens of an example, special tokens included; the number of longer ones
+            is logged.
     """
 
     task: str
@@ -55,7 +57,7 @@ class GlueSettings(FineTuningSettings):
     """A GLUE run.
 
     Attributes:
-        data: the examples.
+        data: source of the examples.
     """
 
     task: Literal["glue"] = "glue"
@@ -64,9 +66,9 @@ class GlueSettings(FineTuningSettings):
 
 @register("glue")
 class Glue(FineTuning):
-    """Classification, or regression, of sentences and pairs of them.
+    """Classification, or regression, of sentences and pairs of sentences.
 
-    The first validation set chooses the best model; the final one is scored on all of them.
+    The first validation set selects the best model; the final model is scored on all validation sets.
     """
 
     Settings = GlueSettings
@@ -102,7 +104,7 @@ class Glue(FineTuning):
         return examples
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Features:
-        if isinstance(examples, list):  # of the validation sets, the first chooses
+        if isinstance(examples, list):  # validation sets; the first one selects the best model
             best, *others = (self.encode(settings, processor, part) for part in examples)
             best.more = dict(zip(_task(settings).valid[1:], others, strict=True))
             return best

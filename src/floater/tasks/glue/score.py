@@ -1,4 +1,4 @@
-"""GLUE's metrics, and the files it takes predictions in."""
+"""Metrics of GLUE, and its submission files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from floater.tasks.corpora.glue import SCORE_RANGE, GlueTask
 
 
 def _correlation(kind: Callable[..., Any], gold: np.ndarray, found: np.ndarray) -> float:
-    """Return a correlation; 0 where one side is constant, of which scipy warns."""
+    """Return a correlation, or 0 if one side is constant, for which scipy emits a warning."""
     return float(np.nan_to_num(kind(gold, found).statistic))
 
 
@@ -30,7 +30,7 @@ _MEASURES = {
 
 
 def predictions(outputs: Sequence[np.ndarray], task: GlueTask) -> np.ndarray:
-    """Return numbers of labels, or scores, from a model's logits (K,) of each example."""
+    """Return the label number, or the score, of each example, given a model's logits (K,)."""
     stacked = np.stack(outputs)
     return stacked.argmax(-1) if task.labels else stacked[:, 0] * SCORE_RANGE[1]
 
@@ -41,9 +41,9 @@ def measure(
     """Compute the loss and the task's metrics.
 
     Args:
-        outputs: logits (K,) of each example; K = 1 for scores, divided by 5.
-        labels: as many.
-        task: whose metrics.
+        outputs: logits (K,) of each example; K = 1 for scores, which are divided by 5.
+        labels: label, or score, of each example.
+        task: task that defines the metrics.
 
     Returns:
         The mean loss (nats, or squared error), and the metrics as percentages.
@@ -62,9 +62,9 @@ def measure(
 
 
 def submission(found: np.ndarray, indices: Sequence[str], task: GlueTask) -> list[str]:
-    """Return the lines of the file that the benchmark takes: index and label, or score from 0 to 5.
+    """Return the lines of a submission file: index and label, or score from 0 to 5.
 
-    Scores beyond that range become its ends.
+    Scores outside that range are clipped to it.
 
     Example:
         >>> from floater.tasks.corpora.glue import TASKS

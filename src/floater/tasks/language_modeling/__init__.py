@@ -1,4 +1,4 @@
-"""Language modelling, causal and masked: train on plain text, measure perplexity."""
+"""Causal and masked language modelling: train on plain text, measure perplexity."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Texts = list[list[str]]
 
 @register("language_modeling")
 class LanguageModeling(Task):
-    """Prediction of tokens: of the next one, with or without a memory, or of masked ones."""
+    """Prediction of the next token, with or without a memory, or of masked tokens."""
 
     Settings = LanguageModelingSettings
     metric, greater, example = "loss", False, "row"
@@ -75,7 +75,7 @@ class LanguageModeling(Task):
         return with_mask(made) if settings.objective == "masked" else made
 
     def encode(self, settings: Any, processor: Any, examples: Texts, *, training: bool = False) -> Any:
-        """Pack training texts into rows; those of a validation are read in windows as they are scored."""
+        """Pack training texts into rows; validation texts are cut into windows when they are scored."""
         if not training:
             return scorer(settings, processor, examples)
         data, documents = settings.data, encoded(settings, processor, examples)
@@ -106,7 +106,7 @@ class LanguageModeling(Task):
         return model
 
     def collate(self, settings: Any, processor: Any, model: Any, *seed: int) -> Collate:
-        """Return the function that makes batches; the seed, of masked tokens, is that of the evaluation."""
+        """Return the function that makes batches; without a seed, masking uses that of the evaluation."""
         pad = int(processor.pad_token_id)
         if settings.data.memory:
             return functools.partial(stream_batch, pad=pad)
@@ -124,7 +124,7 @@ class LanguageModeling(Task):
         return smoothed_loss(0.0) if prepared.settings.data.memory else causal_loss
 
     def check_model(self, settings: Any, model: Any, processor: Any, examples: Any, name: str) -> None:
-        """Let the position model read the row with the most documents, and refuse it if not causal."""
+        """Run the position model on the row with the most documents, and refuse it if it is not causal."""
         model.train(False)
         with torch.no_grad():
             if isinstance(examples, Rows):
@@ -178,24 +178,26 @@ class LanguageModeling(Task):
         """Measure the perplexity of a text with the final model of a run.
 
         Args:
-            run: a finished run directory.
-            source: the text, a file or several.
-            window: tokens that the model sees at once; by default what the run's configuration says.
-            stride: tokens that the window moves by, for a causal model; by default the run's, or if a window
-                is given half of it, all but one token of one that is longer than the training rows.
-            memory: tokens before the window that the blocks of a causal model read; by default the run's.
-            bins: where ranges of context begin, besides 1: a causal model is scored in each. By default they
-                begin at the training length, twice as much, and so on, where the window is longer.
-            reading: how to read long rows, see `Reading.of`; by default as the model does.
+            run: directory of a finished run.
+            source: file or files of the text.
+            window: number of tokens in the model's input; by default that of the run's configuration.
+            stride: number of tokens that the window of a causal model moves by; by default that of the run.
+                If a window is given, the default is half of it, or all but one token if it is longer than the
+                training rows.
+            memory: number of tokens before the window that the blocks of a causal model attend to; by default
+                that of the run.
+            bins: first contexts of the ranges in which a causal model is scored, besides 1. By default they
+                are the training length, twice as much, and so on, if the window is longer.
+            reading: settings for long rows, see `Reading.of`; by default those of the model.
 
         Returns:
-            Loss, perplexity and number of tokens. Where the window is longer than the training rows, the
-            report also has the loss of the same tokens in windows of the training length.
+            Loss, perplexity and number of tokens. If the window is longer than the training rows, the report
+            also has the loss of the same tokens in windows of the training length.
 
         Raises:
-            DataError: if the run, a file, the window or the bins are not what they must be.
-            PositionError: if the window is longer than learned positions reach, or the position model has no
-                use for a memory.
+            DataError: if the run, a file, the window or the bins are not valid.
+            PositionError: if the window is longer than the table of learned positions, or the position model
+                does not support a memory.
         """
         check_edges(bins)
         model, tokenizer, settings = self.load(run)
@@ -218,13 +220,13 @@ class LanguageModeling(Task):
     ) -> Measurement:
         """Return the loss of a run's final model on a text, row by row; see `evaluate` for the arguments.
 
-        A row is a window of a causal model, and a packed row of a masked one; its length is the number of its
-        tokens that are predicted, and the position of a loss is that of its token in the row. With bins, an
-        example is the part of a window whose tokens have read as many before them as a range says; its length
-        is the least of these numbers.
+        A row is a window of a causal model, or a packed row of a masked one. Its length is the number of its
+        predicted tokens, and the position of a loss is that of its token in the row. With bins, an example is
+        the part of a window whose tokens have a context within one range; its length is the least of these
+        contexts.
 
-        Where the window is longer than the training rows, "excess" is the loss less that of the same tokens
-        in windows of the training length.
+        If the window is longer than the training rows, "excess" is the loss minus that of the same tokens in
+        windows of the training length.
         """
         model, tokenizer, settings = self.load(run)
         texts = self.read_test(settings, source)
@@ -258,12 +260,12 @@ class LanguageModeling(Task):
 
 
 def reads_in_order(settings: LanguageModelingSettings) -> bool:
-    """Return whether a test reads windows of a causal model without a memory, whose tokens have a context."""
+    """Return True for a causal model without a memory, whose windows give each token a known context."""
     return settings.objective == "causal" and not windows_of(settings)[2]
 
 
 def encoded(settings: LanguageModelingSettings, tokenizer: Any, texts: Texts) -> list[Any]:
-    """Return the token ids of documents, joined to one text where the settings ask for it."""
+    """Return the token ids of documents, joined to one text if the settings ask for it."""
     documents = encode_documents(tokenizer, texts)
     return joined(documents, int(tokenizer.eos_token_id)) if settings.data.full_sentences else documents
 
@@ -271,17 +273,17 @@ def encoded(settings: LanguageModelingSettings, tokenizer: Any, texts: Texts) ->
 def scorer(
     settings: LanguageModelingSettings, tokenizer: Any, texts: Texts, *given: int | None
 ) -> Callable[..., Score]:
-    """Return what scores a model on a text.
+    """Return a function that scores a model on a text.
 
     Args:
-        settings: of the run.
-        tokenizer: of the run.
-        texts: documents.
+        settings: settings of the run.
+        tokenizer: tokenizer of the run.
+        texts: documents of the text.
         *given: window, stride and memory, as for `LanguageModeling.evaluate`.
 
     Raises:
-        DataError: if window, stride or memory is too small, the stride not below the window, or there is a
-            memory beside a stride or for a masked model.
+        DataError: if window, stride or memory is too small, the stride is not below the window, or a memory
+            is given together with a stride or for a masked model.
     """
     asked, (wide, step, held) = settings.evaluation, windows_of(settings, *given)
     documents, begin = encoded(settings, tokenizer, texts), begin_id(tokenizer)
@@ -326,7 +328,7 @@ def windows_of(
 def _losses(
     model: LanguageModel, tokenizer: Any, settings: LanguageModelingSettings, texts: Texts, *given: int | None
 ) -> tuple[Score, Losses | None]:
-    """Score a text, and again in windows of the training length where those of a causal model are longer."""
+    """Score a text, and again in windows of the training length if those of a causal model are longer."""
     score = scorer(settings, tokenizer, texts, *given)(model)
     wide, _, held = windows_of(settings, *given)
     if held or settings.objective != "causal" or wide <= settings.data.block:

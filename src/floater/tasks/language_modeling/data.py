@@ -1,4 +1,4 @@
-"""From text files to rows of token ids, packed with whole sentences."""
+"""Rows of token ids from text files, packed with whole sentences."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def read_documents(files: str | Sequence[str], ends: str) -> list[list[str]]:
     """Read the documents of text files; blank lines are skipped.
 
     Args:
-        files: a file or several.
-        ends: what ends a document besides a file: "blank line", "line", or nothing more, "file".
+        files: path of a file, or several paths.
+        ends: end of a document, besides that of a file: "blank line", "line", or nothing more, "file".
 
     Returns:
         The lines of each document, none of them empty.
@@ -62,8 +62,8 @@ def joined(documents: Sequence[Document], end: int) -> list[Document]:
     """Join documents to one text, with an end token between them.
 
     Args:
-        documents: token ids of their sentences.
-        end: id of </s>.
+        documents: token ids of the sentences of each document.
+        end: token id of </s>.
 
     Example:
         >>> joined([[np.array([5, 2])], [np.array([6, 2]), np.array([7, 2])]], end=2)
@@ -77,7 +77,7 @@ def joined(documents: Sequence[Document], end: int) -> list[Document]:
 
 
 def with_mask(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """Add the token <mask> to a vocabulary, as its last one, unless it has it already."""
+    """Add <mask> to a vocabulary, as its last token, unless it has it already."""
     tokenizer.add_special_tokens({"mask_token": MASK})
     return tokenizer
 
@@ -85,14 +85,15 @@ def with_mask(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
 class Rows(Encoded):
     """Rows of at most `block` tokens, filled with whole sentences in their order.
 
-    A document that does not fit continues in the next row. In each row its part begins with <s>; `parts` are
-    the lengths of these.
+    A document that does not fit continues in the next row. Each part of a document in a row begins with <s>;
+    `parts` are the lengths of the parts.
 
     Args:
-        documents: token ids of their sentences.
-        block: the most tokens of a row; longer sentences are cut into equal parts, and `cut` counts them.
-        pack: share a row among documents.
-        begin: id of <s>.
+        documents: token ids of the sentences of each document.
+        block: maximum number of tokens of a row; longer sentences are cut into equal parts, and `cut` is
+            their number.
+        pack: True to share a row among documents.
+        begin: token id of <s>.
 
     Example:
         >>> rows = Rows([[np.array([5, 2]), np.array([6, 2])], [np.array([7, 2])]], block=8, begin=1)
@@ -142,17 +143,17 @@ class Rows(Encoded):
 
 
 class Streams(Dataset[Example]):
-    """A running text cut into parallel streams of rows, for models that remember the rows before.
+    """A running text cut into parallel streams of rows, for models with a memory of the rows before.
 
-    The text is every document after the other, each with <s> before it. It is shared out evenly among the
-    streams; row r of stream s is example s * rows + r, and continues row r - 1. The last rows may be
-    shorter. Each token but <s> is predicted once, the first of a row from the last of the row before.
+    The text is the concatenation of all documents, each with <s> before it. It is divided evenly among the
+    streams; row r of stream s is example s * rows + r, and continues row r - 1. The last rows may be shorter.
+    Each token but <s> is predicted once, the first of a row from the last of the row before.
 
     Args:
-        documents: token ids of their sentences.
-        block: tokens of a row.
-        streams: how many there are at most.
-        begin: id of <s>.
+        documents: token ids of the sentences of each document.
+        block: number of tokens of a row.
+        streams: maximum number of streams.
+        begin: token id of <s>.
 
     Example:
         >>> streams = Streams([[np.array([5, 2]), np.array([6, 2])], [np.array([7, 2])]], 2, 2, begin=1)
@@ -192,7 +193,7 @@ class Streams(Dataset[Example]):
 
 
 def stream_batch(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
-    """Make a padded batch of rows of streams; its labels are aligned with what predicts them.
+    """Make a padded batch of rows of streams; labels are at the tokens whose logits predict them.
 
     Returns:
         `input_ids`, `labels`, `document_ids` and `attention_mask`, (batch, longest) int64.
@@ -205,7 +206,7 @@ def stream_batch(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
     fill = {"input_ids": pad, "labels": IGNORED, "document_ids": -1}
     batch = {name: padded((row[name] for row in examples), value) for name, value in fill.items()}
     if not batch["input_ids"].shape[1]:
-        # a process whose streams are a row shorter than another's has a last batch of no token
+        # the last batch has no token in a process whose streams are a row shorter than another's
         batch = {name: torch.full((len(examples), 1), value) for name, value in fill.items()}
     lengths = torch.tensor([len(row["input_ids"]) for row in examples])
     there = torch.arange(batch["input_ids"].shape[1]) < lengths[:, None]
@@ -216,8 +217,8 @@ def collate(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
     """Make a batch of rows, padded on the right.
 
     Returns:
-        `input_ids` and `attention_mask`, (batch, longest) int64, and `document_ids` of the same shape where
-        a row has several parts.
+        `input_ids` and `attention_mask`, (batch, longest) int64, and `document_ids` of the same shape if a
+        row has several parts.
 
     Example:
         >>> rows = [{"input_ids": [1, 5, 1, 6], "parts": [2, 2]}, {"input_ids": [1, 7], "parts": [2]}]
@@ -235,7 +236,7 @@ def collate(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
 
 
 def causal_batch(examples: Sequence[Example], *, pad: int, begin: int) -> dict[str, Tensor]:
-    """Make a batch for a causal model: the labels are its tokens, but for each <s> and the padding."""
+    """Make a batch for a causal model; the labels are its tokens, except for each <s> and the padding."""
     batch = collate(examples, pad=pad)
     ids = batch["input_ids"]
     nothing = (batch["attention_mask"] == 0) | (ids == begin)
@@ -245,13 +246,13 @@ def causal_batch(examples: Sequence[Example], *, pad: int, begin: int) -> dict[s
 def masked_batch(
     examples: Sequence[Example], masking: Masking, tokenizer: PreTrainedTokenizerFast, seed: Sequence[int]
 ) -> dict[str, Tensor]:
-    """Make a batch for a masked model; which tokens are masked depends on the seed and their row alone.
+    """Make a batch for a masked model; the choice of masked tokens depends only on the seed and their row.
 
     Args:
-        examples: rows of `Rows`.
-        masking: how many tokens, and what is read instead.
-        tokenizer: has <mask>.
-        seed: of the choice, as in the seed of the run and the epoch.
+        examples: examples of `Rows`.
+        masking: share of masked tokens, and their replacements.
+        tokenizer: tokenizer with <mask>.
+        seed: seed of the choice, such as the seed of the run and the epoch.
     """
     chosen = [masked(row["input_ids"], masking, tokenizer, *seed, row["index"]) for row in examples]
     read = [row | {"input_ids": ids} for row, (ids, _) in zip(examples, chosen, strict=True)]
@@ -260,7 +261,7 @@ def masked_batch(
 
 
 def masked_by(settings: Any, tokenizer: PreTrainedTokenizerFast, *seed: int) -> Collate:
-    """Return `masked_batch` with the `masking` of settings; without a seed it is that of the evaluation."""
+    """Return `masked_batch` with the `masking` of settings; the default seed is that of the evaluation."""
     seed = seed or (settings.evaluation.seed,)
     return functools.partial(masked_batch, masking=settings.masking, tokenizer=tokenizer, seed=seed)
 
@@ -268,12 +269,13 @@ def masked_by(settings: Any, tokenizer: PreTrainedTokenizerFast, *seed: int) -> 
 def masked(
     ids: np.ndarray, masking: Masking, tokenizer: PreTrainedTokenizerFast, *seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose the tokens of a row that are predicted, and what is read instead (Devlin et al. 2019, 3.1).
+    """Choose the predicted tokens of a row, and their replacements (Devlin et al. 2019, 3.1).
 
-    Special tokens are not chosen, and random ones are not special.
+    Special tokens are neither chosen nor used as random replacements.
 
     Returns:
-        What is read, and the labels, -100 where nothing is predicted: both of the shape of `ids`.
+        The token ids with replacements, and the labels, -100 where nothing is predicted; both of the shape of
+        `ids`.
 
     Example:
         >>> from floater.text.bpe import train_bpe
@@ -289,7 +291,7 @@ def masked(
     count = min(len(plain), max(1, round(masking.rate * len(plain))))
     places = random.permutation(plain)[:count]
     draw, any_token = random.random(count), random.integers(len(tokenizer) - len(special), size=count)
-    for token in special:  # in rising order: the number of a token among those that are not special
+    for token in special:  # in increasing order: maps an index among the tokens that are not special to an id
         any_token += any_token >= token
     read, labels = np.array(ids, dtype=np.int64), np.full(len(ids), IGNORED)
     labels[places] = read[places]
@@ -300,5 +302,5 @@ def masked(
 
 
 def begin_id(tokenizer: PreTrainedTokenizerFast) -> int:
-    """Return the id of <s>."""
+    """Return the token id of <s>."""
     return int(tokenizer.get_vocab()[BOS])

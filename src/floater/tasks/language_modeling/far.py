@@ -1,7 +1,7 @@
-"""Loss by the number of tokens read before, as far past the training length as a window reaches.
+"""Loss by context, the number of tokens read before, up to windows beyond the training length.
 
-The same tokens read in windows of the training length say what the longer window costs or brings, as in Press
-et al. 2022, "Train short, test long", but token by token.
+The loss of the same tokens in windows of the training length shows the cost or benefit of the longer window,
+as in Press et al. 2022, "Train short, test long", but token by token.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from floater.tasks.measurement import Array
 
 
 def doubling(block: int, window: int) -> list[int]:
-    """Return the training length, twice as much, and so on, below a window.
+    """Return the training length, twice that length, and so on, up to below a window.
 
     Example:
         >>> doubling(128, 1024)
@@ -25,14 +25,15 @@ def doubling(block: int, window: int) -> list[int]:
 
 
 def summed(keys: Array, *values: Array) -> tuple[Array, Array]:
-    """Sum values that have a key in common, in the order of the keys.
+    """Sum the values of each key, in the order of the keys.
 
     Args:
-        keys: (n,) integers.
-        *values: (n,) each.
+        keys: integer keys, (n,).
+        *values: values, (n,) each.
 
     Returns:
-        For each key the index of its first value, (k,), the sums of its values and their number, (k, v + 1).
+        The index of the first value of each key, (k,), and the sums of its values and their number, (k, v +
+        1).
 
     Example:
         >>> first, sums = summed(np.array([5, 5, 7]), np.array([1.0, 2.0, 4.0]))
@@ -45,13 +46,13 @@ def summed(keys: Array, *values: Array) -> tuple[Array, Array]:
 
 
 def ranges(found: Losses, near: Losses | None, edges: Sequence[int], window: int) -> list[Range]:
-    """Average losses over ranges of context; one without a token is skipped.
+    """Average losses over ranges of context; a range without a token is skipped.
 
     Args:
-        found: in windows of `window` tokens.
-        near: of the same text in windows of the training length.
-        edges: the first context of every range but the first; those beyond the window are skipped.
-        window: tokens.
+        found: losses in windows of `window` tokens.
+        near: losses of the same text in windows of the training length.
+        edges: first context of every range but the first; those beyond the window are skipped.
+        window: number of tokens of a window.
 
     Example:
         >>> found = Losses(np.zeros(3, int), np.arange(3), np.array([4.0, 2.0, 1.0]))

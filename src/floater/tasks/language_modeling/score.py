@@ -1,4 +1,4 @@
-"""Perplexity: causal with a sliding window, masked with a fixed seed."""
+"""Perplexity of causal models with a sliding window, and of masked models with a fixed seed."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from floater.transformer.outputs import IGNORED
 
 RowKey = int | tuple[int, int]
 Part = tuple[Sequence[RowKey], dict[str, Any], Tensor]
-"""The keys of the rows of a batch or a part of one, the inputs of the model, and labels."""
+"""Keys of the rows of a batch, or of a part of one, the inputs of the model, and labels."""
 
 
 @dataclass(frozen=True)
 class Losses:
-    """The loss of each predicted token of a text, in the order of the text, whatever the windows.
+    """Loss of each predicted token of a text, in the order of the text.
 
     Args:
-        rows: numbers of the windows or rows that predict them, rising, (n,).
-        places: where the tokens that predict them, or masked ones themselves, stand in their row, (n,).
-        nats: cross-entropy, (n,).
+        rows: indices of the windows or rows that predict the tokens, in increasing order, (n,).
+        places: positions in the row of the tokens whose logits predict them, or of the masked tokens, (n,).
+        nats: cross-entropy of the tokens, (n,).
     """
 
     rows: Array
@@ -47,20 +47,20 @@ class Losses:
 
     @property
     def contexts(self) -> Array:
-        """Return the number of tokens of its window that a causal model has read before each."""
+        """Return the number of tokens that a causal model has read before each token in its window."""
         return self.places + 1
 
 
 @dataclass(frozen=True)
 class Range:
-    """The loss of the tokens of a text that have read a range of numbers of tokens.
+    """Loss of the tokens of a text whose context, the number of tokens read before, is in a range.
 
     Args:
-        low: least number of tokens read before, and
-        high: greatest.
-        tokens: how many were predicted.
-        loss: nats per token.
-        near: of the same tokens in windows of the training length; None where the window is not longer.
+        low: least context.
+        high: greatest context.
+        tokens: number of predicted tokens.
+        loss: loss in nats per token.
+        near: loss of the same tokens in windows of the training length; None if the window is not longer.
     """
 
     low: int
@@ -76,11 +76,11 @@ class Score(Measurement):
 
     Args:
         nats: cross-entropy, summed over the tokens.
-        tokens: how many were predicted.
-        seconds: that it took.
-        losses: token by token; of several processes, those that this one scored.
-        ranges: the loss by the number of tokens read before, where that was asked for.
-        **kwargs: as for `Measurement`.
+        tokens: number of predicted tokens.
+        seconds: duration of the measurement.
+        losses: losses of the tokens; with several processes, of those that this process scored.
+        ranges: loss by context, if requested.
+        **kwargs: fields of `Measurement`.
     """
 
     nats: float
@@ -104,7 +104,7 @@ class Score(Measurement):
         return perplexity(self.loss)
 
     def __str__(self) -> str:
-        """Format the score for a reader, with a table of the ranges.
+        """Return a readable text of the score, with a table of the ranges.
 
         Example:
             >>> ranges = [Range(1, 7, 6, 1.5, 1.25), Range(8, 15, 4, 2.75, None)]
@@ -132,18 +132,18 @@ class Score(Measurement):
 
 
 def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the positions of a window that slides over a text, and the first token that it predicts there.
+    """Yield the positions of a window that slides over a text, and the first token predicted in each.
 
-    Each token but the first is predicted once: in the first window all, in each later one those that no
-    earlier window had.
+    Each token but the first is predicted once: the first window predicts all its tokens, and each later
+    window those that no earlier window contained.
 
     Args:
-        length: tokens of the text.
-        window: tokens seen at once.
-        stride: tokens that it moves by, below the window.
+        length: number of tokens of the text.
+        window: number of tokens of the window.
+        stride: number of tokens that the window moves by, smaller than the window.
 
     Yields:
-        Start, end, and first predicted token.
+        Start, end, and index of the first predicted token.
 
     Example:
         >>> list(windows(7, window=4, stride=2))
@@ -164,15 +164,16 @@ def causal_score(
     begin: int,
     max_tokens: int = 4096,
 ) -> Score:
-    """Measure the perplexity of tokens given those before them in a sliding window over their document.
+    """Measure the perplexity of tokens given the tokens before them in a sliding window over their document.
 
     Args:
-        model: a causal language model; it is left in the mode it is in.
-        documents: token ids of their sentences; <s> comes before each document and is not predicted.
-        window: tokens that the model sees at once.
-        stride: tokens that it moves by, below the window.
-        begin: id of <s>.
-        max_tokens: tokens in a batch.
+        model: causal language model; its mode (training or evaluation) is restored.
+        documents: token ids of the sentences of each document; <s> comes before each document and is not
+            predicted.
+        window: number of tokens in the model's input.
+        stride: number of tokens that the window moves by, smaller than the window.
+        begin: token id of <s>.
+        max_tokens: maximum number of tokens in a batch.
     """
     texts = [np.concatenate([[begin], *document]) for document in documents]
     seen = [(text, *place) for text in texts for place in windows(len(text), window, stride)]
@@ -198,18 +199,19 @@ def remembering_score(
     begin: int,
     max_tokens: int = 4096,
 ) -> Score:
-    """Measure the perplexity of tokens given their segment, and the blocks' memory of earlier ones.
+    """Measure the perplexity of tokens given their segment, and the blocks' memory of earlier segments.
 
-    Dai et al. 2019, section 3.2, and Press et al. 2021, section 5. With a memory as long as the document that
-    is a full pass over it.
+    The method is that of Dai et al. 2019, section 3.2, and Press et al. 2021, section 5. A memory as long as
+    the document makes it equivalent to one pass over the document.
 
     Args:
-        model: a causal language model whose position model supports a memory; its mode is kept.
-        documents: token ids of their sentences; <s> comes before each document and is not predicted.
-        window: tokens of a segment.
-        memory: tokens before a segment that are remembered.
-        begin: id of <s>.
-        max_tokens: tokens in a batch, remembered ones included.
+        model: causal language model whose position model supports a memory; its mode is restored.
+        documents: token ids of the sentences of each document; <s> comes before each document and is not
+            predicted.
+        window: number of tokens of a segment.
+        memory: number of tokens before a segment in the memory.
+        begin: token id of <s>.
+        max_tokens: maximum number of tokens in a batch, those of the memory included.
     """
     texts = [np.concatenate([[begin], *document]) for document in documents]
     texts.sort(key=len, reverse=True)
@@ -239,14 +241,14 @@ def remembering_score(
 def rows_score(
     model: PreTrainedModel, rows: Examples, collate: Collate, max_tokens: int = 4096, *, later: bool = False
 ) -> Score:
-    """Measure the perplexity of the tokens that are labels in batches of rows.
+    """Measure the perplexity of the labels of batches of rows.
 
     Args:
-        model: a language model; it is left in the mode it is in.
-        rows: of the text.
-        collate: makes a batch of some, always the same one.
-        max_tokens: tokens in a batch.
-        later: whether logits are of the token that comes next, so that the last one has none.
+        model: language model; its mode (training or evaluation) is restored.
+        rows: encoded rows of the text.
+        collate: deterministic function from a list of rows to a batch.
+        max_tokens: maximum number of tokens in a batch.
+        later: True if the logits at a token predict the next token.
     """
 
     def parts() -> Iterator[Part]:
@@ -263,7 +265,7 @@ def rows_score(
 
 
 def _own(batches: Sequence[Any]) -> Sequence[Any]:
-    """Return the batches that this one of several processes scores."""
+    """Return the batches that this process scores."""
     state = PartialState()
     return batches[state.process_index :: state.num_processes]
 

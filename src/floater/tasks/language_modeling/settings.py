@@ -1,4 +1,4 @@
-"""The settings of a language modelling run: what a configuration file may say."""
+"""Settings of a language modelling run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class TextData:
     """Source of the text, and its division into documents and rows.
 
     Attributes:
-        train: training text, UTF-8, plain or .gz; a file or a list of files.
-        valid: validation text.
-        documents: what ends a document, besides the end of a file: a "blank line", each "line", or nothing
-            more, "file". A row holds one document or a part of it.
-        block: tokens of a row, special ones included.
+        train: file or list of files of the training text, UTF-8, plain or .gz.
+        valid: file or list of files of the validation text.
+        documents: end of a document, besides that of a file: a "blank line", each "line", or nothing more,
+            "file". A row contains one document or a part of it.
+        block: maximum number of tokens of a row, special tokens included.
     """
 
     train: str | list[str]
@@ -37,22 +37,23 @@ class Data(TextData):
     """Source of the text, and its division into documents and rows.
 
     Attributes:
-        documents: what ends a document, besides the end of a file: a "blank line", each "line", or nothing
-            more, "file". Attention and positions stay within a document.
-        block: tokens of a training row, filled with whole lines; the number of longer lines, which are cut,
-            is logged.
-        full_sentences: fill rows with the sentences of one document after the other, with </s> between them;
-            attention and positions then cross the borders of documents (FULL-SENTENCES of Liu et al. 2019,
-            RoBERTa, section 4.2, which Ke et al. 2021 follow).
-        pack: share a row among documents; false gives each part of a document a row of its own, as models
-            need that read over the tokens of a row (rnn_transformer, convolution).
-        memory: tokens before each row that the blocks of a causal model read besides it, without gradients:
-            the segment memory of transformer_xl, the previous subsequence of shortformer, or that of any
-            relative model. Rows are then cut from the running text, whole or not, and read in order in
-            training.per_device_train_batch_size streams, or training.max_tokens / block. 0 means none.
-        vocabulary: a run directory or tokenizer.json to load; by default one is trained.
-        vocabulary_size: BPE tokens to train; at least 259, the bytes and the special tokens.
-        lowercase: whether that vocabulary lower-cases all it encodes, texts of later tasks included.
+        documents: end of a document, besides that of a file: a "blank line", each "line", or nothing more,
+            "file". Attention and positions are restricted to a document.
+        block: maximum number of tokens of a training row, which is filled with whole lines; longer lines are
+            cut, and their number is logged.
+        full_sentences: true to fill rows with the sentences of consecutive documents, with </s> between
+            documents; attention and positions then cross the boundaries of documents (FULL-SENTENCES of Liu
+            et al. 2019, RoBERTa, section 4.2, which Ke et al. 2021 follow).
+        pack: true to share a row among documents; false gives each part of a document a row of its own, as
+            required by models that process the tokens of a row in sequence (rnn_transformer, convolution).
+        memory: number of tokens before each row that the blocks of a causal model also attend to, without
+            gradients: the segment memory of transformer_xl, the previous subsequence of shortformer, or that
+            of any relative model. Rows are then cut from the running text, regardless of sentences, and read
+            in order in training.per_device_train_batch_size streams, or training.max_tokens / block. 0 for no
+            memory.
+        vocabulary: run directory or tokenizer.json to load; by default a vocabulary is trained.
+        vocabulary_size: number of BPE tokens to train; at least 259, the bytes and the special tokens.
+        lowercase: true for a trained vocabulary that lower-cases all texts, those of later tasks included.
     """
 
     full_sentences: bool = False
@@ -76,8 +77,8 @@ class Masking:
 
     Attributes:
         rate: share of the tokens of a row that are predicted, at least one.
-        mask: share of those that are read as <mask>.
-        random: share of those that are read as any token; the rest is read as it is.
+        mask: share of the predicted tokens that are replaced by <mask>.
+        random: share of the predicted tokens that are replaced by a random token; the others are not changed.
     """
 
     rate: float = 0.15
@@ -97,13 +98,16 @@ class Evaluation:
     """Settings of the evaluation of perplexity, in validation and in `floater evaluate`.
 
     Attributes:
-        window: tokens that a causal model sees at once, and of a row of a masked one; null is data.block.
-        stride: tokens that a causal model's window moves by, and that it predicts then; below the window.
-            Null is half of the window, or of one longer than data.block all but a token, so that tokens are
-            predicted at every place. With a memory it moves by itself, and null is all there is.
-        memory: tokens before the window that the blocks of a causal model remember; null is data.memory.
-        max_tokens: tokens in a batch.
-        seed: of the tokens that are masked.
+        window: number of tokens in the input of a causal model, or of a row of a masked one; null takes
+            data.block.
+        stride: number of tokens that a causal model's window moves by and then predicts, smaller than the
+            window. Null takes half of the window, or if it is longer than data.block all but one token, so
+            that tokens are predicted at every position. With a memory, the stride is always the window, and
+            must be null.
+        memory: number of tokens before the window in the memory of a causal model's blocks; null takes
+            data.memory.
+        max_tokens: maximum number of tokens in a batch.
+        seed: seed of the choice of masked tokens.
     """
 
     window: int | None = None
@@ -141,10 +145,11 @@ class LanguageModelingSettings(RunSettings):
     """A language modelling run.
 
     Attributes:
-        objective: "causal" predicts each token from those before it, "masked" some from all others.
-        data: where the text comes from, and how it is cut.
-        masking: which tokens a masked language model predicts.
-        evaluation: how perplexity is measured.
+        objective: "causal" to predict each token from those before it, "masked" to predict some from all
+            others.
+        data: source of the text, and its division into rows.
+        masking: choice of the tokens that a masked language model predicts.
+        evaluation: measurement of perplexity.
     """
 
     task: Literal["language_modeling"] = "language_modeling"

@@ -14,14 +14,14 @@ from floater.transformer.outputs import IGNORED
 
 
 class LanguageModelTrainer(RunTrainer):
-    """A `RunTrainer` of a language model, with or without a memory; a head runs at masked tokens alone.
+    """A `RunTrainer` of a language model, with or without a memory; a head is applied only at masked tokens.
 
-    The memory begins anew at each epoch and each checkpoint of the schedule, so that a resumed run ends as a
-    whole one. A checkpoint between these holds it.
+    The memory is cleared at each epoch and each checkpoint of the schedule, so that a resumed run has the
+    same result as an uninterrupted one. Any other checkpoint contains the memory.
 
     Args:
-        memory: tokens that the blocks remember.
-        **kwargs: as for `RunTrainer`; without a `compute_loss_func` labels are those of masked tokens.
+        memory: number of tokens in the memory of the blocks.
+        **kwargs: arguments of `RunTrainer`; without a `compute_loss_func`, labels are those of masked tokens.
     """
 
     def __init__(self, *, memory: int = 0, **kwargs: Any) -> None:
@@ -31,10 +31,10 @@ class LanguageModelTrainer(RunTrainer):
             kwargs["callbacks"] = [Forget(self.memory)]
         super().__init__(**kwargs)
         if self.memory is not None:
-            self._loss_shifts_labels = False  # a stream's first label counts: it is that of the first logits
+            self._loss_shifts_labels = False  # labels of streams are aligned with the logits
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Compute the loss of a batch, after what the memory holds of those before it."""
+        """Compute the loss of a batch, with the memory of the batches before it."""
         if self.memory is not None:
             inputs = inputs | {"memory": self.memory}
         whole = self.accelerator.unwrap_model(model)
@@ -46,25 +46,25 @@ class LanguageModelTrainer(RunTrainer):
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     def step_state(self) -> dict[str, Any]:
-        """Return the state as `FloaterTrainer` does, with the memory."""
+        """Return the state of `FloaterTrainer` and the memory."""
         held = {} if self.memory is None else {"memory": self.memory.state()}
         return super().step_state() | held
 
     def load_step_state(self, file: Path, saved: dict[str, Any]) -> None:
-        """Load the state as `FloaterTrainer` does, with the memory."""
+        """Load the state of `FloaterTrainer` and the memory."""
         super().load_step_state(file, saved)
         if self.memory is not None:
             self.memory.load_state(saved.get("memory"))
 
     def forget_steps(self) -> None:
-        """Forget as `FloaterTrainer` does, and the memory, too."""
+        """Clear the state of `FloaterTrainer` and the memory."""
         super().forget_steps()
         if self.memory is not None:
             self.memory.forget()
 
 
 class Forget(TrainerCallback):
-    """Begin a memory anew at each epoch."""
+    """Clear a memory at the beginning of each epoch."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -72,6 +72,6 @@ class Forget(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Forget as the streams start again, unless the training is resumed within the epoch."""
+        """Clear the memory when the streams restart, unless the training is resumed within the epoch."""
         if state.epoch is None or state.epoch == int(state.epoch):
             self.memory.forget()

@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0: spans that answer questions, or none (Rajpurkar et al. 2016, 2018)."""
+"""SQuAD 1.1 and 2.0: extraction of spans that answer questions (Rajpurkar et al. 2016, 2018)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Data:
-    """The questions, and how a context is cut into windows.
+    """Source of the questions, and division of a context into windows.
 
     Attributes:
-        train: a file of SQuAD 1.1 or 2.0; FILE[a:b] takes its articles from number a up to but without b.
-        valid: the same, with other questions.
-        max_length: tokens of a window: the question, a part of the context and special tokens.
-        stride: tokens of the context that two neighbouring windows share.
-        max_question: tokens of a question; longer ones are truncated, and this is logged.
+        train: file of SQuAD 1.1 or 2.0; FILE[a:b] takes its articles from number a up to but excluding b.
+        valid: file of the validation questions, likewise.
+        max_length: maximum number of tokens of a window: the question, a part of the context and special
+            tokens.
+        stride: number of tokens of the context that two consecutive windows share.
+        max_question: maximum number of tokens of a question; longer ones are truncated, and their number is
+            logged.
     """
 
     train: str
@@ -54,9 +56,9 @@ class Answers:
     """Settings of the extraction of answers from the model's logits.
 
     Attributes:
-        max_tokens: of an answer.
-        threshold: no answer is given where its score is above the best span's by more than this; null
-            always answers, as SQuAD 1.1 wants.
+        max_tokens: maximum number of tokens of an answer.
+        threshold: difference between the scores of no answer and of the best span above which no answer is
+            given; null always answers, as SQuAD 1.1 requires.
     """
 
     max_tokens: int = 30
@@ -73,8 +75,8 @@ class SquadSettings(FineTuningSettings):
     """A SQuAD run.
 
     Attributes:
-        data: the questions.
-        answers: how answers are read out of the model's logits.
+        data: source of the questions.
+        answers: extraction of answers from the model's logits.
     """
 
     task: Literal["squad"] = "squad"
@@ -148,12 +150,12 @@ class Squad(FineTuning):
         """Score the final model of a run on the questions of a file.
 
         Args:
-            run: a finished run directory.
-            source: a file of SQuAD, or a part of it (see `read_squad`).
-            threshold: for no answer, instead of the run's.
+            run: directory of a finished run.
+            source: file of SQuAD, or a part of it (see `read_squad`).
+            threshold: threshold for no answer, in place of the run's.
 
         Raises:
-            DataError: if the run or the file is not what it must be, or a question has no known answer.
+            DataError: if the run or the file is not valid, or a question has no known answer.
         """
         settings = self.settings_of(run)
         if threshold is not None:

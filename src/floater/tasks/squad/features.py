@@ -1,4 +1,4 @@
-"""Windows of a question and a part of its context: spans in tokens, and answers read out of logits."""
+"""Windows of a question and a part of its context: spans in tokens, and answers extracted from logits."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from floater.tasks.finetuning.features import LABEL, Example, Features
 
 
 class Window(NamedTuple):
-    """A part of a context, as the model reads it.
+    """A part of a context in the model's input.
 
     Args:
-        question: number of the question.
-        offsets: (T, 2) where each token stands in the context, in characters; (-1, -1) for others.
-        null: the token whose span means no answer.
+        question: index of the question.
+        offsets: start and end of each token in the context, in characters, (T, 2); (-1, -1) for other tokens.
+        null: index of the token whose span means no answer.
     """
 
     question: int
@@ -31,13 +31,13 @@ class Window(NamedTuple):
 
 @dataclass
 class Windows(Features):
-    """Encoded windows, and what they are of."""
+    """Encoded windows, and their questions and offsets."""
 
     windows: list[Window] = field(default_factory=list)
 
     @property
     def whole(self) -> set[int]:
-        """Return the questions whose answer is whole in a window, by number, where windows have labels."""
+        """Return the indices of the questions whose answer is completely in a window with labels."""
         pairs = zip(self.rows, self.windows, strict=True)
         return {window.question for row, window in pairs if row[LABEL][0] != window.null}
 
@@ -53,16 +53,16 @@ def windows(
 ) -> Windows:
     """Encode questions, each with overlapping parts of its context.
 
-    A window with the whole first answer has its first and last token as label, any other one the token that
-    means no answer (Devlin et al. 2019, section 4.3).
+    The label of a window that contains the whole first answer is the answer's first and last token; that of
+    any other window is the token that means no answer (Devlin et al. 2019, section 4.3).
 
     Args:
-        tokenizer: of the checkpoint.
-        questions: with labels, those whose answer stands where it should.
-        max_length: tokens of a window, with the question.
-        stride: tokens that two neighbouring windows share.
-        max_question: tokens of a question; `cut` counts those that lose their end.
-        labelled: whether to give labels.
+        tokenizer: tokenizer of the checkpoint.
+        questions: questions to encode; with labels, only questions whose answer is at its stated offset.
+        max_length: maximum number of tokens of a window, the question included.
+        stride: number of tokens that two consecutive windows share.
+        max_question: maximum number of tokens of a question; `cut` is the number of truncated questions.
+        labelled: True to add labels.
 
     Raises:
         DataError: if stride and question leave no room for a context.
@@ -104,19 +104,19 @@ def windows(
 def read_answers(
     found: Windows, logits: Sequence[np.ndarray], questions: Sequence[Question], max_tokens: int
 ) -> tuple[dict[str, str], dict[str, float]]:
-    """Read the best span of each question, and how much rather there is no answer.
+    """Return the best span of each question, and the score of no answer relative to it.
 
-    The score of a span is the sum of its logits; no answer has the lowest such sum of the windows' null
-    tokens. A span lies within one window.
+    The score of a span is the sum of its logits. The score of no answer is the lowest such sum of the
+    windows' null tokens. A span is within one window.
 
     Args:
-        found: the windows.
-        logits: (2, T) of start and end, of each window.
-        questions: that the windows are of.
-        max_tokens: of an answer.
+        found: encoded windows.
+        logits: logits of start and end, (2, T), of each window.
+        questions: questions of the windows.
+        max_tokens: maximum number of tokens of an answer.
 
     Returns:
-        By id the text of the best span, and the score of no answer less that of the span.
+        By id, the text of the best span, and the score of no answer minus that of the span.
     """
     best: dict[int, tuple[float, str]] = defaultdict(lambda: (-np.inf, ""))
     null: dict[int, float] = defaultdict(lambda: np.inf)
@@ -142,7 +142,7 @@ def read_answers(
 def with_threshold(
     texts: Mapping[str, str], no_answer: Mapping[str, float], threshold: float | None
 ) -> dict[str, str]:
-    """Return answers, empty where no answer is better by more than a threshold; None always answers.
+    """Return answers, empty where the score of no answer exceeds a threshold; None always answers.
 
     Example:
         >>> with_threshold({"a": "Rome", "b": "Bonn"}, {"a": 0.5, "b": -0.5}, 0.0)
@@ -156,7 +156,7 @@ def with_threshold(
 def _questions(
     tokenizer: PreTrainedTokenizerFast, questions: Sequence[Question], most: int
 ) -> tuple[list[str], int]:
-    """Return the texts of questions, cut to a number of tokens, and how many were cut."""
+    """Return the texts of questions, truncated to a number of tokens, and the number of truncated ones."""
     asked = [question.question.strip() for question in questions]
     offsets = tokenizer(asked, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     long = [i for i, places in enumerate(offsets) if len(places) > most]
@@ -170,11 +170,11 @@ def _tokens(tokenizer: PreTrainedTokenizerFast) -> Any:
 
 
 def _span(question: Question, window: Window) -> list[int]:
-    """Return the first and last token of the answer, or twice the null token."""
+    """Return the first and last token of the answer, or the null token twice."""
     nothing = [window.null, window.null]
     if question.start is None:
         return nothing
-    answer = question.answers[0]  # spaces around it belong to no token
+    answer = question.answers[0]  # spaces around it are not part of a token
     low = question.start + len(answer) - len(answer.lstrip())
     high = question.start + len(answer.rstrip())
     starts, ends = window.offsets.T

@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers, as the official evaluation of SQuAD 1.1 and 2.0 defines them."""
+"""Exact match and F1 of answers, as in the official evaluation of SQuAD 1.1 and 2.0."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalised(text: str) -> str:
-    """Return an answer in lower case without punctuation (of ASCII), articles and superfluous whitespace.
+    """Return an answer in lower case, without ASCII punctuation, articles and superfluous whitespace.
 
     Source: Rajpurkar et al. 2016, section 6.1.
 
@@ -28,7 +28,7 @@ def normalised(text: str) -> str:
 
 
 def exact_match(answer: str, gold: str) -> float:
-    """Return 1 if two answers are the same once normalised, else 0.
+    """Return 1 if two answers are the same after normalisation, else 0.
 
     Example:
         >>> exact_match("the Senate", "Senate.")
@@ -40,7 +40,7 @@ def exact_match(answer: str, gold: str) -> float:
 def f1(answer: str, gold: str) -> float:
     """Return the harmonic mean of precision and recall over the words of two answers.
 
-    Of two answers without a word it is 1, as in the evaluation of SQuAD 2.0; that of 1.1 has 0.
+    It is 1 for two answers without a word, as in the evaluation of SQuAD 2.0; in that of 1.1 it is 0.
 
     Example:
         >>> f1("US Senate", "the Senate")
@@ -56,18 +56,18 @@ def f1(answer: str, gold: str) -> float:
 def score(questions: Sequence[Question], answers: Mapping[str, str]) -> Measurement:
     """Score answers as the official evaluation does.
 
-    The score of a question is the highest over its given answers; in SQuAD 2.0, that is where some questions
-    have none, answers that are empty once normalised do not count, and the right answer to a question
-    without one is the empty one.
+    The score of a question is the highest over its reference answers. In SQuAD 2.0, that is, if some
+    questions have no answer, reference answers that are empty after normalisation do not count, and the
+    correct answer to a question without an answer is the empty one.
 
     Source: Rajpurkar et al. 2016, section 6.1, and 2018, section 5.
 
     Args:
-        questions: with what people answered.
-        answers: to the questions by their ids, "" for none; a question without one scores 0.
+        questions: questions with their reference answers.
+        answers: answers by question id, "" for no answer; a question without an entry scores 0.
 
     Returns:
-        Exact match and F1, 0 to 100; of SQuAD 2.0 also of the questions with an answer and of those without.
+        Exact match and F1, 0 to 100; for SQuAD 2.0 also those of the questions with and without an answer.
 
     Example:
         >>> asked = Question("q", "", "Who?", "The US Senate.", ("the Senate", "US Senate"), 4, True)
@@ -92,12 +92,12 @@ def score(questions: Sequence[Question], answers: Mapping[str, str]) -> Measurem
 def best_scores(
     questions: Sequence[Question], answers: Mapping[str, str], no_answer: Mapping[str, float]
 ) -> Measurement:
-    """Search the thresholds for no answer that reach the best exact match and the best F1.
+    """Search the thresholds for no answer with the best exact match and the best F1.
 
     Args:
-        questions: of SQuAD 2.0.
-        answers: given before a threshold is applied, by id.
-        no_answer: how much rather no answer, by id.
+        questions: questions of SQuAD 2.0.
+        answers: answers before a threshold is applied, by id.
+        no_answer: score of no answer minus that of the answer, by id.
     """
     scores: dict[str, float] = {}
     report = []
@@ -115,16 +115,16 @@ def best_threshold(
     answers: Mapping[str, str],
     no_answer: Mapping[str, float],
 ) -> tuple[float, float]:
-    """Return the best mean score, and the threshold for no answer that reaches it.
+    """Return the best mean score, and its threshold for no answer.
 
     Args:
-        questions: of SQuAD 2.0.
-        scores: 0 to 1, by id.
-        answers: that have the scores, by id.
-        no_answer: how much rather no answer, by id.
+        questions: questions of SQuAD 2.0.
+        scores: scores of the answers, 0 to 1, by id.
+        answers: answers with these scores, by id.
+        no_answer: score of no answer minus that of the answer, by id.
 
     Returns:
-        The score, 0 to 100, and the threshold; the lowest one where several are as good.
+        The score, 0 to 100, and the threshold, the lowest of several equally good ones.
     """
     order = sorted(questions, key=lambda q: no_answer[q.id])
     values = [no_answer[q.id] for q in order]

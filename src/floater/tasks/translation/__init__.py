@@ -1,4 +1,4 @@
-"""Translation: train on aligned text, translate, score."""
+"""Translation: training on aligned text, decoding, scoring."""
 
 from __future__ import annotations
 
@@ -54,10 +54,11 @@ class Translation(Task):
         return Splits(*load_corpus(settings.data))
 
     def make_processor(self, settings: TranslationSettings, train: Pairs) -> PreTrainedTokenizerFast:
-        """Return the joint vocabulary of the warm start, the one given, or a new one.
+        """Return the joint vocabulary: that of the warm start, that of the settings, or a new one.
 
         Raises:
-            DataError: if one cannot be read, or the one given is not that of the warm start.
+            DataError: if a vocabulary cannot be read, or that of the settings differs from that of the warm
+                start.
         """
         start, data = settings.training.warm_start, settings.data
         named = [Path(path) for path in (start, data.vocabulary) if path is not None]
@@ -96,10 +97,10 @@ class Translation(Task):
         return batch
 
     def check_model(self, settings: Any, model: Any, processor: Any, examples: Any, name: str) -> None:
-        """Check that the pairs fit into learned positions and below the horizon of random times.
+        """Check the lengths of the pairs against learned positions and the horizon of random times.
 
         Raises:
-            DataError: if a pair does not fit.
+            DataError: if a pair is too long.
         """
         table, times = model.encoder.position.max_positions, model.encoder.times
         horizon = None if times is None or name != "training" else times.horizon
@@ -128,7 +129,7 @@ class Translation(Task):
         return validate(model, processor, examples, settings.decoding)
 
     def validate(self, prepared: Prepared) -> Measurement:
-        """Score the validation pairs with the beam of the validation; log a few translations."""
+        """Score the validation pairs with the beam size of the validation, and log a few translations."""
         training, pairs = prepared.settings.training, prepared.valid.pairs
         search = Decoding(beam=training.generation_num_beams)
         found = validate(prepared.model, prepared.processor, prepared.valid, search)
@@ -160,21 +161,21 @@ class Translation(Task):
         """Translate a test set with the final model of a run and score it.
 
         Args:
-            run: a finished run directory, or a saved model.
-            source: source sentences, one a line.
-            reference: their translations.
-            language: of the references; by default the run's target language.
-            bins: bounds of the bins of source length, in words between spaces; none for no bins.
-            reading: how to read long sentences, see `Reading.of`; by default as the model does.
-            decoding: by default what the run's configuration says.
+            run: directory of a finished run, or of a saved model.
+            source: file of source sentences, one per line.
+            reference: file of their translations.
+            language: language of the references; by default the run's target language.
+            bins: bounds of the bins of source length, in words separated by spaces; empty for no bins.
+            reading: settings for long sentences, see `Reading.of`; by default those of the model.
+            decoding: settings of the decoding; by default those of the run's configuration.
 
         Returns:
             BLEU, chrF and tokenised BLEU with their signatures, a report with the bins, and the translations.
 
         Raises:
-            DataError: if the run or a file is not what it must be.
-            PositionError: if a source line is longer than learned positions reach, or the model cannot read
-                so.
+            DataError: if the run or a file is not valid.
+            PositionError: if a source line is longer than the table of learned positions, or the model does
+                not support `reading`.
         """
         check_edges(bins)
         if language is not None:
@@ -206,16 +207,16 @@ class Translation(Task):
         device: str | torch.device | None = None,
         **changes: Any,
     ) -> Callable[[Sequence[str]], list[str]]:
-        """Return what translates lines with the final model of a run, as `translate` does.
+        """Return a function that translates lines with the final model of a run, as `translate` does.
 
         Args:
-            run: a finished run directory, or a saved model.
-            reading: how to read long sentences, see `Reading.of`; by default as the model does.
-            device: where to put the model; by default a GPU if there is one.
-            **changes: of the run's `Decoding`, by the names of its fields.
+            run: directory of a finished run, or of a saved model.
+            reading: settings for long sentences, see `Reading.of`; by default those of the model.
+            device: device of the model; by default a GPU if there is one.
+            **changes: fields of `Decoding` that replace those of the run.
 
         Raises:
-            DataError: if the run is not what it must be, or the search is impossible.
+            DataError: if the run is not valid, or the decoding is impossible.
         """
         model, tokenizer, settings = self.load(run, device)
         read_by(model, reading)
@@ -233,18 +234,19 @@ class Translation(Task):
     ) -> Measurement:
         """Return BLEU, chrF and loss of a run's final model on a test set, sentence by sentence.
 
-        Tokenised BLEU, too, where Moses knows the target language. Lengths are those of the source in words
-        and punctuation marks, before BPE; the position of a loss is that of its token in the reference.
+        If Moses supports the target language, tokenised BLEU is returned as well. Lengths are those of the
+        source in words and punctuation marks, before BPE; the position of a loss is that of its token in the
+        reference.
 
         Args:
-            run: a finished run directory.
-            source: source sentences, one a line, plain or .gz.
-            reference: their translations.
+            run: directory of a finished run.
+            source: file of source sentences, one per line, plain or .gz.
+            reference: file of their translations.
             token: regular expression of a word or a punctuation mark.
 
         Raises:
-            DataError: if the run or a file is not what it must be.
-            PositionError: if a source line is longer than learned positions reach.
+            DataError: if the run or a file is not valid.
+            PositionError: if a source line is longer than the table of learned positions.
         """
         pairs = read_pairs(source, reference)
         model, tokenizer, settings = self.load(run)
@@ -286,12 +288,12 @@ class Translation(Task):
 
 
 class Texts(NamedTuple):
-    """Conversions between plain text and the text that a model reads and writes.
+    """Conversions between plain text and the model's input and output text.
 
     Args:
-        source: from plain source sentences to those that the model reads.
-        target: from plain target sentences to those that the model writes.
-        plain: from what it writes to plain text.
+        source: function from plain source sentences to those that the model reads.
+        target: function from plain target sentences to those that the model writes.
+        plain: function from the model's output to plain text.
     """
 
     source: Lines = list
@@ -300,7 +302,7 @@ class Texts(NamedTuple):
 
 
 def text_of(settings: TranslationSettings | None) -> Texts:
-    """Return how the texts of a run are made; a saved model that is no run reads plain text.
+    """Return the conversions of a run's texts; a saved model that is no run reads plain text.
 
     Example:
         >>> from floater.tasks.translation.settings import Data
@@ -313,7 +315,7 @@ def text_of(settings: TranslationSettings | None) -> Texts:
         return Texts()
 
     def tokens(language: str) -> Lines:
-        # as the scripts of Liu et al. 2020 do with a test set, whose punctuation they do not normalise
+        # as the scripts of Liu et al. 2020, which do not normalise the punctuation of a test set
         tokenise = moses.tokenizer(language)
         return lambda lines: [tokenise(line.replace("’", "'")) for line in lines]
 
@@ -323,5 +325,5 @@ def text_of(settings: TranslationSettings | None) -> Texts:
 
 
 def decoding_of(settings: TranslationSettings | None) -> Decoding:
-    """Return how a run translates; a saved model that is no run has the defaults."""
+    """Return the decoding settings of a run, or the defaults for a saved model that is no run."""
     return Decoding() if settings is None else settings.decoding

@@ -1,4 +1,4 @@
-"""From aligned sentences to batches of token ids."""
+"""Batches of token ids from aligned sentences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def load_corpus(data: Data) -> tuple[Pairs, Pairs]:
     """Read, download or generate the sentences that the settings name, and log their numbers.
 
     Args:
-        data: the settings.
+        data: settings of the data.
 
     Returns:
         Training and validation pairs.
@@ -75,7 +75,7 @@ def _files(named: str | list[str] | None) -> list[str]:
 
 
 def line_of(data: Data, pair: tuple[str, str]) -> str:
-    """Return the line and the file of a training pair, for a message; "" where no files are named."""
+    """Return the line and the file of a training pair, for a message, or "" if the settings name no files."""
     for source, target in zip(_files(data.train_source), _files(data.train_target), strict=True):
         lines = zip(read_lines(source), read_lines(target), strict=True)
         if (found := next((n for n, line in enumerate(lines, start=1) if line == pair), None)) is not None:
@@ -84,12 +84,12 @@ def line_of(data: Data, pair: tuple[str, str]) -> str:
 
 
 class TokenPairs(Dataset[Example]):
-    """Encoded pairs; `lengths` are the tokens of the longer side, the end token included; `pairs` the text.
+    """Encoded `pairs`; `lengths` are the numbers of tokens of the longer side, the end token included.
 
     Args:
-        pairs: sentences.
-        tokenizer: the joint vocabulary.
-        max_tokens: pairs with a longer side are excluded, and their number is logged.
+        pairs: aligned sentences.
+        tokenizer: tokenizer with the joint vocabulary.
+        max_tokens: maximum number of tokens of a side; longer pairs are excluded, and their number is logged.
 
     Raises:
         DataError: if no pair is left.
@@ -121,11 +121,11 @@ class TokenPairs(Dataset[Example]):
 
 
 def source_batch(rows: Sequence[Ids], *, pad: int) -> dict[str, Tensor]:
-    """Pad source sentences on the right, and mask their tokens.
+    """Return source sentences padded on the right, and the mask of their tokens.
 
     Args:
         rows: token ids of each sentence.
-        pad: id of the padding.
+        pad: token id of the padding.
 
     Returns:
         `input_ids` and `attention_mask`, (batch, longest) int64.
@@ -139,7 +139,7 @@ def source_batch(rows: Sequence[Ids], *, pad: int) -> dict[str, Tensor]:
 
 
 def collate(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
-    """Make a batch of pairs: that of the sources, and `labels` padded with -100.
+    """Make a batch of pairs: the batch of the sources, and `labels` padded with -100.
 
     Example:
         >>> pairs = [{"input_ids": [5, 2], "labels": [2]}, {"input_ids": [2], "labels": [6, 2]}]

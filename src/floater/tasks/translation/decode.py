@@ -1,4 +1,4 @@
-"""Translating lines of text with a trained model."""
+"""Translation of lines of text with a trained model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MARGIN = 50
 
 
 class CutTranslation(UserWarning):
-    """A translation reached the longest output allowed before it ended."""
+    """Warning that a translation reached the maximum length before it ended."""
 
 
 def translate(
@@ -33,26 +33,27 @@ def translate(
     lines: Sequence[str],
     decoding: Decoding | None = None,
 ) -> list[str]:
-    """Translate lines by beam search (Vaswani et al. 2017, section 6.1), or all tokens of a line at once.
+    """Translate lines by beam search (Vaswani et al. 2017, section 6.1) or non-autoregressively.
 
-    A translation does not depend on the lines it is batched with. It has at most
-    decoding.max_ratio x source tokens + 50 tokens, and no more than learned positions. Where a length spaces
-    the tokens (`floater.transformer.reading.Reading`), it is the longer of the source and that bound.
+    A translation does not depend on the other lines of its batch. It has at most decoding.max_ratio x source
+    tokens + 50 tokens, and at most as many as there are learned positions. If the spacing of tokens depends
+    on a length (`floater.transformer.reading.Reading`), this is the greater of the source's length and that
+    bound.
 
     Args:
-        model: an encoder-decoder.
-        tokenizer: its joint vocabulary.
+        model: encoder-decoder.
+        tokenizer: tokenizer with the joint vocabulary.
         lines: source sentences, in any order; an empty line gives an empty line.
-        decoding: beam, length penalty and limits; a model that is not autoregressive searches nothing.
+        decoding: beam, length penalty and limits; a model that is not autoregressive does not use the beam.
 
     Returns:
-        One translation a line, in the order of the lines.
+        One translation per line, in the order of the lines.
 
     Raises:
         PositionError: if a line has more tokens than the model has learned positions.
 
     Warns:
-        CutTranslation: with the number of translations that reached the longest output.
+        CutTranslation: if translations reached the maximum length; the message has their number.
 
     Example:
         >>> from floater.text.bpe import train_bpe
@@ -83,7 +84,7 @@ def translate_and_count(
     lines: Sequence[str],
     decoding: Decoding,
 ) -> tuple[list[str], int]:
-    """Translate as `translate` does; also return how many translations reached the longest output."""
+    """Translate as `translate` does; also return the number of translations of the maximum length."""
     order = [i for i, line in enumerate(lines) if line.strip()]
     out = [""] * len(lines)
     if not order:
@@ -98,8 +99,8 @@ def translate_and_count(
             )
     limits = torch.tensor([int(length * decoding.max_ratio) + MARGIN for length in lengths])
     limits = limits if table is None else limits.clamp(max=table)
-    # Where the length of a text spaces its tokens, it is that of the longest translation, or its own: known
-    # before the first token is written, and no matter of the lines it is batched with.
+    # If the spacing of tokens depends on a length, it is the greater of the maximum length of the translation
+    # and that of the source; both are known before decoding and do not depend on other lines of the batch.
     given = Reading.of(model.config.reading)
     spaces = model.config.times is not None or given.interpolate
     reading = replace(given, overrun=True) if spaces else None
@@ -134,7 +135,7 @@ def _search(
     decoding: Decoding,
     reading: Reading | None,
 ) -> Tensor:
-    """Search the best translation of each row: token ids, (batch, longest), without the start token."""
+    """Return the best translation of each row: token ids, (batch, longest), without the start token."""
     inputs = source_batch(rows, pad=tokenizer.pad_token_id)
     inputs = {name: value.to(model.device) for name, value in inputs.items()}
     if not model.autoregressive:
@@ -165,7 +166,7 @@ def _search(
 
 
 class _LongestOutput(StoppingCriteria):
-    """End each row of a batch at a length of its own."""
+    """Stopping criterion with a maximum length for each row of a batch."""
 
     def __init__(self, limits: Tensor) -> None:
         self.limits = limits

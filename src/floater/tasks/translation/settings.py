@@ -1,4 +1,4 @@
-"""The settings of a translation run: what a configuration file may say."""
+"""Settings of a translation run."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ class Data:
     Attributes:
         source: source language code, as in "en".
         target: target language code, as in "de".
-        train_source: training sentences, one a line, plain or .gz; a file or a list of files.
-        train_target: their translations, line by line.
-        valid_source: validation sentences.
-        valid_target: their translations.
-        dataset: name of a Hugging Face data set with a "translation" column, instead of files.
-        dataset_config: its configuration, as in "de-en".
-        builtin: training pairs of the built-in corpus (0 for none), instead of files.
+        train_source: file or list of files of training sentences, one per line, plain or .gz.
+        train_target: file or files of their translations, line by line.
+        valid_source: file or files of validation sentences.
+        valid_target: file or files of their translations.
+        dataset: name of a Hugging Face data set with a "translation" column, in place of files.
+        dataset_config: configuration of the data set, as in "de-en".
+        builtin: number of training pairs of the built-in corpus (0 for none), in place of files.
         builtin_seed: seed of the built-in corpus.
-        moses: the files hold Moses tokens, as `floater data wmt14_en_de` writes them. What is translated is
-            then tokenised first, and translations are joined again, so that both are plain text.
-        max_tokens: longer training pairs (in BPE tokens) are excluded, and counted.
-        vocabulary: a run directory or tokenizer.json to load; by default the warm start's, or a new one.
-        vocabulary_size: joint BPE tokens to train; at least 259, the bytes and the special tokens.
+        moses: true if the files contain Moses tokens, as `floater data wmt14_en_de` writes them. Inputs are
+            then tokenised before translation, and outputs detokenised, so that both are plain text.
+        max_tokens: maximum number of BPE tokens of a side of a training pair; longer pairs are excluded and
+            counted.
+        vocabulary: run directory or tokenizer.json to load; by default that of the warm start, or a new one.
+        vocabulary_size: number of joint BPE tokens to train; at least 259, the bytes and the special tokens.
     """
 
     source: str = "en"
@@ -53,7 +54,7 @@ class Data:
     def __post_init__(self) -> None:
         if self.moses:
             for language in (self.source, self.target):
-                moses.tokenizer(language)  # refuses a language without rules
+                moses.tokenizer(language)  # raises an error for a language without rules
         check_numbers(self, positive=("max_tokens",), builtin=0, vocabulary_size=BYTES + len(SPECIALS))
         files = (self.train_source, self.train_target, self.valid_source, self.valid_target)
         given = [self.dataset is not None, self.builtin > 0, any(file is not None for file in files)]
@@ -75,11 +76,11 @@ class Training(SmoothedTrainingSettings):
     """Optimisation. Defaults are those of Liu et al. 2020 (their repository) and Vaswani et al. 2017.
 
     Attributes:
-        max_tokens: tokens in a batch: padded length of the longer side times sentences.
-        generation_num_beams: beam of the validation translations; 1 for a model that is not autoregressive.
-        samples: validation translations shown each time.
-        warm_start: a finished run whose weights and vocabulary this one starts from (protocol B.2), of
-            sinusoids for `floater`; of any encoding for a list of it and a `floater` that is added.
+        max_tokens: maximum number of tokens in a batch: padded length of the longer side times sentences.
+        generation_num_beams: beam size of the validation; 1 for a model that is not autoregressive.
+        samples: number of translations logged at each validation.
+        warm_start: finished run that provides the initial weights and the vocabulary (protocol B.2): of
+            sinusoids for `floater`; of any encoding for a list of that encoding and an added `floater`.
     """
 
     label_smoothing_factor: float = 0.1
@@ -97,11 +98,11 @@ class Decoding:
     """Settings of the decoding.
 
     Attributes:
-        beam: hypotheses kept; 1 for a model that is not autoregressive.
-        length_penalty: exponent of the length that scores are divided by.
-        max_ratio: a translation ends after max_ratio x source tokens + 50 at the latest; how many do is
-            reported.
-        max_tokens: source tokens in a batch, times the beam.
+        beam: number of hypotheses; 1 for a model that is not autoregressive.
+        length_penalty: exponent of the length by which scores are divided.
+        max_ratio: factor of the maximum length, max_ratio x source tokens + 50; the number of translations
+            that reach it is reported.
+        max_tokens: maximum number of source tokens in a batch, times the beam.
     """
 
     beam: int = 4
@@ -120,8 +121,8 @@ class TranslationSettings(settings.RunSettings):
     """A translation run.
 
     Attributes:
-        data: where the sentences come from.
-        decoding: how translations are searched for.
+        data: source of the sentences.
+        decoding: settings of the decoding.
     """
 
     task: Literal["translation"] = "translation"

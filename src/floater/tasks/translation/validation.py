@@ -1,4 +1,4 @@
-"""Validating a translation model: loss per token and BLEU of held-out pairs."""
+"""Validation of a translation model: loss per token and BLEU of held-out pairs."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ def validate(
 ) -> Measurement:
     """Translate held-out pairs and measure the loss of their references.
 
-    The pairs are shared out among the processes, and every process gets the whole result. No random number
-    is used, so that a training is not changed.
+    The pairs are distributed among the processes, and every process gets the complete result. No random
+    number is used, so that the training is unaffected.
 
     Args:
-        model: an encoder-decoder; it is left in the mode it is in.
-        tokenizer: its joint vocabulary.
-        examples: the held-out pairs.
-        search: how translations are searched for.
+        model: encoder-decoder; its mode (training or evaluation) is restored.
+        tokenizer: tokenizer with the joint vocabulary.
+        examples: held-out pairs.
+        search: settings of the decoding.
 
     Returns:
-        Loss (nats per target token, not smoothed, given the earlier tokens; in a model that is not
+        Loss (nats per target token, not smoothed, given the earlier tokens; for a model that is not
         autoregressive, given the length and the reference order), perplexity, BLEU (sacrebleu's default
-        settings), and how many translations reached the longest output; the lines are the translations.
+        settings), and the number of translations that reached the maximum length; `lines` are the
+        translations.
     """
     state, pairs = PartialState(), examples.pairs
     rank, world = state.process_index, state.num_processes
@@ -72,9 +73,9 @@ def token_losses(
     """Compute the cross-entropy (nats, not smoothed) of each token of each target sentence.
 
     Args:
-        model: it is left in the mode it is in.
-        tokenizer: the joint vocabulary.
-        pairs: sentences.
+        model: encoder-decoder; its mode (training or evaluation) is restored.
+        tokenizer: tokenizer with the joint vocabulary.
+        pairs: aligned sentences.
     """
     found: list[Array] = [np.zeros(0)] * len(pairs.source)
     if not found:

@@ -1,4 +1,4 @@
-"""The problems of the generated task: how each makes an example, in which words and of what length."""
+"""Problems of the generated task, with their generators of examples, vocabularies and lengths."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ class Problem:
     """A problem, as a function of the settings of its data.
 
     Args:
-        generate: generates an example whose length is between two bounds.
-        words: the tokens of questions and answers.
-        unit: what a length counts.
-        tokens: the most tokens of a row of a length: <s>, question, =, answer, </s>.
-        refuse: says what is wrong with settings; None if nothing is.
-        classes: number of classes, if the answer is one, given by its number; 0 if it is tokens.
+        generate: function that generates an example whose length is between two bounds.
+        words: function that returns the tokens of questions and answers.
+        unit: unit of a length.
+        tokens: function that returns the maximum number of tokens of a row of a length: <s>, question, =,
+            answer, </s>.
+        refuse: function that returns a message about invalid settings, or None if they are valid.
+        classes: number of classes if the answer is the number of a class; 0 if it consists of tokens.
     """
 
     generate: Callable[[Data, tuple[int, int], Generator], Example]
@@ -43,7 +44,7 @@ class Problem:
 def _even(
     generate: Callable[[Data, int, Generator], Example],
 ) -> Callable[[Data, tuple[int, int], Generator], Example]:
-    """Draw every length between the bounds with the same probability."""
+    """Return a generator that samples lengths uniformly between the bounds."""
     return lambda data, lengths, random: generate(
         data, int(random.integers(lengths[0], lengths[1] + 1)), random
     )
@@ -54,7 +55,7 @@ def _symbols(data: Data) -> list[str]:
 
 
 def _residues(data: Data) -> list[str]:
-    """Return the digits, and the numbers below the modulus."""
+    """Return the words for the digits and for the numbers below the modulus."""
     return list(map(str, range(max(10, data.modulus))))
 
 

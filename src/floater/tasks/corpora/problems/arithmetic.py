@@ -12,12 +12,13 @@ COEFFICIENTS, DEGREES, PLACES = range(-3, 4), range(4), range(-2, 3)
 
 
 def addition(length: int, least_first: bool, random: np.random.Generator) -> Example:
-    """Add two numbers; neither they nor the sum begin with zeros.
+    """Generate an addition of two numbers; neither they nor the sum have leading zeros.
 
     Args:
-        length: digits of the longer number; the other has one to as many, and either may come first.
-        least_first: write all three numbers from their least digit, the order in which they are added (Lee
-            et al. 2023, "Teaching arithmetic to small Transformers").
+        length: number of digits of the longer number; the other has at least one and at most as many digits,
+            and either may come first.
+        least_first: True to write all three numbers with the least significant digit first, the order in
+            which they are added (Lee et al. 2023, "Teaching arithmetic to small Transformers").
         random: generator of the example.
 
     Example:
@@ -34,11 +35,11 @@ def addition(length: int, least_first: bool, random: np.random.Generator) -> Exa
 
 
 def sums(length: int, modulus: int, random: np.random.Generator) -> Example:
-    """Add digits from 1 to 9, modulo a number (Kazemnejad et al. 2023).
+    """Generate a sum of digits from 1 to 9, modulo a number (Kazemnejad et al. 2023).
 
     Args:
         length: number of digits.
-        modulus: of the sum; 10 in the paper.
+        modulus: modulus of the sum; 10 in the paper.
         random: generator of the example.
 
     Example:
@@ -51,7 +52,7 @@ def sums(length: int, modulus: int, random: np.random.Generator) -> Example:
 
 
 def parity(length: int, random: np.random.Generator) -> Example:
-    """Answer whether the number of ones is even (Kazemnejad et al. 2023).
+    """Generate bits, with "yes" as the answer if the number of ones is even (Kazemnejad et al. 2023).
 
     Args:
         length: number of bits.
@@ -67,14 +68,14 @@ def parity(length: int, random: np.random.Generator) -> Example:
 
 
 def poly(length: int, modulus: int, random: np.random.Generator) -> Example:
-    """Evaluate a polynomial at a number, modulo another one (Kazemnejad et al. 2023).
+    """Generate the evaluation of a polynomial at a number, modulo another number (Kazemnejad et al. 2023).
 
     The question is "x = 2 in 3 * x ** 2 + -1 * x ** 0" with coefficients from -3 to 3, degrees from 0 to 3 in
     any order, and x from -2 to 2. A coefficient is one token; the paper's tokenizer splits off the sign.
 
     Args:
         length: number of terms.
-        modulus: of the value, which is from 0 to modulus - 1; 10 in the paper.
+        modulus: modulus of the value, which is from 0 to modulus - 1; 10 in the paper.
         random: generator of the example.
 
     Example:
@@ -95,6 +96,6 @@ def _joined(terms: list[list[str]]) -> list[str]:
 
 
 def _number(digits: int, random: np.random.Generator) -> int:
-    """Return a number of this many digits, of any size; a single digit may be 0."""
+    """Return a random number with this number of digits; a single digit may be 0."""
     first = random.integers(1 if digits > 1 else 0, 10)
     return int("".join(map(str, [first, *random.integers(10, size=digits - 1)])))

@@ -1,4 +1,4 @@
-"""Brackets that are to be closed: Dyck and Shuffle languages."""
+"""Brackets to close: Dyck and Shuffle languages."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ UNCLOSED = 4
 
 
 def dyck(length: int, nested: bool, random: np.random.Generator) -> Example:
-    """Close the brackets of a prefix of a balanced word.
+    """Generate a prefix of a balanced word, whose open brackets the answer closes.
 
     BIG-bench's "dyck_languages" (Suzgun et al. 2019, "Memory-augmented recurrent neural networks can learn
-    generalized Dyck languages"): four kinds of brackets, and the answer closes all that are open. Nested
-    prefixes of one length with equally many open brackets are equally likely.
+    generalized Dyck languages"): four kinds of brackets, and the answer closes all open ones. Nested prefixes
+    of the same length and number of open brackets are equally likely.
 
     Args:
         length: number of brackets of the question. One to four are open at its end: an even number after an
             even length, an odd one after an odd length.
-        nested: close the last opened bracket first (Dyck-4). False allows the kinds to cross, as in "( [ )"
-            (Shuffle-4 of BIG-bench's "dynamic_counting"); the answer then has the kinds in the order of
-            `BRACKETS`.
+        nested: True to close the last opened bracket first (Dyck-4). False allows the kinds to cross, as in
+            "( [ )" (Shuffle-4 of BIG-bench's "dynamic_counting"); the answer then has the kinds in the order
+            of `BRACKETS`.
         random: generator of the example.
 
     Example:
@@ -48,7 +48,7 @@ def dyck(length: int, nested: bool, random: np.random.Generator) -> Example:
 
 
 def most_unclosed(length: int) -> int:
-    """Return the most brackets that may be open after a number of them.
+    """Return the maximum number of open brackets after a number of brackets.
 
     Example:
         >>> [most_unclosed(length) for length in (1, 2, 3, 4, 5, 6)]
@@ -59,7 +59,7 @@ def most_unclosed(length: int) -> int:
 
 
 def _path(length: int, height: int, random: np.random.Generator) -> list[bool]:
-    """Return a uniform path of steps up (True) and down from 0 to a height that is never below 0."""
+    """Return a uniformly random path of steps up (True) and down from 0 to a height, never below 0."""
     steps = []
     for left in range(length, 0, -1):
         # Backwards, from the height to 0. By the ballot theorem (h + 1) / (r + 1) C(r + 1, (r - h) / 2) paths

@@ -1,4 +1,4 @@
-"""LEGO: chains of variables, each with a sign of the one before."""
+"""LEGO: chains of variables, each equal to the variable before or to its negative."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ END = ";"
 
 
 def lego(length: int, names: int, permute: bool, random: np.random.Generator) -> Example:
-    """Resolve a chain of variables (Zhang et al. 2022, "Unveiling Transformers with LEGO").
+    """Generate a chain of variables to resolve (Zhang et al. 2022, "Unveiling Transformers with LEGO").
 
     As in Kazemnejad et al. (2023), the question ends with one variable of the second half of the chain, whose
     value is the answer.
@@ -20,7 +20,7 @@ def lego(length: int, names: int, permute: bool, random: np.random.Generator) ->
     Args:
         length: number of variables, at least 2.
         names: number of names to choose from, at least `length`.
-        permute: give the clauses in any order.
+        permute: True for clauses in random order.
         random: generator of the example.
 
     Example:

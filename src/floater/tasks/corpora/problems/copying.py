@@ -1,4 +1,4 @@
-"""Copy, reverse and sort: the answer is the symbols of the question in some order."""
+"""Copy, reverse and sort: the answer consists of the symbols of the question in some order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from floater.tasks.corpora.problems.example import Example
 
 
 def copy(length: int, symbols: int, random: np.random.Generator) -> Example:
-    """Repeat symbols.
+    """Generate symbols to copy.
 
     Args:
         length: number of symbols.
@@ -24,7 +24,7 @@ def copy(length: int, symbols: int, random: np.random.Generator) -> Example:
 
 
 def reverse(length: int, symbols: int, random: np.random.Generator) -> Example:
-    """Repeat symbols from the last to the first; arguments as for `copy`.
+    """Generate symbols to reverse; the arguments are those of `copy`.
 
     Example:
         >>> reverse(3, 9, np.random.default_rng(0)).answer
@@ -35,7 +35,7 @@ def reverse(length: int, symbols: int, random: np.random.Generator) -> Example:
 
 
 def sort(length: int, symbols: int, random: np.random.Generator) -> Example:
-    """Sort symbols, which are numbers; arguments as for `copy`.
+    """Generate symbols, which are numbers, to sort; the arguments are those of `copy`.
 
     Example:
         >>> example = sort(3, 9, np.random.default_rng(0))

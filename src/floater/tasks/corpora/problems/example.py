@@ -13,11 +13,11 @@ class Example(NamedTuple):
     """A question and its answer.
 
     Args:
-        question: tokens.
-        answer: tokens.
-        length: in the unit of the problem, which bins of length count.
-        asked: indices of the tokens of the answer that are scored, where the others are given; None for all
-            of them and for the end of the answer.
+        question: tokens of the question.
+        answer: tokens of the answer.
+        length: length in the unit of the problem, used for bins of length.
+        asked: indices of the scored tokens of the answer, if the others are given; None for all tokens and
+            the end of the answer.
     """
 
     question: list[str]

@@ -1,7 +1,8 @@
 """ListOps: nested lists of digits, each with an operation (Nangia and Bowman 2018).
 
-As Tay et al. define it in "Long Range Arena" (2021): MIN, MAX, MED and SM, one bracket per list. A node of
-the tree is a list with probability 1/4, of 2 to `max_args` nodes; nodes lie up to `max_depth` deep.
+The definition is that of Tay et al. in "Long Range Arena" (2021): MIN, MAX, MED and SM, one bracket per list.
+A node of the tree is a list of 2 to `max_args` nodes with probability 1/4; the depth of nodes is at most
+`max_depth`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ def operate(operation: str, values: list[int]) -> int:
     """Compute the value of one list.
 
     Args:
-        operation: one of `OPERATIONS`: least, greatest, median (of an even number of values the mean of the
+        operation: one of `OPERATIONS`: minimum, maximum, median (for an even number of values the mean of the
             middle two, rounded down), sum modulo 10.
-        values: of its elements, 0 to 9.
+        values: values of the elements, 0 to 9.
 
     Example:
         >>> [operate(operation, [9, 2, 5, 6]) for operation in OPERATIONS]
@@ -39,17 +40,17 @@ def operate(operation: str, values: list[int]) -> int:
 
 
 def listops(least: int, most: int, max_depth: int, max_args: int, random: np.random.Generator) -> Example:
-    """Generate expressions until the length of one fits; return it with its value.
+    """Generate expressions until one has an allowed length, and return it with its value.
 
     Args:
-        least: tokens at least, brackets with operations and without counted.
-        most: tokens at most.
-        max_depth: how deep digits may lie; 1 allows none but a digit.
-        max_args: elements of a list at most.
+        least: minimum number of tokens, including opening brackets with operations and closing brackets.
+        most: maximum number of tokens.
+        max_depth: maximum depth of digits; 1 allows only a single digit.
+        max_args: maximum number of elements of a list.
         random: generator of the example.
 
     Raises:
-        ValueError: if no expression of such a length was example in 20,000 tries.
+        ValueError: if 20,000 tries give no expression of such a length.
 
     Example:
         >>> example = listops(6, 8, 10, 10, np.random.default_rng(0))
@@ -70,7 +71,7 @@ def listops(least: int, most: int, max_depth: int, max_args: int, random: np.ran
 def _node(
     tokens: list[str], depth: int, most: int, max_depth: int, max_args: int, random: np.random.Generator
 ) -> int | None:
-    """Write a node and return its value; None once there are too many tokens."""
+    """Append the tokens of a node and return its value, or None if there are too many tokens."""
     if depth >= max_depth or random.random() > LIST_RATE:
         digit = int(random.integers(10))
         tokens.append(DIGITS[digit])

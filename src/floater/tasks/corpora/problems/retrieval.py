@@ -1,4 +1,4 @@
-"""Associative recall and passkey: the answer stands somewhere in the question."""
+"""Associative recall and passkey: the answer is part of the question."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ POWER = 0.01
 
 
 def recall(length: int, names: int, slots: int, random: np.random.Generator) -> Example:
-    """Recall the value of each key (MQAR, multi-query associative recall; Arora et al. 2023, "Zoology").
+    """Generate a recall of values by keys (MQAR, multi-query associative recall; Arora et al. 2023, Zoology).
 
-    The question is "k3 v1 k0 v5", and the answer asks for every key once: "k0 v5 k3 v1", of which the values
-    alone are scored. Unlike zoology's, a row reads the value after its query, as a language model does; there
-    a random token stands in its place.
+    The question is "k3 v1 k0 v5", and the answer asks for every key once: "k0 v5 k3 v1", of which only the
+    values are scored. In a row, as in language modelling, the value follows its query; zoology has a random
+    token in its place.
 
     Args:
-        length: number of keys, each with a value of its own.
+        length: number of keys, each with a different value.
         names: number of keys to choose from, and of values, each at least `length`.
-        slots: places of two tokens in the answer for each key. In zoology a row of n tokens and m keys has
-            (n - 2 m) / 2 m of them: 1 in its longest tests, 7 in most of its training. Queries choose places
-            by zoology's power law, mostly near the question; random tokens fill the others.
+        slots: number of slots of two tokens in the answer for each key. In zoology a row of n tokens and m
+            keys has (n - 2 m) / 2 m of them: 1 in its longest tests, 7 in most of its training. Slots of
+            queries are sampled by zoology's power law, mostly near the question; random tokens fill the
+            others.
         random: generator of the example.
 
     Example:
@@ -46,14 +47,15 @@ def recall(length: int, names: int, slots: int, random: np.random.Generator) -> 
 
 
 def passkey(length: int, words: int, digits: int, random: np.random.Generator) -> Example:
-    """Repeat a number that is hidden in filler (Mohtashami and Jaggi 2023, "Landmark attention").
+    """Generate a number hidden in filler, to repeat (Mohtashami and Jaggi 2023, "Landmark attention").
 
     The question is filler, "key 3 1 4 1 5", and filler. As in the paper's prompt, the filler repeats the same
-    text and begins anew after the number, which may stand at any depth. The number is given once, not twice.
+    text and restarts after the number, which may be at any depth. Unlike there, the number is given once, not
+    twice.
 
     Args:
         length: number of tokens of the question, at least `digits` + 1.
-        words: number of words of the text that is repeated.
+        words: number of words of the repeated text.
         digits: number of digits; 5 in the paper.
         random: generator of the example.
 
