@@ -17,17 +17,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: without the program's name; by default those of the process.
+        arguments: command line without the program's name; by default that of the process.
 
     Returns:
-        The exit code: 0, 1 when the work failed, 2 for an error that a user can fix, and 128 plus the number
-        of a signal that ended the work: 130 for Ctrl-C, 143 for SIGTERM, 138 for SIGUSR1.
+        The exit code: 0 for success, 1 for a failure, 2 for an error that a user can fix, and 128 plus the
+        number of a signal that ended the command: 130 for Ctrl-C, 143 for SIGTERM, 138 for SIGUSR1.
 
     Example:
         >>> main(["translate", "no-such-run"])
         2
     """
-    try:  # around the handlers of signals: one may arrive while they are put back
+    try:  # around the signal handlers: a signal may arrive while they are restored
         with warnings.catch_warnings(), raising():
             warnings.showwarning = _one_line
             return _run(arguments)
@@ -39,13 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    """Run the command line and answer errors in a line."""
+    """Run the command line and report an error in one line."""
     code = 0
     try:
         parsed = parse(arguments)
         code = parsed.command(parsed) or 0
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has gone: Python is not to write at its exit either
+    except BrokenPipeError:  # the reader has closed the pipe: discard what Python writes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ModuleNotFoundError as error:
         if (error.name or "floater").startswith("floater"):
@@ -62,7 +62,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _code(error: Exception) -> int | None:
-    """Return the exit code of an error with a message for a user; None for a bug."""
+    """Return the exit code of an error that is reported to the user, or None for a bug."""
     from floater.encodings import PositionError
     from floater.errors import DataError
     from floater.flow import FlowError, SpanTooLong
@@ -70,13 +70,13 @@ def _code(error: Exception) -> int | None:
     if isinstance(error, FlowError):
         return 2 if isinstance(error, SpanTooLong) else 1
     refused: tuple[type[Exception], ...] = (DataError, PositionError)
-    if "floater.settings" in sys.modules:  # it needs an extra, and is imported where settings are read
+    if "floater.settings" in sys.modules:  # it requires an extra, and is imported only when settings are read
         refused += (sys.modules["floater.settings"].SettingsError,)
     return 2 if isinstance(error, refused) else None
 
 
 def _missing(package: str) -> str:
-    """Name the command that installs a missing package."""
+    """Return a message with the command that installs a missing package."""
     return f"this command needs {package}, which is not installed; type: pip install 'floater[train]'"
 
 

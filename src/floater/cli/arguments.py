@@ -25,7 +25,7 @@ KINDS = (
     "probe",
     "reordering",
 )
-"""Those of `floater.study.analyses`, which only an installation for training can import."""
+"""Kinds of `floater.study.analyses`, which can be imported only with the extra "train"."""
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -57,9 +57,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
-    """Make the parser of a command line, and those of the commands by their names.
+    """Make the parser of the command line, and return it with the parsers of the commands by name.
 
-    What they parse has as `command` the function to call with it.
+    The attribute `command` of parsed arguments is the function to call with them.
     """
     whole = _Parser(
         prog="floater",
@@ -260,7 +260,7 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Leave room for the names of commands, which are indented further than argparse counts."""
+    """Help formatter with a wider column for commands, whose indentation argparse does not count."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)
@@ -272,7 +272,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that answers a mistake with one line."""
+    """A parser that reports an error in one line."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(formatter_class=_Formatter, **kwargs)

@@ -1,4 +1,4 @@
-"""The commands, given their arguments: results go to standard output, messages to standard error."""
+"""Functions of the commands: results go to standard output, messages to standard error."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     _writable(arguments.output)
     own = {"command", "run", "json"} | ({"output"} if task.output else set())
     given = {name: value for name, value in vars(arguments).items() if name not in own and value is not None}
-    # what a task can be asked is the signature of its `evaluate`
+    # the options that a task takes are the parameters of its `evaluate`
     taken = dict(list(inspect.signature(task.evaluate).parameters.items())[1:])
     for name in given:
         if name not in taken:
@@ -134,7 +134,7 @@ def extend(arguments: argparse.Namespace) -> None:
     model = load_pretrained(locate(path))
     try:
         done = floater.extend(model, length, arguments.method, **options)
-    except (RuntimeError, TypeError, ValueError) as error:  # RuntimeError: no memory for so long a table
+    except (RuntimeError, TypeError, ValueError) as error:  # RuntimeError: not enough memory for the table
         raise DataError(f"{path}: {first_line(error)}") from error
     parts: list[Any] = [model]
     if done.positions != "image":
@@ -276,13 +276,13 @@ def completion(arguments: argparse.Namespace) -> None:
 
 
 def _read_config(path: str, command: str, foreign: str, other: str) -> dict[str, Any]:
-    """Read a configuration; refuse one that is not there, or that another command is for.
+    """Read a configuration; refuse one that does not exist, or is for another command.
 
     Args:
-        path: of the configuration.
-        command: that was typed.
-        foreign: a key that only the configurations of the other command have.
-        other: that command.
+        path: path of the configuration.
+        command: name of the command.
+        foreign: key that only configurations of the other command have.
+        other: name of the other command.
     """
     from floater.settings import read
 
@@ -305,7 +305,7 @@ def _read_config(path: str, command: str, foreign: str, other: str) -> dict[str,
 
 
 def _task_of(run: str, option: str) -> tuple[Any, Any]:
-    """Return the task of a run and its directory, with a hint for those who give a file in its place."""
+    """Return the task of a run and its directory; the error for a file in its place has a hint."""
     from floater.tasks.registry import of_run
 
     _start()
@@ -317,7 +317,7 @@ def _task_of(run: str, option: str) -> tuple[Any, Any]:
 
 
 def _options(texts: Sequence[str]) -> dict[str, Any]:
-    """Return options by name, each given as name=value with the value in YAML."""
+    """Return options by name, parsed from texts name=value with the value in YAML."""
     import yaml
 
     given: dict[str, Any] = {}
@@ -335,7 +335,7 @@ def _options(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _device(name: str | None) -> Any:
-    """Return a device by its name."""
+    """Return the device of a name, or None for None."""
     import torch
 
     if name is None:
@@ -351,7 +351,7 @@ def _device(name: str | None) -> Any:
 
 
 def _reported(results: Results, as_json: bool) -> int:
-    """Print what came out of a study; return the exit code."""
+    """Print the results of a study and return the exit code."""
     from floater.study import tables
 
     if as_json:
@@ -362,7 +362,7 @@ def _reported(results: Results, as_json: bool) -> int:
 
 
 def _print(found: Mapping[str, Any] | Sequence[Any], as_json: bool) -> None:
-    """Print a result: as JSON, or a line for each of its values."""
+    """Print a result as JSON, or with one line per value."""
     if as_json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
         return
@@ -374,7 +374,7 @@ def _print(found: Mapping[str, Any] | Sequence[Any], as_json: bool) -> None:
 
 
 def _writable(path: str | None) -> None:
-    """Refuse an output file that could not be written, before the work is done."""
+    """Refuse an output file that cannot be written, before the command runs."""
     if not path:
         return
     place = Path(path)
@@ -399,7 +399,7 @@ def _write(lines: Sequence[str], path: str | None) -> None:
 
 
 def _start() -> None:
-    """Show the messages of the library, but no bars for a model's files, which take a moment."""
+    """Show the messages of the library, but no progress bars for the brief loading of a model's files."""
     from transformers.utils import logging
 
     from floater.console import show_messages

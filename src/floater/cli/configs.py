@@ -10,7 +10,7 @@ from floater.errors import DataError
 
 
 def folder() -> Path:
-    """Return where the configurations are: in an installed package, or in a checkout."""
+    """Return the directory of the configurations, in an installed package or in a checkout."""
     package = Path(__file__).parents[1]
     installed = package / "configs"
     return installed if installed.is_dir() else package.parents[1] / "configs"
@@ -32,10 +32,10 @@ def find(name: str) -> Path:
     """Return the file of a configuration.
 
     Args:
-        name: one of `shipped`, or its last part where that is the only one of its name.
+        name: name in `shipped`, or its last part if that is unique.
 
     Raises:
-        DataError: if there is no such configuration, or there are several; it names them.
+        DataError: if there is no such configuration, or there are several; the message names them.
 
     Example:
         >>> find("copy").name
@@ -55,13 +55,13 @@ def find(name: str) -> Path:
 
 
 def written(path: Path, origin: Path) -> str:
-    """Return the text of a configuration as a file of one's own: the commands in it name that file."""
+    """Return the text of a configuration for a copy at `path`, which the commands in it then name."""
     text = origin.read_text(encoding="utf-8")
     return text.replace(f"configs/{origin.parent.name}/{origin.name}", path.as_posix())
 
 
 def _description(path: Path) -> str:
-    """Return the first sentence of the comment at the head of a configuration, without its commands."""
+    """Return the first sentence of the comment at the top of a configuration, without its commands."""
     comment = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):

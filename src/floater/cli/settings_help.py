@@ -1,4 +1,4 @@
-"""Help on the settings of a configuration: what fits on a screen, and every setting on request."""
+"""Help on the settings of a configuration: a summary of one screen, or a list of all settings."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ TASKS = (
     *("translation", "language_modeling", "tagging", "masked_lm", "causal_lm", "glue", "squad"),
     *("race", "events", "documents", "generated", "image_classification"),
 )
-"""Those of `floater.tasks.registry`, which only an installation for training can import."""
+"""Names in `floater.tasks.registry`, which can be imported only with the extra "train"."""
 _NARROW, _WIDE = 60, 120
 
 
 def width() -> int:
-    """Return the columns of the terminal, within what can be read."""
+    """Return the number of columns of the terminal, within readable limits."""
     return max(_NARROW, min(_WIDE, shutil.get_terminal_size().columns))
 
 
 class _Help(argparse.Action):
-    """Print help on a command, or every setting that a topic names."""
+    """Print help on a command, or all settings of a topic."""
 
     text: ClassVar[str]
 
@@ -46,12 +46,12 @@ class _Help(argparse.Action):
         raise NotImplementedError
 
     def settings(self, topic: str) -> type[Any]:
-        """Return the settings that a topic names."""
+        """Return the settings class of a topic."""
         raise NotImplementedError
 
 
 class TrainHelp(_Help):
-    """Help on `floater train`: by the name of a task, all of its settings."""
+    """Help on `floater train`; with the name of a task, on all of its settings."""
 
     text = """
 most used settings:
@@ -81,7 +81,7 @@ examples:
 
 
 class StudyHelp(_Help):
-    """Help on `floater study`: by the word "settings", all of them."""
+    """Help on `floater study`; with the word "settings", on all of them."""
 
     text = """
 most used settings:
