@@ -25,6 +25,7 @@ LOOKS = {
     "floater_relative-sinusoidal": (VERMILION, "--", "^"),
     "floater_relative": (ORANGE, "-", "s"),
     "floater_relative-tail": (ORANGE, "--", "v"),
+    "floater_relative-stretched": (ORANGE, ":", "^"),
     "floater": (GREY, "-", "D"),
     "alibi-cross": (BLUE, "-", "X"),
     "alibi-sinusoidal": (BLUE, ":", "X"),
@@ -76,6 +77,7 @@ LEAGUE = (
     *("sinusoidal", "rotary", "alibi", "alibi-sinusoidal", "alibi-cross"),
     *("floater_relative", "floater_relative-sinusoidal", "floater_relative-cross"),
 )
+TUNED = "chang-lr1e3", "floater_relative-lr1e3", "floater_relative-stretched-lr1e3"
 STUDIES = (
     Study(
         name="demo",
@@ -88,6 +90,16 @@ STUDIES = (
         command="floater study configs/study/builtin_far.yaml short_to_long.seed=1",
         title="Translation of another corpus, below 80 words",
         drawn=LEAGUE,
+    ),
+    Study(
+        name="multi30k_s2l",
+        command="floater study configs/study/multi30k_s2l.yaml",
+        title="Translation of captions, below 15 words",
+        drawn=("sinusoidal-input", "floater_relative", "floater_relative-cross"),
+        metric="chrf",
+        label="chrF",
+        trained=15,
+        longest=40,
     ),
     Study(
         name="causal_far",
@@ -106,18 +118,20 @@ STUDIES = (
         Study(
             name=f"generated_{problem}",
             command=f"floater study configs/study/generated_{problem}.yaml",
-            title=f"{problem.capitalize()}, trained to 16 {'keys' if problem == 'recall' else 'symbols'}",
+            title=f"{title}, trained to 16 {'keys' if problem == 'recall' else 'symbols'}",
             drawn=drawn,
             metric="exact",
             label="exact match, %",
             trained=16,
             longest=128,
         )
-        for problem, drawn in (
-            ("copy", ("none", "t5", "shaw", "chang", "floater_relative")),
-            ("reverse", ("t5", "chang", "floater_relative")),
-            ("sort", ("none", "alibi", "rotary", "t5", "floater_relative")),
-            ("recall", ("none", "alibi", "rotary", "t5", "floater_relative")),
+        for problem, title, drawn in (
+            ("copy_tuned", "Copy with twice the steps", TUNED),
+            ("copy", "Copy", ("none", "t5", "shaw", "chang", "floater_relative")),
+            ("reverse_tuned", "Reverse with twice the steps", TUNED),
+            ("reverse", "Reverse", ("t5", "chang", "floater_relative")),
+            ("sort", "Sort", ("none", "alibi", "rotary", "t5", "floater_relative")),
+            ("recall", "Recall", ("none", "alibi", "rotary", "t5", "floater_relative")),
         )
     ),
 )
@@ -182,6 +196,15 @@ def spread(values: list[float], digits: int) -> str:
     return f"{mean(values):.{digits}f}" + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
+def looks(name: str) -> tuple[str, str, str]:
+    """Return the colour, line and marker of an encoding, whatever its learning rate and blocks.
+
+    >>> looks("chang-lr1e3") == looks("chang")
+    True
+    """
+    return LOOKS[re.sub(r"-(input|lr.e.)$", "", name)]
+
+
 def draw(studies: tuple[Study, ...], path: Path, columns: int) -> None:
     """Draw the score of each encoding against the length over the trained one, a panel for each study."""
     pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "far", "svg.fonttype": "none"})
@@ -196,7 +219,7 @@ def draw(studies: tuple[Study, ...], path: Path, columns: int) -> None:
         beyond = just_beyond(study, found)
         order = sorted(study.drawn, key=lambda name: mean(found[name][beyond]), reverse=not study.lower)
         for name in order:
-            (colour, line, mark), points = LOOKS[name], sorted(found[name].items())
+            (colour, line, mark), points = looks(name), sorted(found[name].items())
             x = [(low + high - 1) / 2 / study.trained for (low, high), _ in points]
             y = [mean(values) for _, values in points]
             panel.plot(
