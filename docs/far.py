@@ -126,9 +126,9 @@ STUDIES = (
             longest=128,
         )
         for problem, title, drawn in (
-            ("copy_tuned", "Copy with twice the steps", TUNED),
+            ("copy_tuned", "Copy, 3,000 steps", TUNED),
             ("copy", "Copy", ("none", "t5", "shaw", "chang", "floater_relative")),
-            ("reverse_tuned", "Reverse with twice the steps", TUNED),
+            ("reverse_tuned", "Reverse, 3,000 steps", TUNED),
             ("reverse", "Reverse", ("t5", "chang", "floater_relative")),
             ("sort", "Sort", ("none", "alibi", "rotary", "t5", "floater_relative")),
             ("recall", "Recall", ("none", "alibi", "rotary", "t5", "floater_relative")),
@@ -229,7 +229,8 @@ def draw(studies: tuple[Study, ...], path: Path, columns: int) -> None:
         panel.axvline(1, color="#999999", linewidth=0.8, linestyle=":")
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
-        panel.set(title=study.title, xlabel="length / trained length", ylabel=study.label)
+        panel.set(xlabel="length / trained length", ylabel=study.label)
+        panel.set_title(study.title, loc="left")
         panel.spines[["top", "right"]].set_visible(False)
         panel.margins(x=0.05)
     figure.savefig(path, metadata={"Date": None})
