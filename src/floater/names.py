@@ -28,10 +28,11 @@ def by_own_names(model: Any, weights: Mapping[str, _Value]) -> dict[str, _Value]
         >>> by_own_names(model, {"embed_out.weight": 1, "other": 2})
         {'lm_head.weight': 1, 'other': 2}
     """
-    tensors = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
-    own = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors}
-    if weights.keys() <= own.keys():
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    tensors |= dict(model.named_buffers(remove_duplicate=False))
+    if weights.keys() <= tensors.keys():
         return dict(weights)
+    own = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
     known = {id(tensor): name for name, tensor in own.items()}
     written = revert_weight_conversion(model, own)  # a tensor that is only renamed is the same object
     names = {there: known.get(id(tensor), there) for there, tensor in written.items()}

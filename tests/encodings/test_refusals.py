@@ -1,4 +1,4 @@
-"""What each encoding refuses: options when it is built, and positions in `prepare`."""
+"""Errors of each encoding: invalid options in its constructor, and invalid positions in `prepare`."""
 
 import pytest
 import torch
