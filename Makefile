@@ -5,13 +5,17 @@ BIN := .venv/bin
 TORCH := $(patsubst torch==%,%,$(filter torch==%,$(shell cat constraints.txt)))
 HAS_TORCH := $(PYTHON) -c "import torch, sys; sys.exit(torch.__version__.split('+')[0] != '$(TORCH)')" 2>/dev/null
 
-.PHONY: demo test lint format docs reports reliability
+.PHONY: demo test test-slow lint format docs reports reliability
 
 demo: .venv/installed
 	$(BIN)/floater demo --run runs/demo
 
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+
+# The tests marked slow, which `make test` skips.
+test-slow: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m slow
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -19,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="put the weights of all modules at odd addresses, where matrix products round otherwise",
     )
-    parser.addoption("--slow", action="store_true", help="run the tests marked slow, which take minutes")
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = config.getoption("--slow") or "slow" in config.getoption("-m")
     for item in items:
         if item.get_closest_marker("slow") and not slow:
-            item.add_marker(pytest.mark.skip(reason="takes minutes: run with --slow"))
+            item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a GPU, and PyTorch sees none"))
     if config.getoption("--misaligned"):

@@ -15,6 +15,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> dict:
     return runpy.run_path(str(ROOT / "benchmarks" / "gpu.py"))
 
 
+@pytest.mark.slow
 def test_toy_sizes_are_measured_and_said_to_be_no_results(gpu: dict, tmp_path: Path) -> None:
     gpu["main"](["--toy", "--encodings", "rotary,stick_breaking", "--page", str(tmp_path / "toy.md")])
     page = (tmp_path / "toy.md").read_text()

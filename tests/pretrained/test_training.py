@@ -275,6 +275,7 @@ def average_gradients(path: Path) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_average_their_gradients(tmp_path: Path) -> None:
     in_two_processes(average_gradients, tmp_path / "gradients", folder=tmp_path)
     model = plugged("bert")

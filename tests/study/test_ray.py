@@ -17,6 +17,7 @@ from floater.study.settings import Budget
 from .small import run_inline, settings
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'floater[ray]'")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -153,6 +153,7 @@ def study_until_killed(config: str, trial: Path) -> int:
     return main(["study", config])
 
 
+@pytest.mark.slow
 def test_a_killed_study_goes_on_and_has_the_same_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

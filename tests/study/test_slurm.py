@@ -20,6 +20,7 @@ from .small import settings
 pytest.importorskip("submitit", reason="needs submitit: pip install 'floater[slurm]'")
 
 
+@pytest.mark.slow
 def test_a_job_runs_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that cannot begin, which says so as any other; a file there is no module of the library's."""
     (tmp_path / "random.py").write_text("raise SystemExit('this is no library')")

@@ -39,6 +39,7 @@ TWINS = {
     "survey_figure10": "survey_figure10_small",
 }
 BUILT = sorted({*TWINS, *TWINS.values()} - {"survey_figure10", "survey_figure10_small", "floater_figure2"})
+LARGE = ("floater_table2_en_de_large", "floater_table2_en_fr_large", "tupe_table2")
 LINES = [f"the {colour} cat sat on {count} mats" for colour in ("red", "grey") for count in "ab"] * 8
 
 
@@ -152,7 +153,9 @@ def small(settings: StudySettings, name: str, place: Path) -> StudySettings:
     )
 
 
-@pytest.mark.parametrize("name", BUILT)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in BUILT]
+)
 def test_it_is_built_from_data_of_the_right_shape(name: str, place: Path) -> None:
     """Data are read and encoded, and a model of every variant is built, large ones without memory."""
     settings = small(read(name), name, place)

@@ -23,6 +23,7 @@ def samples(said: str) -> list[str]:
     return [line for line in said.splitlines() if line.startswith("  translation ")]
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_run_of_one(
     tmp_path: Path, files: Files, capsys: pytest.CaptureFixture[str]
 ) -> None:
