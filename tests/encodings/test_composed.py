@@ -44,6 +44,14 @@ def test_a_single_part_is_that_encoding():
                 assert torch.equal(a, b)
 
 
+def test_queries_start_as_small_as_the_scale_of_a_part_needs():
+    t5 = composed("t5")
+    for model in (composed("compose", models=["t5", "sinusoidal"]), composed("mix", other="t5")):
+        assert model.scale(4) == t5.scale(4) == 1.0
+        assert model.query_gain(4) == t5.query_gain(4) == 0.5
+    assert composed("compose", models=["alibi", "sinusoidal"]).query_gain(4) == 1.0
+
+
 def test_masks_are_intersected():
     model = composed("compose", models=[{"name": "window", "size": 3}, "disan"])
     positions = Positions.arange(6)

@@ -220,6 +220,9 @@ class Composite(PositionModel):
     def scale(self, head_dim: int) -> float:
         return self._scaled[0].scale(head_dim) if self._scaled else super().scale(head_dim)
 
+    def query_gain(self, head_dim: int) -> float:
+        return min(part.query_gain(head_dim) for part in self.models)
+
 
 def _built(part: Part, spec: StackSpec) -> PositionModel:
     name, options = named(part)
