@@ -116,6 +116,8 @@ def test_lists_and_functions_are_named():
         FlowEncoder(ZeroField(), 2, blocks=[0], names=["q"])([[0, 1]])
     with pytest.raises(TypeError, match=r"the field must be a torch.nn.Module .* got function"):
         FlowEncoder(lambda t, p: p, 2, blocks=[0], names=["q"])
+    with pytest.raises(TypeError, match=r"the field must be a torch.nn.Module .* got function"):
+        solve(lambda t, p: p, start, torch.ones(1))
 
 
 @pytest.mark.parametrize("method", ["collocation", "rk4"])

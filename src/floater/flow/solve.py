@@ -88,8 +88,8 @@ def solve(
         tensor([[1., 0.]])
     """
     automatic = method == "auto"
-    method, step = check_options(field, method=method, rtol=rtol, atol=atol, step=step, gradient=gradient)
     check_problem(field, start)
+    method, step = check_options(field, method=method, rtol=rtol, atol=atol, step=step, gradient=gradient)
     if not isinstance(times, Tensor):
         raise TypeError(f"times must be a tensor (length,), got {type(times).__name__}")
     known = times.detach().to("cpu", torch.float64)
