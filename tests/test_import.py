@@ -9,6 +9,9 @@ from transformers import BertConfig, BertModel
 
 import floater
 from floater.transformer import FloaterConfig, FloaterModel
+from floater.transformer.documents import DocumentsConfig
+from floater.transformer.events import EventsConfig
+from floater.transformer.images import ImageConfig
 
 HEAVY = ("torch", "transformers", "numpy", "torchdiffeq", "matplotlib")
 
@@ -48,9 +51,19 @@ def test_auto_classes_load_what_was_saved(order: str, tmp_path: Path) -> None:
     code = order + (
         "\nimport sys"
         "\nfrom transformers import AutoModel"
-        "\nfor path in sys.argv[1:]:"
-        "\n    model = AutoModel.from_pretrained(path)"
-        "\n    print(type(model).__name__, hasattr(model, 'floater'))"
+        "\nmodel = AutoModel.from_pretrained(sys.argv[1])"
+        "\nprint(type(model).__name__, hasattr(model, 'floater'))"
     )
-    found = run(code, str(tmp_path / "plugged"), str(tmp_path / "own"))
-    assert found == ["BertModel", "True", "FloaterModel", "False"]
+    # a process each: what loads one model imports the part of the library that the other needs
+    assert run(code, str(tmp_path / "plugged")) == ["BertModel", "True"]
+    assert run(code, str(tmp_path / "own")) == ["FloaterModel", "False"]
+
+
+@pytest.mark.parametrize("config", [DocumentsConfig, EventsConfig, FloaterConfig, ImageConfig])
+def test_auto_config_loads_every_type(config: type[FloaterConfig], tmp_path: Path) -> None:
+    config.preset("tiny").save_pretrained(tmp_path)
+    code = (
+        "import floater, sys\nfrom transformers import AutoConfig"
+        "\nprint(type(AutoConfig.from_pretrained(sys.argv[1])).__name__)"
+    )
+    assert run(code, str(tmp_path)) == [config.__name__]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -147,7 +148,8 @@ def _wrap_configurations(module: ModuleType) -> None:
 
     @wraps(from_pretrained)
     def load(cls: Any, *args: Any, **kwargs: Any) -> Any:
-
+        for name in ("documents", "events", "images"):  # they register their types, and that of all models
+            import_module(f"floater.transformer.{name}")
         return from_pretrained(cls, *args, **kwargs)
 
     load.floater = True  # type: ignore[attr-defined]
