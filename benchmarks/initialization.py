@@ -22,7 +22,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from floater.tasks.corpora.cldr import pairs
+from floater.tasks.corpora.cldr import draw
+from floater.tasks.corpora.cldr_items import CORE, ITEMS, pools_of
 from floater.text.bpe import encode, train_bpe
 from floater.transformer import (
     FloaterConfig,
@@ -177,7 +178,7 @@ FAMILIES = {
 
 def corpus() -> tuple[list[Tensor], list[Tensor]]:
     """Return the English and the German sentences of the built-in corpus as ids (length,)."""
-    texts = pairs(8_000, max_tokens=20)
+    texts = draw(pools_of("en", "de", 0, ITEMS, CORE), 8_000, "0/pairs", (3, 20), None, set())
     tokenizer = train_bpe([side for pair in texts for side in pair], VOCABULARY)
     english, german = (
         [torch.from_numpy(ids).long() for ids in encode(tokenizer, side)] for side in zip(*texts, strict=True)

@@ -21,20 +21,9 @@ from itertools import accumulate
 from pathlib import Path
 from random import Random
 
-from floater.tasks.corpora.cldr_items import (
-    CORE,
-    ITEMS,
-    LANGUAGES,
-    Inventory,
-    Pair,
-    Pools,
-    complete,
-    load_babel,
-    pools_of,
-)
+from floater.tasks.corpora.cldr_items import CORE, ITEMS, Pair, Pools, load_babel, pools_of
 
-__all__ = ["BINS", "CORE", "ITEMS", "LANGUAGES", "Inventory", "Pair", "bin_name", "complete", "pairs"]
-__all__ += ["split", "tokens", "write"]
+__all__ = ["BINS", "Pair", "bin_name", "draw", "split", "tokens", "write"]
 
 BINS: tuple[tuple[int, int | None], ...] = ((80, 100), (100, 120), (120, 140), (140, None))
 """Half-open ranges of source length in tokens: the length bins of Liu et al. (2020), section 4.3."""
@@ -68,51 +57,6 @@ def bin_name(low: int, high: int | None) -> str:
     return f"{low}_{'up' if high is None else high}"
 
 
-def pairs(
-    count: int,
-    *,
-    source: str = "en",
-    target: str = "de",
-    seed: int = 0,
-    min_tokens: int = 3,
-    max_tokens: int = 79,
-    mean_tokens: float | None = None,
-    items: Sequence[str] = ITEMS,
-    inventory: Inventory = CORE,
-) -> list[Pair]:
-    """Generate distinct aligned sentences of the built-in corpus.
-
-    Source lengths follow the distribution of maximum entropy on the range with the given mean. Lists grow
-    until the sampled length is reached or no sampled item fits, so a few sentences are one or two tokens
-    shorter than their sampled length, but never outside the range. The first pairs do not depend on `count`.
-
-    Args:
-        count: number of pairs.
-        source: source language, one of `LANGUAGES`.
-        target: target language, another of `LANGUAGES`.
-        seed: seed of the values and of the sentences.
-        min_tokens: least source length in `tokens`, included.
-        max_tokens: greatest source length in `tokens`, included.
-        mean_tokens: mean source length; None for the middle of the range, that is, uniformly distributed
-            lengths.
-        items: kinds of items in the lists, from `ITEMS`.
-        inventory: CLDR codes and values that items are generated from.
-
-    Returns:
-        A list of (source, target) without repeated source sentences.
-
-    Raises:
-        ImportError: if babel is missing.
-        ValueError: if an argument is out of range, or `count` sentences of these lengths cannot be made.
-
-    Example:
-        >>> pairs(2, items=["date", "relative"], max_tokens=6)
-        [('20 weeks ago', 'vor 20 Wochen'), ('2nd quarter 2018', '2. Quartal 2018')]
-    """
-    pools = pools_of(source, target, seed, items, inventory)
-    return _draw(pools, count, f"{seed}/pairs", (min_tokens, max_tokens), mean_tokens, set())
-
-
 def split(
     *,
     source: str = "en",
@@ -123,8 +67,6 @@ def split(
     test: int = 200,
     mean_tokens: float = 25.0,
     longest: int = 250,
-    items: Sequence[str] = ITEMS,
-    inventory: Inventory = CORE,
 ) -> dict[str, list[Pair]]:
     """Generate training, validation and test sentences under 80 tokens, and a test set per longer bin.
 
@@ -132,16 +74,14 @@ def split(
     occurs twice, within a part or between parts. The test sets do not depend on the sizes of the other parts.
 
     Args:
-        source: source language, one of `LANGUAGES`.
-        target: target language, another of `LANGUAGES`.
+        source: source language, "de", "en" or "fr".
+        target: target language, another of these.
         seed: seed of the values and of the sentences.
         train: number of training pairs, of 3 to 79 source tokens.
         valid: number of validation pairs, of 3 to 79 source tokens.
         test: number of pairs of each test set.
-        mean_tokens: mean source length of the parts under 80 tokens; see `pairs`.
+        mean_tokens: mean source length of the parts under 80 tokens; see `draw`.
         longest: greatest source length in the last of `BINS`.
-        items: kinds of items in the lists, from `ITEMS`.
-        inventory: CLDR codes and values that items are generated from.
 
     Returns:
         A dict with "train", "valid", "test", and "test_" + `bin_name` for each of `BINS`, of uniformly
@@ -149,7 +89,7 @@ def split(
 
     Raises:
         ImportError: if babel is missing.
-        ValueError: as for `pairs`.
+        ValueError: if a language is none of these, or as for `draw`.
 
     Example:
         >>> {name: len(part) for name, part in split(train=30, valid=20, test=10).items()}
@@ -157,11 +97,11 @@ def split(
         {'train': 30, 'valid': 20, 'test': 10,
          'test_80_100': 10, 'test_100_120': 10, 'test_120_140': 10, 'test_140_up': 10}
     """
-    pools = pools_of(source, target, seed, items, inventory)
+    pools = pools_of(source, target, seed, ITEMS, CORE)
     taken: set[str] = set()
 
     def part(name: str, count: int, limits: tuple[int, int], mean: float | None) -> list[Pair]:
-        return _draw(pools, count, f"{seed}/{name}", limits, mean, taken)
+        return draw(pools, count, f"{seed}/{name}", limits, mean, taken)
 
     short = (3, BINS[0][0] - 1)
     tests = {"test": part("test", test, short, mean_tokens)}
@@ -211,10 +151,31 @@ def write(
     return paths
 
 
-def _draw(
+def draw(
     pools: Pools, count: int, stream: str, limits: tuple[int, int], mean: float | None, taken: set[str]
 ) -> list[Pair]:
-    """Generate `count` pairs whose sources are not in `taken`, and add their sources to `taken`."""
+    """Generate distinct aligned sentences.
+
+    Source lengths follow the distribution of maximum entropy on the range with the given mean. Lists grow
+    until the sampled length is reached or no sampled item fits, so a few sentences are one or two tokens
+    shorter than their sampled length, but never outside the range. The first pairs do not depend on `count`.
+
+    Args:
+        pools: items of the sentences.
+        count: number of pairs.
+        stream: seed of the sentences.
+        limits: least and greatest source length in `tokens`, both included.
+        mean: mean source length; None for uniformly distributed lengths.
+        taken: source sentences that are not to be generated, to which those generated are added.
+
+    Raises:
+        ValueError: if an argument is out of range, or `count` sentences of these lengths cannot be made.
+
+    Example:
+        >>> pools = pools_of("en", "de", 0, ["date", "relative"], CORE)
+        >>> draw(pools, 2, "0/pairs", (3, 6), None, set())
+        [('20 weeks ago', 'vor 20 Wochen'), ('2nd quarter 2018', '2. Quartal 2018')]
+    """
     low, high = limits
     if count < 0:
         raise ValueError(f"count must be 0 or more, got {count}")

@@ -6,7 +6,7 @@ An item is a random value, formatted in two languages by `babel`, which ships th
 import datetime as dt
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from decimal import Decimal
 from random import Random
@@ -26,7 +26,7 @@ ITEMS = (  # kinds of items in a sentence
 
 @dataclass(frozen=True)
 class Inventory:
-    """CLDR codes and values that items are generated from; `CORE` is the default, `complete()` the full CLDR.
+    """CLDR codes and values that items are generated from, as in `CORE`.
 
     Args:
         territories: ISO 3166 codes.
@@ -72,37 +72,6 @@ CORE = Inventory(
     ),
 )
 """Short names and few digits, so that a small model learns the text in minutes."""
-
-
-def complete() -> Inventory:
-    """Return the territories, languages, currencies and units that the CLDR names in all `LANGUAGES`.
-
-    Returns:
-        The inventory, with years 1900 to 2099, numbers to 9999.9 and ten times the draws of `CORE`.
-
-    Raises:
-        ImportError: if babel is missing.
-
-    Example:
-        >>> len(complete().territories) > 200
-        True
-    """
-    locales = [load_babel().Locale(language) for language in LANGUAGES]
-
-    def shared(tables: Iterable[Mapping[str, Any]], valid: str) -> tuple[str, ...]:
-        keys = set.intersection(*map(set, tables))
-        return tuple(sorted(key for key in keys if re.fullmatch(valid, key)))
-
-    return Inventory(
-        territories=shared((locale.territories for locale in locales), "(?!ZZ|XA|XB)[A-Z]{2}"),
-        languages=shared((locale.languages for locale in locales), "[a-z]{2,3}"),
-        currencies=shared((locale.currencies for locale in locales), "(?!XXX)[A-Z]{3}"),
-        # babel has no public list of its units
-        units=shared((locale._data["unit_patterns"] for locale in locales), ".+"),
-        years=range(1900, 2100),
-        numbers=tuple(Decimal(n) / 10 for n in range(1, 100_000)),
-        draws=10 * CORE.draws,
-    )
 
 
 def load_babel() -> Any:
