@@ -74,34 +74,11 @@ def _wrap_models(module: ModuleType) -> None:
     kind: Any = module.PreTrainedModel
     if getattr(kind.from_pretrained, "floater", False):
         return
-    from_pretrained, from_config = kind.from_pretrained.__func__, kind._from_config.__func__
-    from_state_dict, save_pretrained = kind._load_from_state_dict, kind.save_pretrained
-    load_adapter, construct = kind.load_adapter, kind.__init__
-
-    @wraps(from_pretrained)
-    def load(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        from floater.pretrained import loading
-
-        return loading.from_pretrained(from_pretrained, cls, *args, **kwargs)
-
-    @wraps(from_config)
-    def build(cls: Any, config: Any, **kwargs: Any) -> Any:
-        from floater.pretrained import loading
-
-        return loading.with_flow(from_config(cls, config, **kwargs))
-
-    @wraps(from_state_dict)
-    def read(self: Any, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
-        from floater.pretrained import loading
-
-        loading.prepare_weights(self, state_dict, prefix)
-        from_state_dict(self, state_dict, prefix, *args, **kwargs)
-
-    @wraps(save_pretrained)
-    def save(self: Any, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        from floater.pretrained import loading
-
-        loading.save_pretrained(save_pretrained, self, save_directory, *args, **kwargs)
+    for name in ("from_pretrained", "_from_config"):
+        setattr(kind, name, classmethod(_wrapped(getattr(kind, name).__func__, name)))  # type: ignore[arg-type]
+    for name in ("_load_from_state_dict", "save_pretrained", "load_adapter"):
+        setattr(kind, name, _wrapped(getattr(kind, name), name))
+    construct = kind.__init__
 
     @wraps(construct)
     def make(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
@@ -111,33 +88,25 @@ def _wrap_models(module: ModuleType) -> None:
 
             loading.expect_flow(self)
 
-    @wraps(load_adapter)
-    def adapt(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from floater.pretrained import loading
-
-        return loading.load_adapter(load_adapter, self, *args, **kwargs)
-
-    load.floater = True  # type: ignore[attr-defined]
-    kind.from_pretrained, kind._from_config = classmethod(load), classmethod(build)  # type: ignore[arg-type]
-    kind._load_from_state_dict, kind.save_pretrained, kind.load_adapter = read, save, adapt
     kind.__init__ = make
 
 
 def _wrap_trainer(module: ModuleType) -> None:
     kind: Any = module.Trainer
-    original = kind._load_from_checkpoint
-    if getattr(original, "floater", False):
-        return
+    if not getattr(kind._load_from_checkpoint, "floater", False):
+        kind._load_from_checkpoint = _wrapped(kind._load_from_checkpoint, "_load_from_checkpoint")
+
+
+def _wrapped(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a method that calls its namesake in `floater.pretrained.loading` with the original."""
 
     @wraps(original)
-    def resume(self: Any, checkpoint: str, *args: Any, **kwargs: Any) -> None:
-        from floater.pretrained import loading
+    def method(*args: Any, **kwargs: Any) -> Any:
+        loading = import_module("floater.pretrained.loading")
+        return getattr(loading, name.removeprefix("_"))(original, *args, **kwargs)
 
-        loading.check_resumed(self.model, checkpoint)
-        original(self, checkpoint, *args, **kwargs)
-
-    resume.floater = True  # type: ignore[attr-defined]
-    kind._load_from_checkpoint = resume
+    method.floater = True  # type: ignore[attr-defined]
+    return method
 
 
 def _wrap_configurations(module: ModuleType) -> None:

@@ -93,8 +93,9 @@ def expect_flow(model: Any) -> None:
         model.register_forward_pre_hook(refuse_to_run)
 
 
-def with_flow(model: Any) -> Any:
-    """Extend and plug a new model if its configuration describes it so, and return it."""
+def from_config(original: Callable[..., Any], kind: Any, config: Any, **kwargs: Any) -> Any:
+    """Make a model as `original` does, and extend and plug it if its configuration describes it so."""
+    model = original(kind, config, **kwargs)
     if (settings := _extension(model)) is not None:
         installed.install(model, settings)
     if (options := _options(model)) is not None:
@@ -105,16 +106,26 @@ def with_flow(model: Any) -> Any:
     return model
 
 
-def prepare_weights(model: Any, state_dict: dict[str, Tensor], prefix: str) -> None:
-    """Refuse weights that were trained with a flow or an extension for a model without it.
+def load_from_state_dict(
+    original: Callable[..., None],
+    model: Any,
+    state_dict: dict[str, Tensor],
+    prefix: str,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """Load weights as `original` does, unless they were trained with a flow or extension that a model lacks.
 
     Weights under the names of a file are renamed to the model's own in place, as a resuming Trainer does not
     rename them.
 
     Args:
+        original: method of Transformers, as a function whose first argument is the model.
         model: model that is to load the weights.
         state_dict: weights, changed in place.
         prefix: prefix of their names, empty for the whole model.
+        *args: other positional arguments of the method.
+        **kwargs: keyword arguments of the method.
 
     Raises:
         PlugError: if the model has no flow or extension, but the weights, its configuration or its adapter
@@ -138,17 +149,20 @@ def prepare_weights(model: Any, state_dict: dict[str, Tensor], prefix: str) -> N
         own = by_own_names(model, state_dict)
         state_dict.clear()
         state_dict.update(own)
+    original(model, state_dict, prefix, *args, **kwargs)
 
 
-def check_resumed(model: Any, checkpoint: str) -> None:
-    """Refuse to resume a model that is plugged or extended differently from that of the checkpoint.
+def load_from_checkpoint(
+    original: Callable[..., None], trainer: Any, checkpoint: str, *args: Any, **kwargs: Any
+) -> None:
+    """Resume a model as `original` does, if it is plugged and extended as that of the checkpoint.
 
     Weights alone do not always show the difference.
 
     Raises:
         PlugError: if the models differ.
     """
-    model, saved = inner(model), _configuration(checkpoint)
+    model, saved = inner(trainer.model), _configuration(checkpoint)
     if (options := saved.get("floater")) is not None and (state := plugged(model)) is not None:
         check_same(
             {name: options[name] for name in state.options if name in options}, state.options, checkpoint
@@ -159,6 +173,7 @@ def check_resumed(model: Any, checkpoint: str) -> None:
             f"this {type(model).__name__} is not extended as the model in {checkpoint} was: by "
             f"{here or 'nothing'}, not {there}; extend it so first (floater.extend)"
         )
+    original(trainer, checkpoint, *args, **kwargs)
 
 
 def check_adapters(model: Any) -> None:
