@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-
 import torch
 from torch import Tensor, nn
 
@@ -71,29 +68,3 @@ def is_finite(model: nn.Module) -> bool:
     """
     finite = [parameter.detach().isfinite().all() for parameter in model.parameters()]
     return not finite or bool(torch.stack([flag.to(finite[0].device) for flag in finite]).all())
-
-
-def describe(
-    what: str, *, rates: Mapping[str, float], norms: str, advice: Sequence[str], kept: Path | None
-) -> DivergenceError:
-    """Return the error of a training that diverged.
-
-    Args:
-        what: clause that names the value that is not finite and the step.
-        rates: learning rates at that step, by name.
-        norms: description of the norms of the gradient.
-        advice: changes of the settings to suggest.
-        kept: last checkpoint, whose weights are finite.
-
-    Example:
-        >>> describe(
-        ...     "the loss is nan at step 3", rates={"learning rate": 1.0}, norms="norm of the gradient inf",
-        ...     advice=["lower training.learning_rate"], kept=None,
-        ... ).args[0].split("; ")[:2]
-        ['the training diverged: the loss is nan at step 3', 'learning rate 1, norm of the gradient inf']
-    """
-    numbers = ", ".join([*(f"{name} {rate:.3g}" for name, rate in rates.items()), norms])
-    left = f"; the weights of {kept} are finite" if kept else ""
-    return DivergenceError(
-        f"the training diverged: {what}; {numbers}; in another run directory, {', or '.join(advice)}{left}"
-    )

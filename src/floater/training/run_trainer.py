@@ -22,7 +22,6 @@ from transformers.trainer import TRAINER_STATE_NAME
 from floater.errors import DataError, first_line
 from floater.flow import FlowError, SpanTooLong
 from floater.interruption import Interrupted, StopRequest, deferred
-from floater.training import divergence
 from floater.training.arguments import arguments, batches, flow_parameters, schedule
 from floater.training.averaging import average
 from floater.training.batches import StreamSampler
@@ -37,6 +36,7 @@ from floater.training.checkpoints import (
     set_aside_damaged,
     step_of,
 )
+from floater.training.divergence import DivergenceError, DivergenceMonitor, is_finite
 from floater.training.files import damage, save_whole, write_json
 from floater.training.flow import FlowSchedule
 from floater.training.optimizer import adam
@@ -101,7 +101,7 @@ class RunTrainer(FloaterTrainer):
             callbacks += TolerantTensorBoard.of(run)
         if any(group["flow"] for group in optimizer.param_groups):
             callbacks.append(FlowSchedule(training.flow.update_every))
-        self._monitor = divergence.DivergenceMonitor()
+        self._monitor = DivergenceMonitor()
         self._stop = StopRequest()
         self._has_stepped = False
         self._looked_at = self._saved_step = -1
@@ -189,18 +189,23 @@ class RunTrainer(FloaterTrainer):
         names = ["learning rate of the flow" if flow else "learning rate" for flow in flows]
         return dict(zip(names, rates, strict=True))
 
-    def _diverged(self, what: str, rates: dict[str, float]) -> divergence.DivergenceError:
+    def _diverged(self, what: str, rates: dict[str, float]) -> DivergenceError:
         advice = ["lower training.learning_rate", "raise training.warmup_steps"]
         if len(rates) > 1:
             advice.insert(1, "lower training.flow.lr_multiplier")
         if not self.args.max_grad_norm:
             advice.append("set training.max_grad_norm to 1")
         kept = last_checkpoint(str(self.args.output_dir))
-        return divergence.describe(what, rates=rates, norms=self._monitor.norms, advice=advice, kept=kept)
+        numbers = ", ".join([*(f"{name} {rate:.3g}" for name, rate in rates.items()), self._monitor.norms])
+        left = f"; the weights of {kept} are finite" if kept else ""
+        return DivergenceError(
+            f"the training diverged: {what}; {numbers}; "
+            f"in another run directory, {', or '.join(advice)}{left}"
+        )
 
     def _write_checkpoint(self, checkpoint: Path, model: nn.Module, trial: Any) -> None:
         self._check_divergence()  # an unusable checkpoint must not replace a usable one
-        if not divergence.is_finite(model):
+        if not is_finite(model):
             step = self.state.global_step
             raise self._diverged(f"weights are not finite after step {step}", self._rates(step - 1))
         super()._write_checkpoint(checkpoint, model, trial)
@@ -343,7 +348,7 @@ class RunTrainer(FloaterTrainer):
         self._train_on(run)
         chosen = self.chosen(run)
         fill(model, average(chosen), str(run))
-        if not all(parameter.isfinite().all() for parameter in model.parameters()):
+        if not is_finite(model):
             raise self._diverged("weights of the final model are not finite", self._rates())
         result = self.result(chosen) | measure()
         if self.args.process_index == 0:
