@@ -7,12 +7,13 @@ import difflib
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from floater import __version__
 from floater.cli import commands
 from floater.cli.settings_help import StudyHelp, TrainHelp
+from floater.errors import nearest
 
 FORMATS = ("text", "markdown", "csv", "json")
 KINDS = (
@@ -46,7 +47,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         if not any(option.startswith(given[0]) for option in whole._option_string_actions):
             whole.error(f"floater takes no '{given[0]}'{_hint(whole, given[0])}")
     elif given[0] not in names:
-        whole.error(f"unknown command '{given[0]}'; {_nearest(given[0], names)}")
+        whole.error(f"unknown command '{given[0]}'; {nearest(given[0], names)}")
     found, more = whole.parse_known_args(given)
     wrong = [argument for argument in more if argument.startswith("-") or "overrides" not in found]
     if wrong:
@@ -291,11 +292,6 @@ def _hint(parser: argparse.ArgumentParser, option: str) -> str:
     return f"; did you mean {near[0]}?" if near else f"; see {command}"
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, [*names], n=1)
-    return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names)}"
-
-
 def _add(to: argparse._ActionsContainer, name: str, metavar: str, help: str, **more: Any) -> None:
     to.add_argument(name, metavar=metavar, help=help, **more)
 
@@ -337,7 +333,7 @@ def _edges(text: str) -> tuple[int, ...]:
 
 def _kind(text: str) -> str:
     if text not in KINDS:
-        raise argparse.ArgumentTypeError(f"unknown kind of plot '{text}'; {_nearest(text, KINDS)}")
+        raise argparse.ArgumentTypeError(f"unknown kind of plot '{text}'; {nearest(text, KINDS)}")
     return text
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import shutil
 from importlib.metadata import entry_points
 from typing import Any, ClassVar
+
+from floater.errors import nearest
 
 TASKS = (
     *("translation", "language_modeling", "tagging", "masked_lm", "causal_lm", "glue", "squad"),
@@ -34,9 +35,7 @@ class _Help(argparse.Action):
         else:
             topics = self.topics()
             if topic not in topics:
-                near = difflib.get_close_matches(topic, topics, n=1)
-                hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(topics)}"
-                parser.error(f"no help on '{topic}'; {hint}")
+                parser.error(f"no help on '{topic}'; {nearest(topic, topics)}")
             from floater.settings import describe
 
             print(describe(self.settings(topic), width()))
