@@ -34,13 +34,13 @@ class Pass:
     calls: dict[str, int] = field(default_factory=dict)
 
 
-class _Own(threading.local):
+class ThreadPass(threading.local):
     """The current forward pass of each thread; several threads may run one model at the same time."""
 
-    current: Pass | None = None
+    current: Any = None
 
-    def __reduce__(self) -> tuple[type[_Own], tuple[()]]:
-        return _Own, ()  # a copy of a model is in no forward pass
+    def __reduce__(self) -> tuple[type[ThreadPass], tuple[()]]:
+        return ThreadPass, ()  # a copy of a model is in no forward pass
 
 
 class Body:
@@ -58,7 +58,7 @@ class Body:
         self.root, self.path, self.family = root, path, family
         self.site, self.cross = site, cross
         self.injections: list[Injection] = []
-        self._own = _Own()
+        self._own = ThreadPass()
         self.shared: Pass | None = None
         module = root.get_submodule(path)
         self.names = list(inspect.signature(type(module).forward).parameters)[1:]
@@ -77,7 +77,8 @@ class Body:
         Dynamo cannot read thread-local attributes that were set by Python code, so compiled code reads an
         attribute of the body. It is None while two threads are in forward passes.
         """
-        return self.shared if torch.compiler.is_compiling() else self._own.current or self.shared
+        own: Pass | None = None if torch.compiler.is_compiling() else self._own.current
+        return own or self.shared
 
     @current.setter
     def current(self, current: Pass | None) -> None:

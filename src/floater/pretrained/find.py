@@ -98,7 +98,7 @@ def find(model: nn.Module, table: Mapping[str, str] | None) -> list[Found]:
             looked.append(f"the model type '{kind}' in {', '.join(FAMILIES)}")
             continue
         inner = tuple(other + "." for other in bodies if other != path and _inside(other, path))
-        of_body = _projections(body, len(path) + 1 if path else 0, path, inner, family)
+        of_body = _projections(body, path, inner, family)
         if of_body.projections:
             found.append(of_body)
         names = sorted({part.module for part in (*family.attention, *(family.cross or ()))})
@@ -116,7 +116,7 @@ def _inside(path: str, outer: str) -> bool:
     return not outer or path.startswith(outer + ".")
 
 
-def _projections(body: PreTrainedModel, cut: int, path: str, inner: Sequence[str], family: Family) -> Found:
+def _projections(body: PreTrainedModel, path: str, inner: Sequence[str], family: Family) -> Found:
     attentions: list[tuple[str, nn.Module, bool, int]] = []
     count = 0
     for name, module in body.named_modules():

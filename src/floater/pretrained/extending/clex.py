@@ -83,7 +83,6 @@ class ScaleFlow(nn.Module):
         base: base of the frequencies.
         trained: training length in tokens.
         start: initial scaling, a key of SCALINGS.
-        expansion: number of hidden units of the field for each rotated component.
 
     Example:
         >>> flow = ScaleFlow(4, 10000.0, 32, "linear")
@@ -91,10 +90,10 @@ class ScaleFlow(nn.Module):
         tensor([0.5000, 0.0050])
     """
 
-    def __init__(self, dim: int, base: float, trained: int, start: str, expansion: int = 1) -> None:
+    def __init__(self, dim: int, base: float, trained: int, start: str) -> None:
         super().__init__()
         self.dim, self.theta, self.trained, self.start = dim, base, trained, start
-        self.field = ScaleField(self._base, dim // 2, expansion * dim)
+        self.field = ScaleField(self._base, dim // 2, dim)
         self._known: dict[float, tuple[Tensor, float]] = {}
         self._versions: tuple[int, ...] = ()
 

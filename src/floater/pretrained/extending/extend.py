@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 
 from floater.pretrained.extending import attention, biases, clex, continuation, rotary
 from floater.pretrained.extending.errors import ExtendError
-from floater.pretrained.extending.installed import KEY, PLAIN, follows_length, install
+from floater.pretrained.extending.installed import KEY, PLAIN, follows_length, install, own_configs
 from floater.pretrained.extending.tables import Table, find_tables, lengthen
-from floater.pretrained.flows import refresh
+from floater.pretrained.flows import is_count, refresh
 from floater.pretrained.plug import UNSAVED, inner, plugged, rename
 
 _OPTIONS: Mapping[str, frozenset[str]] = {
@@ -146,7 +146,7 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     if not isinstance(model, nn.Module):
         raise ExtendError(f"the model is a {type(model).__name__}; it must be a model of transformers")
     model = inner(model)
-    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+    if not is_count(length):
         raise ExtendError(f"length is {length!r}; it must be a whole number of at least 1")
     name = type(model).__name__
     if (before := getattr(getattr(model, "config", None), KEY, None)) is not None:
@@ -210,7 +210,7 @@ def _extend_tables(
         )
     if sum(special) + 2 > min(table.length for table in tables):
         raise ExtendError(f"special is {special!r}, but there are {old} vectors; at least 2 must be left")
-    _own_configs(model)
+    own_configs(model)
     longer = []
     for table in tables:
         rows = table.weight
@@ -245,7 +245,7 @@ def _extend_images(model: nn.Module, tables: list[Table], length: int, method: s
     else:
         grid = continuation.continued_grid(rows[table.first :], (side, side), (new, new), method)
         larger = torch.cat((rows[: table.first], grid))
-    _own_configs(model)
+    own_configs(model)
     table.body.config.image_size = length
     table.replace(larger)
     for part in table.holder.modules():
@@ -283,7 +283,7 @@ def _extend_rotary(
         for body in bodies:
             body.config.max_position_embeddings = length
     else:
-        _own_configs(model)
+        own_configs(model)
         for body in bodies:
             rotary.scale(body.config, method, length, options)
             rotary.rebuild(body)
@@ -329,11 +329,11 @@ def _settings(method: str, old: int, length: int, options: dict[str, Any]) -> di
     if method != "self_extend":
         return {}
     window = options.get("window", max(1, old // 4))
-    if not _is_count(window) or window >= old:
+    if not is_count(window) or window >= old:
         raise ExtendError(f"window is {window!r}; it must be a whole number from 1 to {old - 1}")
     least = attention.groups(length, old, window)
     group = options.get("group", least)
-    if not _is_count(group) or group < least:
+    if not is_count(group) or group < least:
         raise ExtendError(
             f"group is {group!r}; with window={window} it must be a whole number of at least {least}, so "
             f"that a text of {length} tokens has no distance above {old}"
@@ -342,10 +342,6 @@ def _settings(method: str, old: int, length: int, options: dict[str, Any]) -> di
     if not isinstance(temperature, bool):
         raise ExtendError(f"temperature is {temperature!r}; it must be True or False")
     return {"group": [window, group], "temperature": temperature}
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _moves(settings: dict[str, Any], bodies: list[PreTrainedModel]) -> bool:
@@ -358,7 +354,7 @@ def _moves(settings: dict[str, Any], bodies: list[PreTrainedModel]) -> bool:
 
 def _extend_biases(model: nn.Module, parts: list[Any], length: int, options: dict[str, Any]) -> Extension:
     given = options.get("trained")
-    if given is not None and not (_is_count(given) and given >= biases.NEAR):
+    if given is not None and not (is_count(given) and given >= biases.NEAR):
         raise ExtendError(f"trained is {given!r}; it must be a whole number of at least {biases.NEAR} tokens")
     known = [biases.training_length(part, given) for part in parts]
     old = max((found for found in known if found is not None), default=None)
@@ -375,12 +371,3 @@ def _extend_biases(model: nn.Module, parts: list[Any], length: int, options: dic
         if part.config.model_type == "mpt":
             part.config.max_seq_len = length
     return Extension("flow", "bias", old, length, True, max(errors))
-
-
-def _own_configs(model: nn.Module) -> None:
-    """Copy the configurations of a model and its parts, as other models may share them."""
-    memo: dict[int, Any] = {}
-    for module in model.modules():
-        config = module.__dict__.get("config")
-        if config is not None:
-            module.config = copy.deepcopy(config, memo)

@@ -83,7 +83,7 @@ def training_spans(model: nn.Module, length: int) -> list[int]:
     return [*range(found["old"] * (1 if others else 2), length, found["old"]), length]
 
 
-def install(model: nn.Module, settings: Mapping[str, Any]) -> list[tuple[FloaterRelative, biases.Bias]]:
+def install(model: Any, settings: Mapping[str, Any]) -> list[tuple[FloaterRelative, biases.Bias]]:
     """Install an extension with initial weights in a model, and record it in the configuration.
 
     Args:
@@ -113,7 +113,10 @@ def install(model: nn.Module, settings: Mapping[str, Any]) -> list[tuple[Floater
         parts.register_state_dict_pre_hook(refresh)  # type: ignore[no-untyped-call]
         setattr(model, KEY, parts.train(model.training))
     model.__dict__["_floater_extension"] = settings
-    _note(model, settings)
+    own_configs(model)
+    setattr(model.config, KEY, settings)
+    if settings["method"] not in PLAIN:
+        model.config.fusion_config = {**(getattr(model.config, "fusion_config", None) or {}), GUARD: True}
     allow_to_run(model)
     return fitted
 
@@ -182,16 +185,12 @@ def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
         body.set_attn_implementation(attention.NAMES[before])
 
 
-def _note(model: Any, settings: dict[str, Any]) -> None:
-    """Write the settings into a copy of the model's configuration, as other models may share the original."""
+def own_configs(model: nn.Module) -> None:
+    """Copy the configurations of a model and its parts, as other models may share them."""
     memo: dict[int, Any] = {}
     for module in model.modules():
         if (config := module.__dict__.get("config")) is not None:
             module.config = copy.deepcopy(config, memo)
-    setattr(model.config, KEY, settings)
-    if settings["method"] not in PLAIN:
-        fusions = dict(getattr(model.config, "fusion_config", None) or {})
-        model.config.fusion_config = {**fusions, GUARD: True}
 
 
 def position_parameters(model: nn.Module) -> list[nn.Parameter]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
+from floater.pretrained.body import ThreadPass
 from floater.pretrained.extending.errors import ExtendError
 
 _HELD = "floater_pass"
@@ -52,15 +52,6 @@ class Pass:
         return int(self.query.max())
 
 
-class _Own(threading.local):
-    """The current pass of each thread; several threads may run one model at the same time."""
-
-    current: Pass | None = None
-
-    def __reduce__(self) -> tuple[type[_Own], tuple[()]]:
-        return _Own, ()  # a copy of a model is in no forward pass
-
-
 class Watch:
     """A record of the forward passes of a body.
 
@@ -91,7 +82,7 @@ class Watch:
     ) -> None:
         self.method, self.scale, self.masked, self.attention = method, scale, masked, attention
         self.signature = inspect.signature(type(body).forward)
-        self._own = _Own()
+        self._own = ThreadPass()
         self._last: Pass | None = None
         body.register_forward_pre_hook(self.enter, with_kwargs=True)
         body.register_forward_hook(self.leave)
