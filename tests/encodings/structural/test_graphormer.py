@@ -24,7 +24,7 @@ def test_biases_are_means_over_the_edges_of_the_shortest_path(hops, reach):
     graph.add_node(11)  # without a path to it
     model = made(labels=3, hops=hops, reach=reach)
     state = model.prepare(Positions.graph(graph))
-    assert state.degree[0].tolist() == [graph.degree(node) for node in range(12)]
+    assert state[0][0].tolist() == [graph.degree(node) for node in range(12)]
     bias = model.bias(None, None, state, 1)[0]
     paths = dict(nx.all_pairs_shortest_path(graph))
     for t in range(12):

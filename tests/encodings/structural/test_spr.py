@@ -54,7 +54,7 @@ def test_relations_of_a_tree_worked_by_hand():
     assert [[relation(TREES[0], t, s) for s in range(5)] for t in range(5)] == rel
     model = build("spr_relative", **SIZES)
     state = model.prepare(Positions.tree(TREES[:1]))
-    assert (state.pair[0] + state.rows.start - 16).tolist() == rel
+    assert (state[1][0] + state[0].start - 16).tolist() == rel
 
 
 @pytest.mark.parametrize("reach", [None, 2])

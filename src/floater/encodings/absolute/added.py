@@ -14,19 +14,20 @@ from floater.encodings.spec import StackSpec
 class AddedVectors(PositionModel):
     """x + p^(n) at the input of the chosen blocks n (Liu et al. 2020, section 2.2, equation 5).
 
-    Subclasses give the vectors. At the first block they are added to the embeddings, before the dropout.
+    At the first block they are added to the embeddings, before the dropout.
 
     Args:
         blocks: "input" (the first block), "all", or a list of block indices.
     """
 
-    def __init__(self, spec: StackSpec, blocks: str | list[int]) -> None:
+    def __init__(self, spec: StackSpec, blocks: str | list[int] = "input") -> None:
         super().__init__(spec)
         self.blocks = chosen_blocks(blocks, spec.layers)
 
     def vectors(self, state: Any, layer: int) -> Tensor:
-        """Return p^(n), (batch or 1, T, dim), for block n = layer + 1."""
-        raise NotImplementedError(f"{type(self).__name__} must define vectors")
+        """Return p^(n), (batch or 1, T, dim), for block n = layer + 1: by default the result of `prepare`."""
+        vectors: Tensor = state
+        return vectors
 
     def embed(self, x: Tensor, state: Any) -> Tensor:
         return x + self.vectors(state, 0).to(x.dtype) if 0 in self.blocks else x

@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import one_of
 from floater.encodings.errors import PositionError
-from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 
 @register("axial")
-class Axial(PositionModel):
+class Axial(AddedVectors):
     """A vector for the segment of a token, concatenated with one for its offset in the segment.
 
     The paper does not describe it; Dufter et al. 2022, equation 5, do, and so do the released programs, which
@@ -79,6 +79,3 @@ class Axial(PositionModel):
         query = counted(positions.query, "axial positions", self.spec.max_length, below=positions.below)
         parts = self.segments[query // self.segment], self.places[query % self.segment]
         return torch.cat(parts[:: 1 if self.order == "released" else -1], dim=-1)
-
-    def embed(self, x: Tensor, state: Tensor) -> Tensor:
-        return x + state.to(x.dtype)

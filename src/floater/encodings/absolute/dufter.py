@@ -42,6 +42,7 @@ class DufterAbsolute(PositionBias):
         exceptions={"real": "a table has nothing between whole positions"},
         pair_matrix="every entry is a parameter, whose gradient is as large",
     )
+    name = "dufter_absolute"
     bounded = True
 
     def __init__(self, spec: StackSpec) -> None:
@@ -53,7 +54,7 @@ class DufterAbsolute(PositionBias):
         nn.init.normal_(self.table, std=self.spec.max_length**-0.5)
 
     def prepare(self, positions: Positions) -> Positions:
-        whole_numbers(positions, "dufter_absolute", self.spec.max_length)
+        whole_numbers(positions, self.name, self.spec.max_length)
         return positions
 
     def correlation(self, state: Positions, layer: int) -> Tensor:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import counted
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
 from floater.encodings.errors import PositionError
-from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 
 @register("language_specific")
-class LanguageSpecific(PositionModel):
+class LanguageSpecific(AddedVectors):
     """A table of learned positions for each language; a token's language is `Positions.language`.
 
     Dufter et al. 2022, section 4.5, are the specification. The decoder of an encoder-decoder has one table,
@@ -74,6 +74,3 @@ class LanguageSpecific(PositionModel):
             )
         vectors: Tensor = self.table[language, query]
         return vectors
-
-    def embed(self, x: Tensor, state: Tensor) -> Tensor:
-        return x + state.to(x.dtype)

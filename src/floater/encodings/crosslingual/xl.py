@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card
 from floater.encodings.checks import one_of
@@ -16,6 +17,9 @@ from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
 from floater.positions import Positions
+
+HeadsState = tuple[Tensor, Tensor, dict[int, dict[str, Tensor]]]
+"""Sinusoids of both positions, and by block and name what they add to the projections."""
 
 
 def both(positions: Positions, spec: StackSpec) -> tuple[Tensor, Tensor]:
@@ -37,7 +41,7 @@ def both(positions: Positions, spec: StackSpec) -> tuple[Tensor, Tensor]:
 
 
 @register("xl")
-class CrossLingual(PositionModel):
+class CrossLingual(AddedVectors):
     """Sinusoids of a token's position and of its position in the order of the other language.
 
     Dufter et al. 2022, section 4.5, are the specification; they leave open how the two are joined: here as a
@@ -88,17 +92,6 @@ class CrossLingual(PositionModel):
             return pair[0] + pair[1]
         return torch.tanh(sum(p.to(w.dtype) @ w.T for p, w in zip(pair, self.maps, strict=True)))
 
-    def embed(self, x: Tensor, state: Tensor) -> Tensor:
-        return x + state.to(x.dtype)
-
-
-class HeadsState:
-    """Sinusoids of both positions, and their projections in the current block."""
-
-    def __init__(self, own: Tensor, second: Tensor) -> None:
-        self.own, self.second = own, second
-        self.added: dict[int, dict[str, Tensor]] = {}
-
 
 @register("xl_heads")
 class CrossLingualHeads(PositionModel):
@@ -140,21 +133,22 @@ class CrossLingualHeads(PositionModel):
             raise PositionError(f"reordered is {reordered}; it must be from 0 to {spec.heads}")
 
     def prepare(self, positions: Positions) -> HeadsState:
-        return HeadsState(*both(positions, self.spec))
+        return *both(positions, self.spec), {}
 
     def on_projections(
         self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: HeadsState, layer: int
     ) -> None:
         first = (self.spec.heads - self.reordered) * (self.spec.dim // self.spec.heads)
-        added = state.added[layer] = {}
+        *pair, blocks = state
+        added = blocks[layer] = {}
         for name, linear in projections.items():
             # of one dtype with the projection; its bias comes with the tokens
             dtype = (
                 next((p.dtype for p in linear.parameters()), None) if isinstance(linear, nn.Module) else None
             )
-            own, second = (linear(p.to(dtype)) for p in (state.own, state.second))
-            bias = linear(torch.zeros_like(state.own[:1, :1], dtype=dtype))
+            own, second = (linear(p.to(dtype)) for p in pair)
+            bias = linear(torch.zeros_like(pair[0][:1, :1], dtype=dtype))
             added[name] = torch.cat([own[..., :first], second[..., first:]], -1) - bias
 
     def projection_bias(self, name: Projection, state: HeadsState, layer: int) -> Tensor | None:
-        return state.added.get(layer, {}).get(name)
+        return state[2].get(layer, {}).get(name)

@@ -21,7 +21,7 @@ _SURVEY = SurveyRow("APE", learnable=False, unbound=True, parameters="0")
 
 
 class LengthAware(PositionModel):
-    """x + p(t, l), where l is `Positions.target_length`. Subclasses give the vectors.
+    """x + p(t, l), where l is `Positions.target_length`. Subclasses give the `kind` of the sinusoids.
 
     In an encoder-decoder l is optional: it defaults to the length of the labels, or else to the
     prediction of the model's `LengthPredictor`.
@@ -36,6 +36,7 @@ class LengthAware(PositionModel):
 
     length_aware = True
     window = 0
+    kind: str
 
     def __init__(self, spec: StackSpec, *, plain: bool = False) -> None:
         super().__init__(spec)
@@ -43,8 +44,19 @@ class LengthAware(PositionModel):
         self.plain = plain and spec.site != "decoder"
 
     def vectors(self, place: Tensor, length: Tensor) -> Tensor:
-        """Return p(t, l): (batch or 1, T, dim) for places (batch or 1, T) and lengths (batch or 1, 1)."""
-        raise NotImplementedError(f"{type(self).__name__} must define vectors")
+        """Return p(t, l): (batch or 1, T, dim) for places (batch or 1, T) and lengths (batch or 1, 1).
+
+        They are the sinusoids of l - t (Dufter et al. 2022, equation 32), or those of t whose base is l
+        instead of 10,000 (equation 33).
+        """
+        dim = self.spec.dim
+        if self.kind == "difference":
+            return sinusoid(length - place, dim)
+        wide = wide_dtype(place.device)
+        exponent = -torch.arange(0, dim, 2, device=place.device, dtype=wide) / dim
+        angle = place.to(wide)[..., None] * length.to(wide)[..., None] ** exponent
+        vectors = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+        return vectors if place.dtype == torch.float64 else vectors.float()
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor | None]:
         if positions.target_length is not None:
@@ -63,30 +75,6 @@ class LengthAware(PositionModel):
             noise = torch.randint(-self.window, self.window + 1, (len(x), 1), device=x.device)
             length = (length + noise).clamp(min=1)
         return x + self.vectors(place, length).to(x.dtype)
-
-
-def difference(place: Tensor, length: Tensor, dim: int) -> Tensor:
-    """Return the sinusoid of l - t (Dufter et al. 2022, equation 32): (batch or 1, T, dim).
-
-    Example:
-        >>> difference(torch.tensor([[3]]), torch.tensor([[3]]), 2)
-        tensor([[[0., 1.]]])
-    """
-    return sinusoid(length - place, dim)
-
-
-def ratio(place: Tensor, length: Tensor, dim: int) -> Tensor:
-    """Return sinusoids of t whose base is l instead of 10,000 (Dufter et al. 2022, equation 33).
-
-    Example:
-        >>> ratio(torch.tensor([[0]]), torch.tensor([[3]]), 2)
-        tensor([[[0., 1.]]])
-    """
-    wide = wide_dtype(place.device)
-    exponent = -torch.arange(0, dim, 2, device=place.device, dtype=wide) / dim
-    angle = place.to(wide)[..., None] * length.to(wide)[..., None] ** exponent
-    vectors = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
-    return vectors if place.dtype == torch.float64 else vectors.float()
 
 
 @register("ldpe")
@@ -117,9 +105,7 @@ class LengthDifference(LengthAware):
         equation="x_t + p; p_{2j} = sin((l - t) / 10000^{2j/d}), p_{2j+1} = cos((l - t) / 10000^{2j/d})",
         survey=_SURVEY,
     )
-
-    def vectors(self, place: Tensor, length: Tensor) -> Tensor:
-        return difference(place, length, self.spec.dim)
+    kind = "difference"
 
 
 @register("lrpe")
@@ -150,9 +136,7 @@ class LengthRatio(LengthAware):
         equation="x_t + p; p_{2j} = sin(t / l^{2j/d}), p_{2j+1} = cos(t / l^{2j/d})",
         survey=_SURVEY,
     )
-
-    def vectors(self, place: Tensor, length: Tensor) -> Tensor:
-        return ratio(place, length, self.spec.dim)
+    kind = "ratio"
 
 
 @register("noisy_length")
@@ -193,6 +177,3 @@ class NoisyLength(LengthAware):
         one_of("kind", kind, ("difference", "ratio"))
         at_least_one(window=window)
         self.kind, self.window = kind, window
-
-    def vectors(self, place: Tensor, length: Tensor) -> Tensor:
-        return (difference if self.kind == "difference" else ratio)(place, length, self.spec.dim)

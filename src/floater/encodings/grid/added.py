@@ -11,8 +11,9 @@ from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.floater import learned_field
 from floater.encodings.baked import BakedFlow, baked
 from floater.encodings.card import Card
+from floater.encodings.checks import at_least_one
 from floater.encodings.errors import PositionError
-from floater.encodings.grid.coordinates import check_axes, coordinates
+from floater.encodings.grid.coordinates import coordinates
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
 from floater.flow import FlowEncoder, FlowVectors, MLPField, init_small_, sinusoid
@@ -50,7 +51,7 @@ class GridSinusoidal(AddedVectors):
 
     def __init__(self, spec: StackSpec, *, axes: int = 2, blocks: str | list[int] = "input") -> None:
         super().__init__(spec, blocks)
-        check_axes(axes)
+        at_least_one(axes=axes)
         if spec.dim % (2 * axes):
             raise PositionError(f"dim is {spec.dim}; sinusoids of {axes} axes need a multiple of {2 * axes}")
         self.axes = axes
@@ -58,9 +59,6 @@ class GridSinusoidal(AddedVectors):
     def prepare(self, positions: Positions) -> Tensor:
         query, _ = coordinates(positions, self.axes, "sinusoidal_grid")
         return sinusoid(query, self.spec.dim // self.axes).flatten(-2)
-
-    def vectors(self, state: Tensor, layer: int) -> Tensor:
-        return state
 
 
 @register("learned_grid")
@@ -101,7 +99,7 @@ class GridLearned(AddedVectors):
 
     def __init__(self, spec: StackSpec, *, axes: int = 2, blocks: str | list[int] = "input") -> None:
         super().__init__(spec, blocks)
-        check_axes(axes)
+        at_least_one(axes=axes)
         if spec.dim % axes:
             raise PositionError(f"dim is {spec.dim}; tables of {axes} axes need a multiple of {axes}")
         self.axes = axes
@@ -179,7 +177,7 @@ class GridFloater(AddedVectors):
         solver: str = "auto",
     ) -> None:
         super().__init__(spec, blocks)
-        check_axes(axes)
+        at_least_one(axes=axes)
         self.span = spec.max_length * delta
         try:
             self.flows = nn.ModuleList(

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from floater.encodings.card import Card
-from floater.encodings.grid.coordinates import check_axes, coordinates
+from floater.encodings.checks import at_least_one
+from floater.encodings.grid.coordinates import coordinates
 from floater.encodings.registry import register
 from floater.encodings.relative.alibi import slopes
 from floater.encodings.relative.bias import PositionBias
@@ -45,7 +46,7 @@ class GridALiBi(PositionBias):
 
     def __init__(self, spec: StackSpec, *, axes: int = 2) -> None:
         super().__init__(spec)
-        check_axes(axes)
+        at_least_one(axes=axes)
         self.axes, self.slopes = axes, slopes(spec.heads)
 
     def prepare(self, positions: Positions) -> Tensor:
@@ -58,4 +59,4 @@ class GridALiBi(PositionBias):
         return -squares.sqrt()[:, None] * squares.new_tensor(self.slopes)[:, None, None]
 
     def correlation(self, state: Tensor, layer: int) -> Tensor:
-        return state
+        return state  # a matrix, which no kernel computes tile by tile

@@ -8,21 +8,6 @@ from floater.encodings.errors import PositionError
 from floater.positions import Positions
 
 
-def check_axes(axes: int) -> None:
-    """Refuse a number of axes below 1.
-
-    Raises:
-        PositionError: if it is.
-
-    Example:
-        >>> check_axes(0)
-        Traceback (most recent call last):
-        floater.encodings.errors.PositionError: axes is 0; it must be at least 1
-    """
-    if axes < 1:
-        raise PositionError(f"axes is {axes}; it must be at least 1")
-
-
 def coordinates(positions: Positions, axes: int, name: str) -> tuple[Tensor, Tensor]:
     """Return the coordinates of queries and keys; token t of a text is at t on every axis.
 

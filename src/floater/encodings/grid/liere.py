@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
+from floater.encodings.checks import at_least_one
 from floater.encodings.errors import PositionError
-from floater.encodings.grid.coordinates import check_axes, coordinates
+from floater.encodings.grid.coordinates import coordinates
 from floater.encodings.model import QKV
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.registry import register
@@ -55,7 +56,7 @@ class LieRE(Precise):
 
     def __init__(self, spec: StackSpec, *, axes: int = 2, generator: int | None = None) -> None:
         super().__init__(spec)
-        check_axes(axes)
+        at_least_one(axes=axes)
         width = spec.dim // spec.heads
         size = width if generator is None else generator
         if size < 2 or width % size:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
+from floater.encodings.checks import at_least_one
 from floater.encodings.errors import PositionError
-from floater.encodings.grid.coordinates import check_axes, coordinates
+from floater.encodings.grid.coordinates import coordinates
 from floater.encodings.model import QKV, PositionModel
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.registry import register
@@ -36,8 +37,12 @@ class GridRotary(PositionModel):
         self.pairs, self.base = pairs, base
 
     def angles(self, state: Any, layer: int) -> Tensor:
-        """Return the angles in a block, (batch or 1, T, heads or 1, head_dim / 2) in float64."""
-        raise NotImplementedError(f"{type(self).__name__} must define angles")
+        """Return the angles in a block, (batch or 1, T, heads or 1, head_dim / 2) in float64.
+
+        By default they are the result of `prepare`, for all blocks.
+        """
+        angles: Tensor = state
+        return angles
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Any, layer: int) -> QKV:
         angle, dtype = self.angles(state, layer), at_least_float32(q.dtype)
@@ -81,7 +86,7 @@ class AxialRotary(GridRotary):
         self, spec: StackSpec, *, axes: int = 2, pairs: str = "interleaved", base: float = 100.0
     ) -> None:
         super().__init__(spec, pairs, base)
-        check_axes(axes)
+        at_least_one(axes=axes)
         if self.head_dim % (2 * axes):
             raise PositionError(f"head_dim is {self.head_dim}; {axes} axes need a multiple of {2 * axes}")
         self.axes = axes
@@ -90,9 +95,6 @@ class AxialRotary(GridRotary):
         query, _ = coordinates(positions, self.axes, "rotary_axial")
         at = frequencies(self.head_dim // self.axes, self.base, query.device)
         return (query.double()[..., None] * at).flatten(-2)[:, :, None]
-
-    def angles(self, state: Tensor, layer: int) -> Tensor:
-        return state
 
 
 @register("rotary_mixed")
@@ -211,6 +213,3 @@ class MRope(GridRotary):
         query, _ = coordinates(positions, 3, "mrope")
         read = query.double()[..., self.axis_of_pair]
         return (read * frequencies(self.head_dim, self.base, query.device))[:, :, None]
-
-    def angles(self, state: Tensor, layer: int) -> Tensor:
-        return state

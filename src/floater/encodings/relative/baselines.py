@@ -7,12 +7,12 @@ import math
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.absolute.dufter import DufterAbsolute
 from floater.encodings.card import Card
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias, bias_of_distance
-from floater.encodings.relative.distances import pairs, whole_numbers
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
@@ -118,7 +118,7 @@ class Window(PositionModel):
 
 
 @register("synthesizer")
-class Synthesizer(PositionBias):
+class Synthesizer(DufterAbsolute):
     """Synthesizer: Rethinking Self-Attention for Transformer Models (Tay et al. 2021, section 3.1): random.
 
     A matrix of every pair of positions takes the place of the logits, one for each head of each block. It
@@ -146,14 +146,11 @@ class Synthesizer(PositionBias):
         exceptions={"real": "a table has nothing between whole positions"},
         pair_matrix="every entry is a parameter, whose gradient is as large",
     )
-    bounded = True
+    name = "synthesizer"
 
     def __init__(self, spec: StackSpec, *, learned: bool = True) -> None:
         super().__init__(spec)
-        length = spec.max_length
-        table = torch.empty(spec.layers, spec.heads, length, length)
-        self.table = nn.Parameter(table, requires_grad=learned)
-        self.reset_parameters()
+        self.table.requires_grad_(learned)
 
     def reset_parameters(self) -> None:
         _, heads, length, _ = self.table.shape
@@ -162,10 +159,3 @@ class Synthesizer(PositionBias):
 
     def scale(self, head_dim: int) -> float:
         return 0.0
-
-    def prepare(self, positions: Positions) -> Positions:
-        whole_numbers(positions, "synthesizer", self.spec.max_length)
-        return positions
-
-    def correlation(self, state: Positions, layer: int) -> Tensor:
-        return pairs(self.table[layer], state)

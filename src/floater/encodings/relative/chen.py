@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from floater.encodings.checks import at_least_one
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, DistanceTable, PairBias, PositionBias, ProductBias
-from floater.encodings.relative.distances import Distances, whole_numbers
+from floater.encodings.relative.distances import whole_numbers
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
@@ -77,13 +77,6 @@ def segment_table(spec: StackSpec, share_heads: bool, share_layers: bool, count:
     return SegmentTable(layers, heads, count) if count else None
 
 
-class RelativeState(NamedTuple):
-    """The distances, and the segments of queries and keys."""
-
-    distances: Distances
-    segments: tuple[Tensor, Tensor] | None
-
-
 @register("chen_relative")
 class ChenRelative(DistanceTable):
     """DIET-Rel: a learned scalar per distance is added to the logits of every head in every block.
@@ -129,14 +122,15 @@ class ChenRelative(DistanceTable):
 
     def prepare(self, positions: Positions) -> Any:
         count = 0 if self.segments is None else self.segments.table.shape[-1]
-        return RelativeState(super().prepare(positions), segments_of(positions, count, self.name))
+        return super().prepare(positions), segments_of(positions, count, self.name)
 
     def added(self, state: Any, layer: int) -> DistanceBias | Tensor:
-        bias = super().added(state.distances, layer)
+        distances, segments = state
+        bias = super().added(distances, layer)
         assert isinstance(bias, DistanceBias)
         if self.segments is None:
             return bias
-        more: Tensor = self.segments(state.segments, layer)
+        more: Tensor = self.segments(segments, layer)
         return bias.matrix + more
 
 

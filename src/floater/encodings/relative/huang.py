@@ -37,13 +37,17 @@ class Huang(PositionModel):
     """
 
     bounded = True
-    table: nn.Parameter
     name: str
 
-    def make(self, *shape: int) -> None:
-        """Make the table (layers, *shape)."""
-        self.table = nn.Parameter(torch.empty(self.spec.layers, *shape))
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__(spec)
+        self.table = nn.Parameter(torch.empty(spec.layers, *self.shape(spec)))
         self.reset_parameters()
+
+    @staticmethod
+    def shape(spec: StackSpec) -> tuple[int, int]:
+        """Return the shape of a block's table: by default vectors as wide as a head, one per distance."""
+        return 2 * spec.max_length - 1, spec.dim // spec.heads
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, mean=1.0, std=0.02)
@@ -71,9 +75,9 @@ class Huang1(Huang):
     )
     name = "huang1"
 
-    def __init__(self, spec: StackSpec) -> None:
-        super().__init__(spec)
-        self.make(spec.heads, spec.max_length)
+    @staticmethod
+    def shape(spec: StackSpec) -> tuple[int, int]:
+        return spec.heads, spec.max_length
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor:
         far = state.values.abs().clamp(max=self.spec.max_length - 1)
@@ -98,9 +102,9 @@ class Huang2(Huang):
     )
     name = "huang2"
 
-    def __init__(self, spec: StackSpec) -> None:
-        super().__init__(spec)
-        self.make(spec.heads, 2 * spec.max_length - 1)
+    @staticmethod
+    def shape(spec: StackSpec) -> tuple[int, int]:
+        return spec.heads, 2 * spec.max_length - 1
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor:
         return logits * state.plane(state.rows(self.table[layer], self.spec.max_length - 1, 1))
@@ -130,10 +134,6 @@ class Huang3(Huang):
     )
     name = "huang3"
     chunk = 8
-
-    def __init__(self, spec: StackSpec) -> None:
-        super().__init__(spec)
-        self.make(2 * spec.max_length - 1, spec.dim // spec.heads)
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor:
         # adding the product with r - 1 to the plain product keeps all else that was added to the logits
@@ -166,10 +166,6 @@ class Huang4(Huang):
         "heads share vectors of width d/h",
     )
     name = "huang4"
-
-    def __init__(self, spec: StackSpec) -> None:
-        super().__init__(spec)
-        self.make(2 * spec.max_length - 1, spec.dim // spec.heads)
 
     def reset_parameters(self) -> None:
         own = self.spec.initializer_range

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -16,22 +14,14 @@ from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
 
-class StickOrder(NamedTuple):
-    """Each query's own key, (T, S) bool, and the keys by their distance, (batch or 1, T, S) or None."""
-
-    own: Tensor
-    nearest: Tensor | None
-
-
 @register("stick_breaking")
 class StickBreaking(PositionModel):
     """Each key takes a share of the attention that nearer keys leave, instead of a softmax.
 
     A_ts = beta_ts prod_l (1 - beta_tl) with beta = sigmoid(q_t k_s / sqrt(d_h)) and l the keys between s and
     t: the nearest key with a large logit gets most weight, without any positional parameter. The weights of a
-        query sum
-    to at most 1, and a query does not attend to itself, as in the released code. Positions are not read, only
-    the order of the tokens.
+    query sum to at most 1, and a query does not attend to itself, as in the released code. Positions are not
+    read, only the order of the tokens.
 
     The paper is causal. In a stack that reads later keys, keys of both sides are taken by their distance in
     tokens, an earlier key before a later one as far: the geometric attention of the Neural Data Router
@@ -58,29 +48,31 @@ class StickBreaking(PositionModel):
         super().__init__(spec)
         self.attend_current = attend_current
 
-    def prepare(self, positions: Positions) -> StickOrder:
+    def prepare(self, positions: Positions) -> tuple[Tensor, Tensor | None]:
+        """Return each query's own key, (T, S) bool, and the keys by their distance, (batch or 1, T, S)."""
         length, slots = positions.query.shape[1], positions.key.shape[1]
         key = torch.arange(slots, device=positions.key.device)
         own = key[slots - length :, None] == key
         if self.spec.causal:
-            return StickOrder(own, None)
+            return own, None
         # the distance in tokens, without the padding between them
         count = key[None] if positions.key_valid is None else positions.key_valid.cumsum(1)
         delta = count[:, None, :] - count[:, slots - length :, None]
         # two stable sorts: by the side, then by the distance
         by_side = (delta > 0).long().argsort(dim=-1, stable=True)
         by_distance = delta.abs().gather(-1, by_side).argsort(dim=-1, stable=True)
-        return StickOrder(own, by_side.gather(-1, by_distance))
+        return own, by_side.gather(-1, by_distance)
 
-    def weights(self, logits: Tensor, state: StickOrder, layer: int) -> Tensor:
+    def weights(self, logits: Tensor, state: tuple[Tensor, Tensor | None], layer: int) -> Tensor:
+        own, nearest = state
         if not self.attend_current:
-            logits = logits.masked_fill(state.own, -torch.inf)
+            logits = logits.masked_fill(own, -torch.inf)
         wide = logits.to(at_least_float32(logits.dtype))
         left = F.logsigmoid(-wide)
-        if state.nearest is None:
+        if nearest is None:
             nearer = left.flip(-1).cumsum(-1).flip(-1) - left
         else:
-            index = state.nearest[:, None].expand_as(left)
+            index = nearest[:, None].expand_as(left)
             ordered = left.gather(-1, index)
             nearer = torch.zeros_like(left).scatter(-1, index, ordered.cumsum(-1) - ordered)
         return (F.logsigmoid(wide) + nearer).exp().to(logits.dtype)

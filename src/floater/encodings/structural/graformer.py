@@ -87,6 +87,3 @@ class Graformer(Structured, PositionBias):
             number = torch.where(same, 2 * (self.reach + offset.abs()) + (offset < 0), number)
         scalars: Tensor = self.scalars(number)
         return scalars.permute(0, 3, 1, 2).contiguous()  # as attention reads it, head by head
-
-    def correlation(self, state: Tensor, layer: int) -> Tensor:
-        return state  # one bias for all blocks

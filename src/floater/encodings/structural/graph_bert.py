@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.errors import PositionError
@@ -17,7 +18,7 @@ from floater.structures import distances, intimacy, wl_colours
 
 
 @register("graph_bert")
-class GraphBert(Structured):
+class GraphBert(Structured, AddedVectors):
     """The sum of the sinusoids of three numbers of a node: its colour, its rank and its distance.
 
     - the colour of the Weisfeiler-Lehman refinement after `rounds`, from 0;
@@ -29,8 +30,7 @@ class GraphBert(Structured):
     tables of 100 rows, 99 for no path, and colours in the order of their hashes; here they are ordered by the
     colours of neighbours, so that isomorphic graphs get the same. It makes two refinements and keeps the
     first: rounds=1. Its intimacy is computed from D^-1/2 A D^-1/2 instead of D^-1 A, which divides it by the
-        square
-    root of a node's degree. Subwords have the position of their word.
+    square root of a node's degree. Subwords have the position of their word.
 
     Args:
         rounds: refinements of the colours.
@@ -83,6 +83,3 @@ class GraphBert(Structured):
 
     def prepare(self, positions: Positions) -> Tensor:
         return sinusoid(self.numbers(positions), self.spec.dim).sum(-2)
-
-    def embed(self, x: Tensor, state: Tensor) -> Tensor:
-        return x + state.to(x.dtype)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
@@ -14,13 +12,6 @@ from floater.encodings.relative.bias import PositionBias
 from floater.encodings.spec import StackSpec
 from floater.encodings.structural.structured import WHOLE, Paths, Structured
 from floater.positions import Positions
-
-
-class Centrality(NamedTuple):
-    """The degrees of the tokens, (batch or 1, T), and the bias of all blocks, (batch or 1, heads, T, T)."""
-
-    degree: Tensor
-    bias: Tensor
 
 
 @register("graphormer")
@@ -47,8 +38,8 @@ class Graphormer(Structured, PositionBias):
 
     Example:
         >>> model = Graphormer(StackSpec(dim=8, heads=2, layers=1, max_length=16))
-        >>> state = model.prepare(Positions.graph([[(0, 1), (1, 2)]], sizes=[4]))
-        >>> state.degree.tolist(), state.bias.shape
+        >>> degree, bias = model.prepare(Positions.graph([[(0, 1), (1, 2)]], sizes=[4]))
+        >>> degree.tolist(), bias.shape
         ([[1, 2, 1, 0]], torch.Size([1, 2, 4, 4]))
     """
 
@@ -81,7 +72,8 @@ class Graphormer(Structured, PositionBias):
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=0.02)
 
-    def prepare(self, positions: Positions) -> Centrality:
+    def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
+        """Return the degrees of the tokens, (batch or 1, T), and the bias, (batch or 1, heads, T, T)."""
         structure = self.structure(positions)
         paths = Paths(structure, self.labels, "Graphormer")
         length = paths.lengths.clone()
@@ -95,10 +87,10 @@ class Graphormer(Structured, PositionBias):
         table = self.distance[number] + of_path
         row = paths.own.gather(1, paths.pair.flatten(1)).view(paths.pair.shape)
         degree = structure.at(structure.neighbours.sum(-1)).clamp(max=self.degree.shape[1] - 1)
-        return Centrality(degree, table[row].movedim(-1, 1))
+        return degree, table[row].movedim(-1, 1)
 
-    def embed(self, x: Tensor, state: Centrality) -> Tensor:
-        return x + self.degree[:, state.degree].sum(0).to(x.dtype)
+    def embed(self, x: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:
+        return x + self.degree[:, state[0]].sum(0).to(x.dtype)
 
-    def correlation(self, state: Centrality, layer: int) -> Tensor:
-        return state.bias
+    def correlation(self, state: tuple[Tensor, Tensor], layer: int) -> Tensor:
+        return state[1]

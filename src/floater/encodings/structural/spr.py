@@ -5,11 +5,10 @@ The original was not available: the survey's section 4.3.1 is the specification.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one, chosen_blocks, one_of
@@ -22,7 +21,7 @@ from floater.structures import Structure
 
 
 @register("spr_absolute")
-class SPRAbsolute(Structured):
+class SPRAbsolute(Structured, AddedVectors):
     """The sinusoid of a token's depth in the tree is added to its embedding.
 
     Subwords have the position of their word. According to the survey the paper does best with sequential
@@ -79,16 +78,6 @@ class SPRAbsolute(Structured):
         dtype = self.depth.weight.dtype
         return torch.tanh(self.index(index.to(dtype)) + self.depth(depth.to(dtype)))
 
-    def embed(self, x: Tensor, state: Tensor) -> Tensor:
-        return x + state.to(x.dtype)
-
-
-class Relations(NamedTuple):
-    """Rows of the tables that are in use, and for each pair of tokens its row among them."""
-
-    rows: slice
-    pair: Tensor
-
 
 @register("spr_relative")
 class SPRRelative(Structured):
@@ -108,7 +97,7 @@ class SPRRelative(Structured):
         blocks: "input" (the first block), "all", or a list of block indices, each with tables of its own.
 
     Shapes:
-        state: rel as rows of the tables, (batch or 1, T, T).
+        state: the rows of the tables that are in use, and each pair's row among them, (batch or 1, T, T).
 
     Raises:
         PositionError: if an option is not valid, or the positions have no tree.
@@ -148,23 +137,25 @@ class SPRRelative(Structured):
         for table in (self.keys, self.vectors):
             nn.init.normal_(table, std=table.shape[-1] ** -0.5)
 
-    def prepare(self, positions: Positions) -> Relations:
+    def prepare(self, positions: Positions) -> tuple[slice, Tensor]:
         found = tree_relations(self.structure(positions)).clamp(-self.reach, self.reach) + self.reach
         if not found.numel():
-            return Relations(slice(0), found)
+            return slice(0), found
         low, high = int(found.min()), int(found.max())
-        return Relations(slice(low, high + 1), found - low)
+        return slice(low, high + 1), found - low
 
-    def bias(self, q: Tensor, k: Tensor, state: Relations, layer: int) -> Tensor | None:
+    def bias(self, q: Tensor, k: Tensor, state: tuple[slice, Tensor], layer: int) -> Tensor | None:
         if layer not in self.blocks:
             return None
-        table = self.keys[None, self.blocks.index(layer), :, state.rows].to(q.dtype)
-        return scores(q, table, state.pair) * self.scale(q.shape[-1])
+        rows, pair = state
+        table = self.keys[None, self.blocks.index(layer), :, rows].to(q.dtype)
+        return scores(q, table, pair) * self.scale(q.shape[-1])
 
-    def value_bias(self, weights: Tensor, state: Relations, layer: int) -> Tensor | None:
+    def value_bias(self, weights: Tensor, state: tuple[slice, Tensor], layer: int) -> Tensor | None:
         if layer not in self.blocks:
             return None
-        return mixture(weights, self.vectors[None, self.blocks.index(layer), :, state.rows], state.pair)
+        rows, pair = state
+        return mixture(weights, self.vectors[None, self.blocks.index(layer), :, rows], pair)
 
 
 def tree_relations(structure: Structure) -> Tensor:

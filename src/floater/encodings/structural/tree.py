@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
@@ -16,7 +17,7 @@ from floater.structures import ancestors, left_child_right_sibling
 
 
 @register("tree")
-class Tree(Structured):
+class Tree(Structured, AddedVectors):
     """The path from a token up to the root, as a one-hot branch per step, is added to its embedding.
 
     Going down to the i-th child pushes the one-hot vector of i in front, of size `branching`, so that a
@@ -126,6 +127,3 @@ class Tree(Structured):
             powers = powers * ((1 - p.square()) * self.spec.dim / 2).sqrt()[:, None]
             encoded = (pushed[:, :, None] * powers[:, :, None]).flatten(2)
         return F.pad(encoded, (0, self.spec.dim - encoded.shape[-1]))
-
-    def embed(self, x: Tensor, state: Tensor) -> Tensor:
-        return x + state.to(x.dtype)
