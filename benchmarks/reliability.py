@@ -29,10 +29,10 @@ from pathlib import Path
 import torch
 import yaml
 
+from adversarial import campaign
 from commands import Command, Runs, Tally, small_study
 from first_hour import HOUR, MISSING, RIGHT, WRONG
 from first_hour_files import prepare
-from floater.flow.adversarial import campaign
 from floater.tasks import task
 from hostile import corrupted, hostile_cases
 
@@ -172,7 +172,7 @@ def full_disks(count: int, folder: Path, chance: random.Random) -> Tally:
 
 
 def adversarial_fields(count: int, folder: Path, chance: random.Random) -> Tally:
-    """Solve fields with a pulse between a solver's steps: see `floater.flow.adversarial`."""
+    """Solve fields with a pulse between a solver's steps: see `adversarial.py`."""
     tally = Tally(
         "Adversarial fields", "a pulse in time or in p of a steepness up to 10^5, a width down to 10^-4"
     )
