@@ -108,7 +108,10 @@ class Samples(Sequence[Tensor]):
             known, order = known.sort()
             self._order = order.to(times.device)
         self._bounds, self._x = self._mesh.locate(known)
-        integrals = _integration(self._mesh, self._bounds, self._x)
+        # from velocities in each time's interval to its displacement there (length, N)
+        lengths = torch.tensor(self._mesh.edges, dtype=torch.float64).diff()
+        own = lengths.repeat_interleave(torch.tensor(self._bounds).diff())
+        integrals = own.unsqueeze(1) * gauss_rule(NODES).integration(self._x)
         self._integrals = integrals.to(self._velocities.device, self._velocities.dtype)
 
     def __len__(self) -> int:
@@ -222,10 +225,3 @@ class _Evaluate(torch.autograd.Function):
                 rates = torch.mm(values[a:b], velocities[w].flatten(1))
                 samples._put(times, a, b, (rates * own).sum(1).to(times.dtype))
         return None, None, right, result, times
-
-
-def _integration(mesh: Mesh, bounds: list[int], x: Tensor) -> Tensor:
-    """Return the matrix (length, N) from velocities in each time's interval to its displacement there."""
-    lengths = torch.tensor(mesh.edges, dtype=torch.float64).diff()
-    own = lengths.repeat_interleave(torch.tensor(bounds).diff())
-    return own.unsqueeze(1) * gauss_rule(NODES).integration(x)

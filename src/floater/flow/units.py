@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from floater.flow.vector_fields import ACTIVATIONS, MLPField, ScaledField, SumField, is_smooth
+from floater.flow.vector_fields import ACTIVATIONS, MLPField, ScaledField, SumField
 
 # A unit is resolved if its argument moves by no more than this between nodes: then the Legendre coefficients
 # of its activation show by their decay what they miss. Farther, two units that switch one after the other
@@ -78,7 +78,7 @@ def has_known_kinks(field: nn.Module) -> bool:
     if isinstance(field, ScaledField):
         return has_known_kinks(field.field)
     # A subclass may do more in its forward pass.
-    return bool(is_smooth(field)) or type(field).forward is MLPField.forward
+    return bool(getattr(field, "smooth", None)) or type(field).forward is MLPField.forward
 
 
 class Arguments(nn.Module):

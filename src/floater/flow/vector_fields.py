@@ -332,7 +332,7 @@ class SumField(nn.Module):
     @property
     def smooth(self) -> bool | None:
         """Return whether both fields have no kinks; None if that is unknown."""
-        flags = (is_smooth(self.a), is_smooth(self.b))
+        flags = [getattr(field, "smooth", None) for field in (self.a, self.b)]
         return False if False in flags else None if None in flags else True
 
     def forward(self, t: Tensor, p: Tensor) -> Tensor:
@@ -366,21 +366,10 @@ class ScaledField(nn.Module):
     @property
     def smooth(self) -> bool | None:
         """Return whether the field has no kinks; None if that is unknown."""
-        return is_smooth(self.field)
+        return getattr(self.field, "smooth", None)
 
     def forward(self, t: Tensor, p: Tensor) -> Tensor:
         """The velocity dp/du at time u: (rows, dim)."""
         scale = self.log_scale.exp()
         velocity: Tensor = scale * self.field(scale * t, p)
         return velocity
-
-
-def is_smooth(field: nn.Module) -> bool | None:
-    """Return whether a field has no kinks, by its `smooth` property; None if it has none.
-
-    Example:
-        >>> is_smooth(MLPField(4)), is_smooth(MLPField(4, activation="relu"))
-        (True, False)
-    """
-    smooth: bool | None = getattr(field, "smooth", None)
-    return smooth

@@ -17,8 +17,6 @@ from floater.flow.collocation.plan import Plan
 from floater.flow.collocation.quadrature import NODES, gauss_rule, truncation_error
 from floater.flow.precision import full_precision, norms, wide_dtype
 from floater.flow.solution import Solution
-from floater.flow.units import KINKED
-from floater.flow.vector_fields import is_smooth
 
 # The promise to the caller: an error of at most MOST tolerances, plus 20 roundings of the start to float32
 # (2^-23) amplified by the flow, which no solver could avoid. Errors are counted in tolerances throughout.
@@ -127,12 +125,6 @@ def judge(error: float, bound: float) -> tuple[Outcome, float]:
     return Outcome.NEARLY_MET if error <= 2 * bound else Outcome.MISSED, tighter
 
 
-def effective_tolerances(field: nn.Module, rtol: float, atol: float) -> tuple[float, float]:
-    """Return the tolerances that a field is solved with, tighter where it has kinks."""
-    factor = KINKED if is_smooth(field) is False else 1.0
-    return factor * rtol, factor * atol
-
-
 @torch.no_grad()
 def unresolved_errors(
     form: Formulation, mesh: Mesh, states: Tensor, edges: Tensor, rtol: float, atol: float
@@ -154,21 +146,17 @@ def unresolved_errors(
     Returns:
         The errors (n, rows).
     """
-    times, successive = successive_states(form, mesh, states, edges)
+    # the beginning, all nodes and the end
+    end = mesh.times.new_tensor(mesh.edges[-1:])
+    times = torch.cat((mesh.times.new_tensor(mesh.edges[:1]), mesh.times.flatten(), end))
+    last = form.state(end, edges[-1:].to(form.dtype))
+    successive = torch.cat((form.start[None].to(form.dtype), states.flatten(0, 1), last))
     gaps = times.diff().unsqueeze(1) * form.jumps(times, successive)[1]
     # The gap before the first node of an interval belongs to it, that after the last node to the last
     # interval.
     error = gaps[:-1].view(len(mesh), NODES, -1).sum(1)
     error[-1] += gaps[-1]
     return error / (rtol * norms(edges[1:])).clamp(min=atol)
-
-
-def successive_states(form: Formulation, mesh: Mesh, states: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the beginning, all nodes and the end, and y there: (n N + 2,), (n N + 2, rows, width)."""
-    end = mesh.times.new_tensor(mesh.edges[-1:])
-    last = form.state(end, edges[-1:].to(form.dtype))
-    times = torch.cat((mesh.times.new_tensor(mesh.edges[:1]), mesh.times.flatten(), end))
-    return times, torch.cat((form.start[None].to(form.dtype), states.flatten(0, 1), last))
 
 
 @torch.no_grad()
@@ -209,6 +197,8 @@ def measure(
 ) -> None:
     """Measure the error of a new plan, and if gradients are wanted or it is large, its condition number.
 
+    Warn where rounding the start to float32 moves p by more than ten times `rtol`, or ten roundings.
+
     Args:
         plan: The plan, which keeps the result.
         field: The field.
@@ -222,8 +212,16 @@ def measure(
     plan.error_ratio = max(found / max(estimated, _LEAST), _FADING)
     if learning or found > _AIM:
         plan.condition_number = condition_number(field, start.detach(), solution)
-    if learning and start.dtype != wide_dtype(start.device):
-        warn_if_sensitive(plan.condition_number, solution.end, rtol)
+    narrow = learning and start.dtype != wide_dtype(start.device)
+    if narrow and plan.condition_number * _ROUNDING > 10 * max(rtol, _ROUNDING):
+        warnings.warn(
+            f"a change of this flow's start grows about {plan.condition_number:.1g} times up to t = "
+            f"{solution.end:g}, so float32 starts and weights determine p no better, whatever the solver; "
+            "smaller weights (floater.flow.init_small_), a smaller delta or time_scale, or a shorter span "
+            "would",
+            FlowSensitive,
+            stacklevel=2,
+        )
 
 
 def needs_measure(plan: Plan, estimated: float, rtol: float) -> bool:
@@ -322,21 +320,3 @@ def solve_edges(
         except NotConverged:
             return None
         return mesh.edge_values(start.to(form.start), mesh.at_nodes(form.velocity, states))
-
-
-def warn_if_sensitive(factor: float, end: float, rtol: float) -> None:
-    """Warn where rounding the start to float32 moves p by more than ten times `rtol`, or ten roundings.
-
-    Args:
-        factor: The `condition_number`.
-        end: The time up to which it was computed.
-        rtol: The tolerance of the solve.
-    """
-    if factor * _ROUNDING > 10 * max(rtol, _ROUNDING):
-        warnings.warn(
-            f"a change of this flow's start grows about {factor:.1g} times up to t = {end:g}, so float32 "
-            "starts and weights determine p no better, whatever the solver; smaller weights "
-            "(floater.flow.init_small_), a smaller delta or time_scale, or a shorter span would",
-            FlowSensitive,
-            stacklevel=2,
-        )

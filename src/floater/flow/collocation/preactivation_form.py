@@ -49,10 +49,11 @@ def layers_of(field: nn.Module, dtype: torch.dtype) -> Layers:
 
 
 class PreactivationForm:
-    """z = W1 p + u1 t + b1 of an `MLPField`: z' = M s(z) + c1 + c2 t with M = W1 W2 formed once.
+    """A `Formulation` with y = z = W1 p + u1 t + b1 of an `MLPField`.
 
-    An evaluation is one product instead of two, and dp/dt = W2 s(z) + u2 t + b2 is computed once, at the end.
-    Collocation is equivariant under affine maps, so the discrete solution is the same.
+    z' = M s(z) + c1 + c2 t with M = W1 W2 formed once. An evaluation is one product instead of two, and
+    dp/dt = W2 s(z) + u2 t + b2 is computed once, at the end. Collocation is equivariant under affine maps, so
+    the discrete solution is the same.
 
     Args:
         layers: The field.
@@ -76,42 +77,33 @@ class PreactivationForm:
         self._drift = torch.stack((constant + layers.inner[:, -1], slope))
 
     def time_term(self, times: Tensor) -> Tensor:
-        """See `Formulation`."""
         return _affine(times, self._drift.detach(), self.dtype)
 
     def state_term(self, times: Tensor, states: Tensor) -> Tensor:
-        """See `Formulation`."""
         # As part of the time term the shift would cost digits: a lies around 1/2, s around 0.
         s = self._layers.activate(states).add_(self._layers.shift)
         return torch.mm(s.flatten(0, 1), self._matrix.detach().T).view_as(states)
 
     def velocity(self, times: Tensor, states: Tensor, parameters: Sequence[Tensor] = ()) -> Tensor:
-        """See `Formulation`."""
         s = self._layers.activate(states) + self._layers.shift
         return _linear(self._layers.outer, self._layers.outer_bias, times, s)
 
     def field(self, times: Tensor, p: Tensor) -> Tensor:
-        """See `Formulation`."""
         return self.velocity(times, self.state(times, p))
 
     def parameters(self, times: Tensor, states: Tensor) -> Sequence[Tensor]:
-        """See `Formulation`."""
         return self._matrix, self._drift, self._layers.outer, self._layers.outer_bias
 
     def linearize(self, times: Tensor, states: Tensor) -> _LinearizedPreactivations:
-        """See `Formulation`."""
         return _LinearizedPreactivations(self._layers, self._matrix.detach(), times, states)
 
     def state(self, times: Tensor, p: Tensor) -> Tensor:
-        """See `Formulation`."""
         return _linear(self._layers.inner, self._layers.inner_bias, times, p)
 
     def steepest(self, times: Tensor, states: Tensor) -> Tensor:
-        """See `Formulation`."""
         return steepest(states, self._layers.activate, self._layers.unit)
 
     def jumps(self, times: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Formulation`."""
         change = unresolved(states, self._layers.activate, self._layers.unit)
         # Each unit moves the velocity along its own column; together they move it by no more than the sum.
         outer = self._layers.outer.detach()[:, :-1]
@@ -119,7 +111,7 @@ class PreactivationForm:
 
 
 class _LinearizedPreactivations:
-    """z' = M s(z) + ... and dp/dt = W2 s(z) + ...: products with the transposed matrices and with s'(z)."""
+    """A `Linearization`: products with the transposed matrices M and W2, and with s'(z)."""
 
     def __init__(self, layers: Layers, matrix: Tensor, times: Tensor, states: Tensor) -> None:
         with torch.enable_grad():
@@ -132,17 +124,14 @@ class _LinearizedPreactivations:
         self._matrix, self._outer, self._times = matrix, layers.outer.detach()[:, :-1], times.flatten()
 
     def vjp(self, intervals: slice, cotangents: Tensor) -> Tensor:
-        """See `Linearization`."""
         back = torch.mm(cotangents.flatten(0, 2), self._matrix).view_as(cotangents)
         return back.mul_(self._slope[intervals])
 
     def velocity_vjp(self, cotangents: Tensor) -> Tensor:
-        """See `Linearization`."""
         back = torch.mm(cotangents.flatten(0, 2), self._outer).view_as(self._slope)
         return back.mul_(self._slope)
 
     def parameter_vjp(self, of_f: Tensor, of_velocity: Tensor) -> Sequence[Tensor]:
-        """See `Linearization`."""
         powers = torch.stack((torch.ones_like(self._times), self._times))
         s = self._s.flatten(0, 2)
 

@@ -13,7 +13,6 @@ from floater.flow.collocation.error_control import (
     Attempt,
     Outcome,
     bound,
-    effective_tolerances,
     interval_errors,
     judge,
     measure,
@@ -23,13 +22,14 @@ from floater.flow.collocation.error_control import (
 from floater.flow.collocation.fixed_point import NotConverged, solve_states
 from floater.flow.collocation.formulation import Formulation, formulate
 from floater.flow.collocation.implicit_gradient import differentiable_velocities
-from floater.flow.collocation.mesh import Mesh, mesh_of
+from floater.flow.collocation.mesh import mesh_of
 from floater.flow.collocation.mesh_selection import choose_edges
 from floater.flow.collocation.plan import Plan, SolverState
 from floater.flow.dynamics import check_problem
 from floater.flow.errors import FlowDiverged, FlowError, FlowInaccurate
 from floater.flow.precision import full_precision, wide_dtype
 from floater.flow.solution import Solution
+from floater.flow.units import KINKED
 
 
 def solve_dense(
@@ -93,7 +93,8 @@ def solve_dense(
     if not begin < end < math.inf:
         raise ValueError(f"end must be a finite time after begin = {begin:g}, got {end:g}")
     state = SolverState() if state is None else state
-    rtol, atol = effective_tolerances(field, rtol, atol)
+    if getattr(field, "smooth", None) is False:
+        rtol, atol = KINKED * rtol, KINKED * atol
     wide = wide_dtype(start.device)
     failure: FlowError
     with full_precision(start.device):
@@ -111,7 +112,9 @@ def solve_dense(
                 form = formulate(field, start, begin, 0.0)
             try:
                 if plan is None:
-                    plan = _new_plan(form, start, begin, end, attempt, rtol, atol)
+                    factor = attempt.safety_factor
+                    edges = choose_edges(form, start, begin, end, factor * rtol, factor * atol)
+                    plan = Plan(edges, factor, attempt.wide)
                     state.keep(problem, plan)
                 counts = plan.forward if attempt.known_iterations else None
                 solution, error, time = _solve_on(plan, counts, form, start, end, rtol, atol)
@@ -142,14 +145,6 @@ def solve_dense(
     raise failure
 
 
-def _new_plan(
-    form: Formulation, start: Tensor, begin: float, end: float, attempt: Attempt, rtol: float, atol: float
-) -> Plan:
-    factor = attempt.safety_factor
-    edges = choose_edges(form, start, begin, end, factor * rtol, factor * atol)
-    return Plan(edges, factor, attempt.wide)
-
-
 def _solve_on(
     plan: Plan,
     counts: list[int] | None,
@@ -170,7 +165,10 @@ def _solve_on(
         states, iterations = solve_states(form, mesh, change * rtol, change * atol, counts)
     if counts is None:
         plan.forward = [count + plan.reserve for count in iterations]
-    velocities = _velocities(form, mesh, plan, states, rtol)
+    if torch.is_grad_enabled():
+        velocities = differentiable_velocities(form, mesh, plan, states, rtol)
+    else:
+        velocities = mesh.at_nodes(form.velocity, states)
     dtype = torch.promote_types(torch.float32, start.dtype)
     solution = Solution(mesh, start.to(wide_dtype(start.device)), velocities, dtype, end)
     errors = interval_errors(form, mesh, solution.edge_values, velocities.detach(), rtol, atol)
@@ -188,13 +186,6 @@ def _solve_on(
         errors = errors + unresolved_errors(form, mesh, states, solution.edge_values, rtol, atol)
         error, worst = float(errors.sum(0).max()), float(errors.amax(1).argmax())
     return solution, error, mesh.edges[int(worst) + 1]
-
-
-def _velocities(form: Formulation, mesh: Mesh, plan: Plan, states: Tensor, rtol: float) -> Tensor:
-    """Return dp/dt at the nodes (n, N, rows, dim), with gradients where they are wanted."""
-    if torch.is_grad_enabled():
-        return differentiable_velocities(form, mesh, plan, states, rtol)
-    return mesh.at_nodes(form.velocity, states)
 
 
 def check_finite(start: Tensor) -> None:

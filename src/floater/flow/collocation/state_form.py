@@ -13,7 +13,7 @@ from floater.flow.units import steepest, units_of, unresolved
 
 
 class StateForm:
-    """y = p, for any field: it is evaluated at every node, and autograd takes its derivatives.
+    """A `Formulation` with y = p, for any field: autograd takes its derivatives at the nodes.
 
     Args:
         dynamics: The field.
@@ -29,11 +29,9 @@ class StateForm:
         self._batched = _takes_vmap(dynamics, start.detach())
 
     def time_term(self, times: Tensor) -> Tensor:
-        """See `Formulation`."""
         return times.new_zeros(len(times), self.start.shape[1], dtype=self.dtype)
 
     def state_term(self, times: Tensor, states: Tensor) -> Tensor:
-        """See `Formulation`."""
         (velocity,) = self._at_each(lambda t, p: (self._dynamics.velocity(t, p),), times, states)
         return velocity.contiguous()
 
@@ -49,17 +47,14 @@ class StateForm:
     field = state_term
 
     def state(self, times: Tensor, p: Tensor) -> Tensor:
-        """See `Formulation`."""
         return p
 
     def steepest(self, times: Tensor, states: Tensor) -> Tensor:
-        """See `Formulation`."""
         found = zip(self._units, self._arguments(times, states), strict=True)
         moves = [steepest(z, layer.activate) for layer, z in found]
         return torch.stack(moves).amax() if moves else states.new_zeros(())
 
     def jumps(self, times: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Formulation`."""
         bound = states.new_zeros(len(states) - 1, states.shape[1])
         for layer, z in zip(self._units, self._arguments(times, states), strict=True):
             bound = bound + unresolved(z, layer.activate) @ layer.columns.to(z.dtype)
@@ -73,21 +68,18 @@ class StateForm:
             return self._at_each(self._dynamics.arguments, times, states)
 
     def velocity(self, times: Tensor, states: Tensor, parameters: Sequence[Tensor] = ()) -> Tensor:
-        """See `Formulation`."""
         return parameters[0] if parameters else self.state_term(times, states)
 
     def parameters(self, times: Tensor, states: Tensor) -> Sequence[Tensor]:
-        """See `Formulation`."""
         # The velocity itself: its graph leads to whatever the field reads, registered parameters or not.
         return (self.state_term(times, states.detach()),)
 
     def linearize(self, times: Tensor, states: Tensor) -> _LinearizedStates:
-        """See `Formulation`."""
         return _LinearizedStates(self, times, states)
 
 
 class _LinearizedStates:
-    """The graphs of the field at the nodes, one for each interval, as intervals converge one by one."""
+    """A `Linearization`: the graphs of the field, one for each interval, as these converge one by one."""
 
     def __init__(self, form: StateForm, times: Tensor, states: Tensor) -> None:
         form._dynamics.bind()
@@ -98,16 +90,13 @@ class _LinearizedStates:
                 self._graphs.append((leaf, form.state_term(t, leaf)))
 
     def vjp(self, intervals: slice, cotangents: Tensor) -> Tensor:
-        """See `Linearization`."""
         pairs = zip(self._graphs[intervals], cotangents, strict=True)
         return torch.stack([_vjp(value, leaf, cotangent) for (leaf, value), cotangent in pairs])
 
     def velocity_vjp(self, cotangents: Tensor) -> Tensor:
-        """See `Linearization`."""
         return self.vjp(slice(None), cotangents)
 
     def parameter_vjp(self, of_f: Tensor, of_velocity: Tensor) -> Sequence[Tensor]:
-        """See `Linearization`."""
         return (of_f + of_velocity,)
 
 
