@@ -11,7 +11,8 @@ import pyarrow.parquet
 import pytest
 
 from floater.errors import DataError
-from floater.tasks.corpora.events import Columns, EventSequence, gaps, read_sequences
+from floater.tasks import task
+from floater.tasks.corpora.events import Columns, EventSequence, read_sequences
 from floater.tasks.events.examples import pieces, values_batch
 from floater.transformer.events import EventsConfig
 
@@ -63,7 +64,7 @@ def test_dates_are_seconds_and_large_stamps_keep_their_microseconds(tmp_path):
     path.write_text("id,time,type\n1,2012-01-02 03:58:28,x\n1,2012-01-02 03:58:29,x\n")
     assert read_sequences(path, Columns())[0].times.tolist() == [1325476708.0, 1325476709.0]
     path.write_text("id,time,type\n1,1325476708.000001,x\n1,1325476708.000002,x\n")
-    assert gaps(read_sequences(path, Columns()), 1.0)[0] == pytest.approx(1e-6, rel=0.3)
+    assert np.diff(read_sequences(path, Columns())[0].times) == pytest.approx(1e-6, rel=0.3)
 
 
 def test_values_that_were_not_observed_are_empty(tmp_path):
@@ -158,6 +159,14 @@ def test_no_event_is_asked_for_without_another():
     assert pieces([sequence], config, size=4, origin="here").lengths == [4]
 
 
+def test_the_piece_of_the_longest_span_is_tried_wherever_it_is_in_its_sequence():
+    none = np.zeros((9, 0))
+    times = np.array([0.0, 1, 2, 3, 4, 5, 6, 7, 50])
+    sequence = EventSequence("a", times, ("x",) * 9, none, none > 0)
+    examples = pieces([sequence], EventsConfig(types=["x"]), size=4, origin="here")
+    assert list(task("events").hardest(examples)) == [0, 1]
+
+
 def test_a_type_that_was_not_trained_on_is_named():
     with pytest.raises(DataError, match="here, sequence '0': type 'x' is in no training sequence"):
         pieces(numbered(1), EventsConfig(types=["y"]), size=5, origin="here")
@@ -169,4 +178,5 @@ def test_the_badges_of_stackoverflow():
     assert len(sequences) == 4468
     assert sum(map(len, sequences)) == 327487
     assert len({name for sequence in sequences for name in sequence.types}) == 22
-    assert float(np.median(gaps(sequences, 86400.0))) == pytest.approx(5.43, abs=0.01)
+    gaps = np.concatenate([np.diff(sequence.times) / 86400 for sequence in sequences])
+    assert float(np.median(gaps)) == pytest.approx(5.43, abs=0.01)

@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from floater.tasks.corpora.events import typical
+from floater.tasks.corpora.events import EventSequence
+from floater.tasks.events import Columns, Data, EventsSettings, configured
 from floater.transformer.time_distributions import NARROWEST, LogNormalMixture, PiecewiseHazard
 
 EDGES = [0.0, 0.2, 0.7, 3.0]
@@ -75,7 +76,10 @@ def test_far_gaps_have_finite_gradients(kind, gap):
 
 
 def test_a_clock_that_ticks_evenly_has_a_finite_likelihood():
-    mean, std = typical(np.full(50, 7.0), 0.0)
+    none = np.zeros((50, 0))
+    sequence = EventSequence("a", 7.0 * np.arange(50), ("x",) * 50, none, none > 0)
+    settings = EventsSettings(run="", data=Data(train="", columns=Columns()))
+    mean, std = configured(settings, [sequence]).log_gap
     made = LogNormalMixture(torch.zeros(2, 6), mean, std)
     assert bool((made.log_prob(torch.tensor([7.0, 7.001])) > -10).all())
     assert float(made.log_prob(torch.tensor([14.0, 14.0]))[0]) > -1e4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -203,30 +202,3 @@ def _of_lines(folder: Path, columns: Columns) -> list[EventSequence]:
     if not found:
         raise DataError(f"{folder} holds no event")
     return found
-
-
-def gaps(sequences: Sequence[EventSequence], unit: float) -> np.ndarray:
-    """Return the times between consecutive events of all sequences, divided by `unit`.
-
-    Example:
-        >>> none = np.zeros((3, 0))
-        >>> gaps([EventSequence("a", np.array([0.0, 60.0, 180.0]), (), none, none.astype(bool))], 60.0)
-        array([1., 2.])
-    """
-    each = [np.diff(sequence.times) / unit for sequence in sequences]
-    return np.concatenate(each) if each else np.zeros(0)
-
-
-def longest(sequences: Sequence[EventSequence]) -> EventSequence:
-    """Return the sequence with the longest time span."""
-    return max(sequences, key=lambda sequence: float(sequence.times[-1] - sequence.times[0]))
-
-
-LEAST_SPREAD = 1e-2
-"""Minimum standard deviation of the logarithm of gaps, for events at (nearly) equal intervals."""
-
-
-def typical(positive: np.ndarray, resolution: float) -> tuple[float, float]:
-    """Return mean and standard deviation of the logarithm of gaps, which are at least the resolution."""
-    logs = np.log(np.maximum(positive, resolution) if resolution else positive)
-    return float(logs.mean()), max(float(logs.std()), LEAST_SPREAD)

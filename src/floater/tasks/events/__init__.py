@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from floater.errors import DataError
-from floater.tasks.corpora.events import EventSequence, gaps, longest, read_sequences, typical
+from floater.tasks.corpora.events import EventSequence, read_sequences
 from floater.tasks.events.examples import next_batch, pieces, values_batch
 from floater.tasks.events.settings import Columns, Data, EventsSettings
 from floater.tasks.examples import Collate, Encoded, in_batches
@@ -26,6 +26,8 @@ from floater.transformer.outputs import per_item
 __all__ = ["Columns", "Data", "Events", "EventsSettings"]
 logger = logging.getLogger(__name__)
 Model = FloaterForEvents | FloaterForSeries
+LEAST_SPREAD = 1e-2
+"""Minimum standard deviation of the logarithm of gaps, for events at (nearly) equal intervals."""
 
 
 @register("events")
@@ -82,8 +84,8 @@ class Events(Task):
         return self.collate(prepared.settings, prepared.processor, prepared.model, seed)
 
     def hardest(self, examples: Encoded) -> Sequence[int]:
-        most = examples.lengths.index(max(examples.lengths))
-        return sorted({most, examples.source.index(longest(examples.source))})
+        spans = [np.ptp(piece.times) for piece in examples.source]
+        return [int(np.argmax(sizes)) for sizes in (examples.lengths, spans)]
 
     def where(self, settings: Any, examples: Encoded, index: int, name: str) -> str:
         return f"{name} sequence '{examples.source[index].id}'"
@@ -199,7 +201,7 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
         DataError: if the sequences have no median time between events, or a feature was never observed.
     """
     data, model = settings.data, settings.model
-    between = gaps(sequences, data.unit)
+    between = np.concatenate([np.diff(sequence.times) / data.unit for sequence in sequences])
     if data.resolution:
         between = np.maximum(between, data.resolution)
     positive = between[between > 0]
@@ -209,7 +211,8 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
     found: dict[str, Any] = {"unit": data.unit, "time_per_position": step, "resolution": data.resolution}
     if model.goal == "next":
         found["types"] = sorted({name for sequence in sequences for name in sequence.types})
-        found["log_gap"] = list(typical(positive, data.resolution))
+        logs = np.log(positive)
+        found["log_gap"] = [float(logs.mean()), max(float(logs.std()), LEAST_SPREAD)]
         quantiles = np.quantile(positive, np.arange(model.components) / model.components)
         # edges that are equal in the model's precision would make a hazard infinite
         found["edges"] = np.unique(np.array([0.0, *quantiles[1:]], dtype=np.float32)).tolist()
