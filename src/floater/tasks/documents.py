@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from floater.errors import DataError
 from floater.tasks import settings
 from floater.tasks.corpora.documents import Document, read_documents
-from floater.tasks.corpora.split import PARTS
 from floater.tasks.examples import Collate, Encoded, outputs, padded
 from floater.tasks.measurement import Measurement, accuracy
 from floater.tasks.registry import register
@@ -109,7 +108,7 @@ class Documents(Task):
 
     def read(self, settings: DocumentsSettings) -> Splits:
         every = read_documents(settings.data.train)
-        return Splits(*(settings.data.part(every, part) for part in PARTS[:2]))
+        return Splits(*(settings.data.part(every, part) for part in ("train", "valid")))
 
     def toy(self, settings: DocumentsSettings) -> list[Document]:
         return [Document(f"{label}/1.txt", label, [["a"], ["b", "a"]]) for label in ("one", "other")]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformers.activations import ACT2FN
 
-from floater.encodings import PositionError, PositionModel, catalogue, options
+from floater.encodings import PositionError, PositionModel, options
 from floater.encodings.spec import Site
 from floater.errors import DataError
-from floater.settings import convert, members_of
-from floater.tasks.corpora.split import split
 from floater.text.bpe import BYTES, SPECIALS
 from floater.training.settings import TrainingSettings, check_numbers, check_trained_flow
 from floater.transformer import FloaterConfig
@@ -87,28 +85,6 @@ class Changes:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def check_options(position: str, given: Mapping[str, Any]) -> None:
-    """Refuse options of a position encoding whose types differ from its annotations.
-
-    Args:
-        position: name of the encoding; an unknown encoding or option is not checked here.
-        given: options of the encoding.
-
-    Raises:
-        SettingsError: if an option is of another type; the message names the option, its type and the value.
-
-    Example:
-        >>> check_options("floater", {"delta": "a"})
-        Traceback (most recent call last):
-        floater.settings.SettingsError: 'position_options.delta' must be float, not 'a'
-    """
-    if position not in catalogue():
-        return
-    for name, kind in get_type_hints(catalogue()[position].__init__).items():
-        if name in given and {*members_of(kind)} <= {int, float, str, bool, NoneType}:
-            convert(kind, given[name], f"position_options.{name}")
-
-
 @dataclass(frozen=True)
 class Model:
     """The Transformer and its position model.
@@ -148,7 +124,6 @@ class Model:
                 raise ValueError("position is a list; options stand in its entries, not in position_options")
             object.__setattr__(self, "position_options", {"models": self.position})
             object.__setattr__(self, "position", "compose")
-        check_options(self.position, self.position_options)
         self.position_model()
         if self.encoder_decoder:
             self.position_model("decoder")
@@ -243,11 +218,19 @@ class SplitData:
     def part(self, examples: Sequence[Any], part: str) -> list[Any]:
         """Return the examples of a part, "train", "valid" or "test"; each example has an `id`.
 
+        The part of an example depends only on its id and the seed, and not on the other examples.
+
         Raises:
             DataError: if the part is empty.
         """
-        shares = {"valid": self.valid_share, "test": self.test_share}
-        found = split(examples, part, **shares, seed=self.split_seed, name=lambda example: str(example.id))
+
+        def place(example: Any) -> str:
+            digest = hashlib.sha256(f"{self.split_seed}:{example.id}".encode()).digest()
+            x = int.from_bytes(digest[:8], "big") / 2**64
+            return "valid" if x < self.valid_share else "test" if x < held_out else "train"
+
+        held_out = self.valid_share + self.test_share
+        found = [example for example in examples if place(example) == part]
         if not found:
             raise DataError(
                 f"none of the {len(examples):,} examples is for '{part}', with data.valid_share "
