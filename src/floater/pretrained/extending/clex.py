@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,34 +16,27 @@ from floater.encodings.relative.waves import frequencies
 from floater.flow import solve
 from floater.pretrained.extending.passes import Watch
 
-Scaling = Callable[[int, float, int, float], tuple[Tensor, float]]
+SCALINGS = ("yarn", "linear", "ntk", "dynamic")
+"""Initial scalings; see `scaled`."""
 
 
-def _by_rule(**rule: Any) -> Scaling:
-    def scaled(dim: int, base: float, trained: int, scale: float) -> tuple[Tensor, float]:
-        return rescaled(dim, base, trained, {"factor": scale, **rule})
+def scaled(start: str, dim: int, base: float, trained: int, scale: float) -> tuple[Tensor, float]:
+    """Return frequencies (dim / 2,) and the factor of sines and cosines by a scaling.
 
-    return scaled
-
-
-def _dynamic(dim: int, base: float, trained: int, scale: float) -> tuple[Tensor, float]:
-    # the rule of the paper, alpha = 2 s - 1, is dynamic scaling by 2 for a text of s training lengths
-    rule = {"rope_type": "dynamic", "factor": 2.0, "length": scale * trained}
+    Args:
+        start: name of the scaling, one of SCALINGS.
+        dim: number of rotated components.
+        base: base of the frequencies.
+        trained: training length in tokens.
+        scale: scale of the text.
+    """
+    if start == "ntk":
+        return frequencies(dim, base * scale ** (dim / (dim - 2))), 1.0
+    rule: dict[str, Any] = {"rope_type": start, "factor": scale}
+    if start == "dynamic":
+        # the rule of the paper, alpha = 2 s - 1, is dynamic scaling by 2 for a text of s training lengths
+        rule |= {"factor": 2.0, "length": scale * trained}
     return rescaled(dim, base, trained, rule)
-
-
-def _ntk(dim: int, base: float, trained: int, scale: float) -> tuple[Tensor, float]:
-    return frequencies(dim, base * scale ** (dim / (dim - 2))), 1.0
-
-
-SCALINGS: Mapping[str, Scaling] = {
-    "yarn": _by_rule(rope_type="yarn"),
-    "linear": _by_rule(rope_type="linear"),
-    "ntk": _ntk,
-    "dynamic": _dynamic,
-}
-"""Functions from the number of components, base, training length and scale to frequencies (dim / 2,) and the
-factor of sines and cosines."""
 
 
 class ScaleField(nn.Module):
@@ -82,7 +75,7 @@ class ScaleFlow(nn.Module):
         dim: number of components of a head that are rotated.
         base: base of the frequencies.
         trained: training length in tokens.
-        start: initial scaling, a key of SCALINGS.
+        start: initial scaling, one of SCALINGS.
 
     Example:
         >>> flow = ScaleFlow(4, 10000.0, 32, "linear")
@@ -98,7 +91,7 @@ class ScaleFlow(nn.Module):
         self._versions: tuple[int, ...] = ()
 
     def _scaled(self, scale: float) -> tuple[Tensor, float]:
-        return SCALINGS[self.start](self.dim, self.theta, self.trained, scale)
+        return scaled(self.start, self.dim, self.theta, self.trained, scale)
 
     def _base(self, scale: float) -> Tensor:
         return self._scaled(scale)[0].log()

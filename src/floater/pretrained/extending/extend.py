@@ -163,7 +163,8 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     kind = "bias" if biased else "rotary" if not tables else "image" if tables[0].image else "table"
     if method is None:
         method = _DEFAULTS[kind]
-        if kind == "rotary" and any(_refusal(body, method, _longer(body), {}) for body in rotary_bodies):
+        longer = ((body, 2 * int(body.config.max_position_embeddings)) for body in rotary_bodies)
+        if kind == "rotary" and any(_refusal(body, method, more, {}) for body, more in longer):
             method = "ntk"
     if method not in _METHODS[kind]:
         allowed = ", ".join(map(repr, _METHODS[kind]))
@@ -310,16 +311,11 @@ def _refusal(body: PreTrainedModel, method: str, length: int, options: dict[str,
     return None
 
 
-def _longer(body: PreTrainedModel) -> int:
-    """Return a length that a body does not support yet."""
-    return 2 * int(body.config.max_position_embeddings)
-
-
 def _settings(method: str, old: int, length: int, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a method of this library, completed and checked."""
     if method == "clex":
         start, declared = options.get("start", "yarn"), options.get("declared", False)
-        if start not in [*clex.SCALINGS]:  # a list, as an unhashable value must be refused, too
+        if start not in clex.SCALINGS:
             raise ExtendError(f"start is {start!r}; it must be one of {', '.join(map(repr, clex.SCALINGS))}")
         if not isinstance(declared, bool):
             raise ExtendError(f"declared is {declared!r}; it must be True or False")

@@ -102,7 +102,7 @@ def install(model: Any, settings: Mapping[str, Any]) -> list[tuple[FloaterRelati
             heads, causal = biases.of_part(part)
             # names do not depend on the head of the model
             flow = parts["past" if causal else "both"] = biases.new_flow(heads, settings["new"], causal)
-            flow.to(_device(model))
+            flow.to(next(model.parameters()).device)
             fitted.append((flow, biases.continue_bias(part, flow, settings["old"])))
     elif settings["method"] in _WEIGHTLESS:
         _install_attention(model, settings)
@@ -121,10 +121,6 @@ def install(model: Any, settings: Mapping[str, Any]) -> list[tuple[FloaterRelati
     return fitted
 
 
-def _device(model: nn.Module) -> Any:
-    return next(model.parameters()).device
-
-
 def _install_scale(
     model: nn.Module, body: PreTrainedModel, settings: Mapping[str, Any], parts: nn.ModuleDict
 ) -> None:
@@ -140,7 +136,7 @@ def _install_scale(
     else:
         known = rotary.parameters(body.config)
         width, base = rotary.rotated(body.config, known), known["rope_theta"]
-        flow = clex.ScaleFlow(width, base, old, settings["start"]).to(_device(model))
+        flow = clex.ScaleFlow(width, base, old, settings["start"]).to(next(model.parameters()).device)
         parts[f"scale_{len(parts)}"] = flow
         rule = partial(clex.scale_of, trained=old, factor=new / old, declared=settings["declared"])
         watch = Watch(body, method, scale=rule)

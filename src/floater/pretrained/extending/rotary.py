@@ -77,8 +77,8 @@ def _is_positive(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-def scaling(config: Any, method: str, length: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the rotary parameters of an extended model.
+def scale(config: Any, method: str, length: int, options: dict[str, Any]) -> None:
+    """Write the rotary parameters of an extended model, and the length, into its configuration.
 
     Args:
         config: configuration of the model before the extension.
@@ -86,27 +86,19 @@ def scaling(config: Any, method: str, length: int, options: dict[str, Any]) -> d
         length: number of tokens to support.
         options: options of the method, by their names in Transformers.
     """
-    known = dict(parameters(config))
-    old = int(config.max_position_embeddings)
-    factor = length / old
+    known, old = parameters(config), int(config.max_position_embeddings)
+    factor, width = length / old, rotated(config, known)
+    given: dict[str, Any] = {"rope_type": method, "factor": factor}
     if method == "ntk":
         # bloc97 2023: the lowest frequency is stretched by the factor, the highest is kept
-        width = rotated(config, known)
-        return known | {"rope_theta": known["rope_theta"] * factor ** (width / (width - 2))}
-    given = {"rope_type": method, "factor": factor}
+        given = {"rope_theta": known["rope_theta"] * factor ** (width / (width - 2))}
     if method in ("yarn", "longrope", "llama3"):
         given["original_max_position_embeddings"] = old
     if method == "llama3":
         given |= LLAMA3
     if method == "longrope":
-        half = rotated(config, known) // 2
-        given |= {"short_factor": [1.0] * half, "long_factor": [factor] * half}
-    return known | given | options
-
-
-def scale(config: Any, method: str, length: int, options: dict[str, Any]) -> None:
-    """Write the parameters that `scaling` returns, and the length, into a configuration."""
-    scaled = scaling(config, method, length, options)
+        given |= {"short_factor": [1.0] * (width // 2), "long_factor": [factor] * (width // 2)}
+    scaled = {**known, **given, **options}
     if "full_attention" in config.rope_parameters:
         scaled = {**config.rope_parameters, "full_attention": scaled}
     if hasattr(config, "original_max_position_embeddings"):  # a separate field in Phi-3
