@@ -75,7 +75,7 @@ def _wrap_models(module: ModuleType) -> None:
     if getattr(kind.from_pretrained, "floater", False):
         return
     for name in ("from_pretrained", "_from_config"):
-        setattr(kind, name, classmethod(_wrapped(getattr(kind, name).__func__, name)))  # type: ignore[arg-type]
+        setattr(kind, name, classmethod(_wrapped(getattr(kind, name).__func__, name)))
     for name in ("_load_from_state_dict", "save_pretrained", "load_adapter"):
         setattr(kind, name, _wrapped(getattr(kind, name), name))
     construct = kind.__init__

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from accelerate import PartialState
-from transformers import PreTrainedModel, set_seed
+from transformers import set_seed
 
 from floater.encodings import PositionError, PositionModel
 from floater.errors import DataError
@@ -22,7 +22,7 @@ from floater.tasks.examples import Collate
 from floater.tasks.measurement import Measurement
 from floater.text.bpe import load_bpe
 from floater.training import flush_denormals
-from floater.training.arguments import check_schedule
+from floater.training.arguments import batches, warmup_steps
 from floater.training.files import MANIFEST, damage
 from floater.training.lock import locked
 from floater.training.run import (
@@ -268,7 +268,9 @@ class Task(ABC):
         for name, examples in (("training", train), ("validation", valid)):
             self.check_model(settings, model, processor, examples, name)
         logger.info(self.summary(prepared))
-        logger.info("%s parameters, %s in position models", *map("{:,}".format, count_parameters(model)))
+        inner = [module for module in model.modules() if isinstance(module, PositionModel)]
+        positions = sum(p.numel() for p in {p for module in inner for p in module.parameters()})
+        logger.info("%s parameters, %s in position models", f"{model.num_parameters():,}", f"{positions:,}")
         return prepared
 
     def processor(self, settings: Any, run: Path, train: Any) -> Any:
@@ -285,8 +287,9 @@ class Task(ABC):
         return self.make_processor(settings, train)
 
     def check_schedule(self, prepared: Prepared) -> None:
-        """Refuse a warm-up that is longer than the training."""
-        check_schedule(prepared.settings.training, prepared.train.lengths)
+        """Refuse a warm-up that is longer than the training on all processes."""
+        training, processes = prepared.settings.training, PartialState().num_processes
+        warmup_steps(training, len(batches(training, prepared.train.lengths, processes)))
 
     def check_model(self, settings: Any, model: Any, processor: Any, examples: Any, name: str) -> None:
         """Run the model on the hardest examples, so that it refuses them before the training.
@@ -398,17 +401,3 @@ class Task(ABC):
         model, processor, settings = self.load(run)
         examples = self.encode(settings, processor, self.read_test(settings, source))
         return self.score(settings, model, processor, examples)
-
-
-def count_parameters(model: PreTrainedModel) -> tuple[int, int]:
-    """Return the number of parameters of a model, and the number of those in its position models.
-
-    Example:
-        >>> from floater.transformer import FloaterConfig, FloaterModel
-        >>> model = FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, position="learned"))
-        >>> count_parameters(model)[1] == 512 * model.config.hidden_size
-        True
-    """
-    inner = [module for module in model.modules() if isinstance(module, PositionModel)]
-    positions = {parameter for module in inner for parameter in module.parameters()}
-    return model.num_parameters(), sum(parameter.numel() for parameter in positions)

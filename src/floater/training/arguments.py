@@ -50,19 +50,6 @@ def schedule(training: TrainingSettings, optimizer: Optimizer, batches: int) -> 
     return inverse_sqrt(optimizer, warmup=max(1, warmup), initial=training.initial_learning_rate)
 
 
-def check_schedule(training: TrainingSettings, lengths: Sequence[int]) -> None:
-    """Refuse a warm-up that is too long for the training on all processes, before anything is written.
-
-    Args:
-        training: the settings.
-        lengths: length of each training example.
-
-    Raises:
-        DataError: under the conditions of `warmup_steps`.
-    """
-    warmup_steps(training, len(batches(training, lengths, PartialState().num_processes)))
-
-
 def warmup_steps(training: TrainingSettings, batches: int) -> tuple[int, int]:
     """Return the numbers of warm-up steps and of training steps, given the number of batches in an epoch.
 

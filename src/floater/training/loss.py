@@ -1,6 +1,7 @@
 """Cross entropy with label smoothing, averaged over tokens."""
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,15 +9,8 @@ from torch.nn import functional as F
 
 from floater.transformer.outputs import IGNORED, per_item, with_auxiliary
 
-
-class LossFunction(Protocol):
-    """The ``compute_loss_func`` of a Trainer."""
-
-    def __call__(
-        self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None
-    ) -> Tensor:
-        """Return the loss of a model's outputs."""
-        ...
+LossFunction = Callable[..., Tensor]
+"""The `compute_loss_func` of a Trainer: of outputs, labels and `num_items_in_batch`, their loss."""
 
 
 def smoothed_cross_entropy(

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -35,16 +35,6 @@ _Model = TypeVar("_Model", bound=PreTrainedModel)
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
-class Settings(Protocol):
-    """The settings of a task: a dataclass with the run's directory and the task's name."""
-
-    @property
-    def run(self) -> str: ...
-
-    @property
-    def task(self) -> str: ...
-
-
 @dataclass(frozen=True)
 class RunWithSettings(os.PathLike[str]):
     """A run directory with its settings, so that functions of the directory need not read them again.
@@ -67,7 +57,7 @@ class RunWithSettings(os.PathLike[str]):
     __str__ = __fspath__
 
 
-def find_run(settings: Settings) -> Path:
+def find_run(settings: Any) -> Path:
     """Return the directory of a run after checking its contents; nothing is written.
 
     Args:
@@ -97,7 +87,7 @@ def find_run(settings: Settings) -> Path:
     return run
 
 
-def begin_run(run: Path, settings: Settings, tokenizer: Any) -> None:
+def begin_run(run: Path, settings: Any, tokenizer: Any) -> None:
     """Write settings and vocabulary into the directory of a run, unless they exist."""
     run.mkdir(parents=True, exist_ok=True)
     if not (run / SETTINGS).is_file():
@@ -266,7 +256,7 @@ def _plain(settings: Any) -> dict[str, Any]:
     return values | {"run": None}
 
 
-def differences(old: Settings, new: Settings) -> Iterator[str]:
+def differences(old: Any, new: Any) -> Iterator[str]:
     """List the keys in which two settings differ, with both values; directories are not compared."""
     return _differences(_plain(old), _plain(new))
 

@@ -20,41 +20,20 @@ from floater.transformer.reading import Reading, check_temperature
 from floater.transformer.recipe import Recipe
 from floater.transformer.times import Times
 
+_SIZES = (
+    *("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "decoder_layers"),
+    "dropout",
+)
 PRESETS: dict[str, dict[str, Any]] = {
-    # Vaswani et al. 2017, Table 3
-    "transformer-base": {
-        "hidden_size": 512,
-        "intermediate_size": 2048,
-        "num_attention_heads": 8,
-        "num_hidden_layers": 6,
-        "decoder_layers": 6,
-        "dropout": 0.1,
-    },
-    "transformer-big": {
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_attention_heads": 16,
-        "num_hidden_layers": 6,
-        "decoder_layers": 6,
-        "dropout": 0.3,
-    },
-    # Sizes for a laptop
-    "tiny": {
-        "hidden_size": 128,
-        "intermediate_size": 512,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 2,
-        "decoder_layers": 2,
-        "dropout": 0.1,
-    },
-    "small": {
-        "hidden_size": 256,
-        "intermediate_size": 1024,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 4,
-        "decoder_layers": 4,
-        "dropout": 0.1,
-    },
+    name: dict(zip(_SIZES, sizes, strict=True))
+    for name, sizes in {
+        # Vaswani et al. 2017, Table 3
+        "transformer-base": (512, 2048, 8, 6, 6, 0.1),
+        "transformer-big": (1024, 4096, 16, 6, 6, 0.3),
+        # Sizes for a laptop
+        "tiny": (128, 512, 4, 2, 2, 0.1),
+        "small": (256, 1024, 4, 4, 4, 0.1),
+    }.items()
 }
 
 _THEIRS = frozenset(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,22 +15,6 @@ from torch.nn import functional as F
 
 NARROWEST = 1e-2
 """The least standard deviation of a density of a standardised value, so that no likelihood is infinite."""
-
-
-class Gaps(Protocol):
-    """The distribution of a positive time."""
-
-    def log_prob(self, gap: Tensor) -> Tensor:
-        """Return the log density at a gap (...)."""
-        ...
-
-    def cdf(self, gap: Tensor) -> Tensor:
-        """Return the probability of a shorter gap (...)."""
-        ...
-
-    def median(self) -> Tensor:
-        """Return the median gap (...)."""
-        ...
 
 
 class LogNormalMixture:
@@ -128,3 +111,7 @@ class PiecewiseHazard:
         interval = (reached <= math.log(2)).sum(-1, keepdim=True) - 1
         rest = (math.log(2) - reached.gather(-1, interval)) / self._rates.gather(-1, interval)
         return (self._edges[interval] + rest).squeeze(-1)
+
+
+Gaps = LogNormalMixture | PiecewiseHazard
+"""The distribution of a positive time."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from floater.encodings import PositionError
@@ -47,7 +46,9 @@ def score(model: Solver, examples: Encoded, max_tokens: int = 8192) -> Measureme
     nats: list[np.ndarray] = [np.zeros(0)] * len(examples)
     with evaluating(model, baked=True):
         for indices, batch in in_batches(examples, collate, model.device, max_tokens):
-            logits, labels = aligned(model, batch)
+            labels, causal = batch.pop("labels"), isinstance(model, FloaterForCausalLM)
+            logits = model(**batch, **({"use_cache": False} if causal else {})).logits.float()
+            logits, labels = (logits[:, :-1], labels[:, 1:]) if causal else (logits[:, None], labels[:, None])
             losses = F.cross_entropy(logits.mT, labels, ignore_index=IGNORED, reduction="none").double()
             asked = labels != IGNORED
             right = (logits.argmax(-1) == labels) & asked
@@ -61,15 +62,6 @@ def score(model: Solver, examples: Encoded, max_tokens: int = 8192) -> Measureme
     found = Measurement(lengths, statistics, *positions(nats))
     digits = {"loss": 4, "exact": 2, "tokens": 2}
     return replace(found, scores={n: round(found.score(n) or 0.0, places) for n, places in digits.items()})
-
-
-def aligned(model: Solver, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Compute logits (batch, T, K) and the labels (batch, T) that they predict."""
-    given = dict(batch)
-    labels = given.pop("labels")
-    if isinstance(model, FloaterForCausalLM):
-        return model(**given, use_cache=False).logits[:, :-1].float(), labels[:, 1:]
-    return model(**given).logits[:, None].float(), labels[:, None]
 
 
 def score_bins(

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
@@ -134,8 +133,7 @@ def source_batch(rows: Sequence[Ids], *, pad: int) -> dict[str, Tensor]:
         >>> source_batch([[5, 2], [2]], pad=0)["input_ids"].tolist()
         [[5, 2], [2, 0]]
     """
-    source, lengths = padded(rows, pad), torch.tensor([len(row) for row in rows])
-    return {"input_ids": source, "attention_mask": (torch.arange(source.shape[1]) < lengths[:, None]).long()}
+    return {"input_ids": padded(rows, pad), "attention_mask": padded([1] * len(row) for row in rows)}
 
 
 def collate(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:

@@ -50,8 +50,14 @@ def _even(
     )
 
 
-def _symbols(data: Data) -> list[str]:
-    return [EQUALS, *map(str, range(data.symbols))]
+def _ordered(generate: Callable[[int, int, Generator], Example]) -> Problem:
+    """Return a problem whose answer is the symbols of the question in some order."""
+    return Problem(
+        _even(lambda data, n, random: generate(n, data.symbols, random)),
+        lambda data: [EQUALS, *map(str, range(data.symbols))],
+        unit="symbols",
+        tokens=lambda data, n: 2 * n + 3,
+    )
 
 
 def _residues(data: Data) -> list[str]:
@@ -90,24 +96,9 @@ def _no_list(data: Data) -> str | None:
 
 
 PROBLEMS = {
-    "copy": Problem(
-        _even(lambda data, n, random: copying.copy(n, data.symbols, random)),
-        _symbols,
-        unit="symbols",
-        tokens=lambda data, n: 2 * n + 3,
-    ),
-    "reverse": Problem(
-        _even(lambda data, n, random: copying.reverse(n, data.symbols, random)),
-        _symbols,
-        unit="symbols",
-        tokens=lambda data, n: 2 * n + 3,
-    ),
-    "sort": Problem(
-        _even(lambda data, n, random: copying.sort(n, data.symbols, random)),
-        _symbols,
-        unit="symbols",
-        tokens=lambda data, n: 2 * n + 3,
-    ),
+    "copy": _ordered(copying.copy),
+    "reverse": _ordered(copying.reverse),
+    "sort": _ordered(copying.sort),
     "addition": Problem(
         _even(lambda data, n, random: arithmetic.addition(n, data.least_first, random)),
         lambda data: [EQUALS, arithmetic.PLUS, *DIGITS],
