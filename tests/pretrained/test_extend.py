@@ -59,7 +59,7 @@ def test_a_flow_stays_as_large_as_the_table() -> None:
     """Growth in the table is not extrapolated without bound: noise and trends turn."""
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(100, 32, generator=generator).cumsum(0) * 0.1
-    far = fit_flow(table).at(torch.arange(5000.0, dtype=torch.float64))
+    far = fit_flow(table)(torch.arange(5000.0, dtype=torch.float64))
     assert far.abs().max() < 10 * table.abs().max()
 
 

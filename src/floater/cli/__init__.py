@@ -50,7 +50,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "floater").startswith("floater"):
             raise
-        return _fail(_missing(error.name or ""))
+        install = "which is not installed; type: pip install 'floater[train]'"
+        return _fail(f"this command needs {error.name}, {install}")
     except OSError as error:
         named = error.filename is not None
         return _fail(f"{error.filename}: {error.strerror}" if named else str(error))
@@ -73,11 +74,6 @@ def _code(error: Exception) -> int | None:
     if "floater.settings" in sys.modules:  # it requires an extra, and is imported only when settings are read
         refused += (sys.modules["floater.settings"].SettingsError,)
     return 2 if isinstance(error, refused) else None
-
-
-def _missing(package: str) -> str:
-    """Return a message with the command that installs a missing package."""
-    return f"this command needs {package}, which is not installed; type: pip install 'floater[train]'"
 
 
 def _fail(message: str, code: int = 2) -> int:

@@ -8,7 +8,7 @@ import gzip
 import itertools
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import regex
@@ -65,7 +65,8 @@ def _wmt14(
     languages = ("en", target)
     for side, language in zip(("src", "ref"), languages, strict=True):
         segments = _segments(scratch / f"test-full/newstest2014-{test}-{side}.{language}.sgm")
-        _write(made / f"newstest2014.{language}", segments)
+        plain = "".join(f"{line}\n" for line in segments)
+        (made / f"newstest2014.{language}").write_text(plain, encoding="utf-8", newline="\n")
     for language in languages:
         lines = itertools.chain.from_iterable(_lines(scratch / f"{name}.{language}") for name in corpora)
         tokens = mapped(functools.partial(tokenised, language=language), lines, processes)
@@ -156,8 +157,3 @@ def _segments(path: Path) -> list[str]:
     if not texts:
         raise DataError(f"{path.name} has no segment")
     return texts
-
-
-def _write(path: Path, lines: Iterable[str]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{line}\n" for line in lines)

@@ -68,12 +68,7 @@ def detokenizer(language: str) -> Text:
     """
     _check(language)
     join = MosesDetokenizer(lang=language).detokenize
-
-    def sentence(tokens: str) -> str:
-        made: str = join(tokens.split())
-        return made
-
-    return sentence
+    return lambda tokens: str(join(tokens.split()))
 
 
 def _check(language: str) -> None:

@@ -129,7 +129,7 @@ def test_a_flow_is_added_to_trained_tables() -> None:
             after(torch.randint(3, 20, (2, length)), decoder_input_ids=ids)
     old, new = before.encoder.position.table(0).weight, after.encoder.position.parts[0].table(0).weight
     assert torch.equal(new[:16], old)
-    torch.testing.assert_close(new[16:], fit_flow(old.detach()).at(torch.arange(16.0, 24.0).double()).float())
+    torch.testing.assert_close(new[16:], fit_flow(old.detach())(torch.arange(16.0, 24.0).double()).float())
     with pytest.raises(DataError, match=r"tables.0.weight is \(16, 16\) there and \(8, 16\) here"):
         warm_started(of_tables(8, position=["learned", ADDED]), before, "stage 1")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,41 +15,18 @@ ENERGY, RANK, DELAYS = 0.99, 64, 8
 RIDGES = (1e-6, 1e-2, 1e-1)
 """Ridge penalties of the amplitudes, as a share of the number of rows."""
 
+Flow = Callable[[Tensor], Tensor]
+"""Function from times (T,) to vectors (T, dim)."""
+
 ALPHA = 0.4
 """The weight of the coarse position in `hierarchical` (Su 2020)."""
 
 
-@dataclass(frozen=True)
-class LinearFlow:
-    """dp/dt = A (p - c), the eigenvalues of A imaginary: p(t) = c + sum_k a_k cos(w_k t) + b_k sin(w_k t).
-
-    Vectors neither grow nor vanish, at any distance.
-
-    Args:
-        center: center c, (dim,).
-        frequencies: frequencies w in radians per position, (K,).
-        cosines: amplitudes a of the cosines, (K, dim).
-        sines: amplitudes b of the sines, (K, dim).
-
-    Example:
-        >>> flow = LinearFlow(torch.zeros(1), torch.tensor([torch.pi]), torch.ones(1, 1), torch.zeros(1, 1))
-        >>> flow.at(torch.arange(3.0)).flatten()
-        tensor([ 1., -1.,  1.])
-    """
-
-    center: Tensor
-    frequencies: Tensor
-    cosines: Tensor
-    sines: Tensor
-
-    def at(self, times: Tensor) -> Tensor:
-        """Return the vectors at times (T,): (T, dim)."""
-        angles = times[:, None] * self.frequencies
-        return self.center + angles.cos() @ self.cosines + angles.sin() @ self.sines
-
-
-def fit_flow(rows: Tensor) -> LinearFlow:
+def fit_flow(rows: Tensor) -> Flow:
     """Fit a linear flow to vectors at times 0, 1, ...
+
+    The flow is dp/dt = A (p - c), the eigenvalues of A imaginary: p(t) = c + sum_k a_k cos(w_k t) + b_k
+    sin(w_k t). Its vectors neither grow nor vanish, at any distance.
 
     The initial frequencies are the angles of the eigenvalues of the operator that maps a state to the next
     one, by least squares (dynamic mode decomposition, Schmid 2010). States are principal components of the
@@ -68,7 +44,11 @@ def fit_flow(rows: Tensor) -> LinearFlow:
         rows: vectors, (n, dim), n at least 2.
 
     Returns:
-        The flow, in float64.
+        The function from times (T,) to vectors (T, dim), in float64.
+
+    Example:
+        >>> fit_flow(torch.tensor([[1.0], [-1.0]] * 8))(torch.arange(16.0, 19.0).double()).round().flatten()
+        tensor([ 1., -1.,  1.], dtype=torch.float64)
     """
     rows = rows.double()
     if (n := len(rows)) < 2 * DELAYS:
@@ -76,21 +56,28 @@ def fit_flow(rows: Tensor) -> LinearFlow:
     begin = rows[: 3 * n // 4]
     frequencies, times = _frequencies(begin), torch.arange(len(begin), n, device=rows.device).double()
     errors = {
-        ridge: float((_fitted(begin, frequencies, ridge).at(times) - rows[len(begin) :]).square().sum())
+        ridge: float((_fitted(begin, frequencies, ridge)(times) - rows[len(begin) :]).square().sum())
         for ridge in RIDGES
     }
     return _fitted(rows, _frequencies(rows), min(errors, key=errors.__getitem__))
 
 
-def _fitted(rows: Tensor, frequencies: Tensor, ridge: float) -> LinearFlow:
+def _fitted(rows: Tensor, frequencies: Tensor, ridge: float) -> Flow:
     """Return the flow of given frequencies that fits rows best, with a ridge penalty of its amplitudes."""
-    n, count = len(rows), len(frequencies)
+    n = len(rows)
     design = _design(frequencies, n)
     # at half a turn per position the sine is zero at every position; the ridge makes its amplitude zero
     held = torch.full_like(design[0], ridge * n)
     held[0] = 0
     fitted = torch.linalg.solve(design.T @ design + held.diag(), design.T @ rows)
-    return LinearFlow(fitted[0], frequencies, fitted[1 : 1 + count], fitted[1 + count :])
+    center, cosines, sines = fitted.split([1, len(frequencies), len(frequencies)])
+
+    def at(times: Tensor) -> Tensor:
+        angles = times[:, None] * frequencies
+        found: Tensor = center + angles.cos() @ cosines + angles.sin() @ sines
+        return found
+
+    return at
 
 
 def _frequencies(rows: Tensor) -> Tensor:
@@ -157,7 +144,7 @@ def _distinct(values: Tensor, apart: float) -> Tensor:
 def flow(rows: Tensor, length: int) -> Tensor:
     """Continue rows by the flow that fits them best."""
     times = torch.arange(len(rows), length, dtype=torch.float64, device=rows.device)
-    return torch.cat((rows, fit_flow(rows).at(times).to(rows)))
+    return torch.cat((rows, fit_flow(rows)(times).to(rows)))
 
 
 def repeat(rows: Tensor, length: int) -> Tensor:

@@ -81,16 +81,14 @@ def find_tables(model: nn.Module) -> list[Table]:
     return found
 
 
-def _first(holder: nn.Module, part: Any, image: bool) -> int:
+def _first(holder: Any, part: Any, image: bool) -> int:
     if image:
-        return 0 if isinstance(part, nn.Embedding) else len(part[0]) - _patches(holder)
+        return (
+            0 if isinstance(part, nn.Embedding) else len(part[0]) - int(holder.patch_embeddings.num_patches)
+        )
     if (offset := getattr(part, "offset", None)) is not None:
         return int(offset)
     return 0 if part.padding_idx is None else int(part.padding_idx) + 1
-
-
-def _patches(holder: Any) -> int:
-    return int(holder.patch_embeddings.num_patches)
 
 
 def lengthen(config: Any, old: int, new: int, rows: int) -> None:

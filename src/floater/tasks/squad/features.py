@@ -69,7 +69,8 @@ def windows(
     """
     asked, cut = _questions(tokenizer, questions, max_question)
     special = tokenizer.num_special_tokens_to_add(pair=True)
-    if max_length - special - max(map(_tokens(tokenizer), asked), default=0) <= stride:
+    longest = max((len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in asked), default=0)
+    if max_length - special - longest <= stride:
         raise DataError(
             f"data.max_length {max_length} has no room for a question of data.max_question tokens, "
             f"{max_question}, and more of the context than data.stride, {stride}"
@@ -163,10 +164,6 @@ def _questions(
     for i in long:
         asked[i] = asked[i][: offsets[i][most - 1][1]]
     return asked, len(long)
-
-
-def _tokens(tokenizer: PreTrainedTokenizerFast) -> Any:
-    return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def _span(question: Question, window: Window) -> list[int]:
