@@ -125,17 +125,14 @@ def trees(
         ValueError: tree 0 has a cycle: node 1 is its own ancestor, 1 -> 2 -> 1
     """
     rows = [_integers(row) for row in parents]
-    kinds = _aligned("labels", labels, rows) if labels is not None else [[0] * len(row) for row in rows]
+    kinds = _aligned(labels, rows) if labels is not None else [[0] * len(row) for row in rows]
     found: list[list[tuple[int, int, int]]] = []
     for sample, (row, kind) in enumerate(zip(rows, kinds, strict=True)):
         _check_tree(sample, row)
         found.append([(p, node, k) for node, (p, k) in enumerate(zip(row, kind, strict=True)) if p >= 0])
     edges, valid = _dense(found, [len(row) for row in rows], "tree")
-    padded = _padded(rows, -1)
     owners = _words(words, [len(row) for row in rows], "tree")
-    return Structure(
-        edges.to(device), valid.to(device), padded.to(device), None if owners is None else owners.to(device)
-    )
+    return Structure(edges, valid, _padded(rows), owners).map(lambda tensor: tensor.to(device))
 
 
 def graphs(
@@ -195,7 +192,7 @@ def graphs(
         counts.append(count)
     edges, valid = _dense(found, counts, "graph")
     owners = _words(words, counts, "graph")
-    return Structure(edges.to(device), valid.to(device), words=None if owners is None else owners.to(device))
+    return Structure(edges, valid, words=owners).map(lambda tensor: tensor.to(device))
 
 
 def _integers(row: Iterable[Any]) -> list[int]:
@@ -206,13 +203,13 @@ def _integers(row: Iterable[Any]) -> list[int]:
         raise ValueError(f"{values} are not all integers") from None
 
 
-def _aligned(name: str, given: Sequence[Any], rows: list[list[int]]) -> list[list[int]]:
-    found = [_integers(row) for row in given]
+def _aligned(labels: Sequence[Any], rows: list[list[int]]) -> list[list[int]]:
+    found = [_integers(row) for row in labels]
     if len(found) != len(rows):
-        raise ValueError(f"there are {name} of {len(found)} trees for {len(rows)} trees")
+        raise ValueError(f"there are labels of {len(found)} trees for {len(rows)} trees")
     for sample, (own, row) in enumerate(zip(found, rows, strict=True)):
         if len(own) != len(row):
-            raise ValueError(f"tree {sample} has {len(row)} nodes and {len(own)} {name}")
+            raise ValueError(f"tree {sample} has {len(row)} nodes and {len(own)} labels")
     return found
 
 
@@ -290,11 +287,10 @@ def _dense(found: list[list[tuple[int, int, int]]], sizes: list[int], what: str)
     return edges, valid
 
 
-def _padded(rows: list[list[int]], fill: int) -> Tensor:
+def _padded(rows: list[list[int]]) -> Tensor:
     longest = max(map(len, rows), default=0)
-    return torch.tensor([row + [fill] * (longest - len(row)) for row in rows], dtype=torch.long).view(
-        len(rows), longest
-    )
+    padded = [row + [-1] * (longest - len(row)) for row in rows]
+    return torch.tensor(padded, dtype=torch.long).view(len(rows), longest)
 
 
 def _words(given: Sequence[Any] | None, sizes: list[int], what: str) -> Tensor | None:
@@ -309,4 +305,4 @@ def _words(given: Sequence[Any] | None, sizes: list[int], what: str) -> Tensor |
                 raise ValueError(
                     f"{what} {sample}: token {token} belongs to node {node}; nodes are 0 to {size - 1}"
                 )
-    return _padded(rows, -1)
+    return _padded(rows)

@@ -40,6 +40,7 @@ _LINES: tuple[Any, ...] = (
 )
 _BUCKETS = 24
 _MOST = 8
+_APART = 0.075  # the least distance of two labels
 _POSITIONS = ("position_nats", "position_tokens")
 
 
@@ -290,12 +291,11 @@ class _End(NamedTuple):
     colour: str
 
 
-def apart(heights: Sequence[float], gap: float = 0.075) -> list[float]:
+def apart(heights: Sequence[float]) -> list[float]:
     """Move heights apart, so that labels there do not overlap, and keep them below 1 where they fit.
 
     Args:
         heights: in ascending order.
-        gap: the least distance of two.
 
     Example:
         >>> [round(height, 3) for height in apart([0.5, 0.5, 1.0, 1.0])]
@@ -303,11 +303,11 @@ def apart(heights: Sequence[float], gap: float = 0.075) -> list[float]:
     """
     moved: list[float] = []
     for height in heights:
-        moved.append(max(height, moved[-1] + gap) if moved else height)
+        moved.append(max(height, moved[-1] + _APART) if moved else height)
     top = 1.0
     for i in reversed(range(len(moved))):
         moved[i] = min(moved[i], top)
-        top = moved[i] - gap
+        top = moved[i] - _APART
     return moved
 
 

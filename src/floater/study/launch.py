@@ -38,7 +38,8 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
     bar = _bar(grid.trials, waiting)
     try:
         while waiting or running:
-            for trial in _ready(waiting, ended)[: max(0, launcher.slots - len(running))]:
+            ready = [trial for trial in waiting if trial.after is None or trial.after in ended]
+            for trial in ready[: max(0, launcher.slots - len(running))]:
                 waiting.remove(trial)
                 if trial.after is not None and not is_trained(trial.run.with_name(trial.after)):
                     write_whole(trial.error, f"starts from {trial.after}, which failed")
@@ -74,10 +75,6 @@ def _end(running: Sequence[Started]) -> None:
         time.sleep(POLL)
     for started in running:
         started.stop()
-
-
-def _ready(waiting: Sequence[Trial], ended: Collection[str]) -> list[Trial]:
-    return [trial for trial in waiting if trial.after is None or trial.after in ended]
 
 
 def last_error(trial: Trial) -> str:

@@ -90,9 +90,15 @@ def page(
             "positions": positions,
             "notes": list(_notes(results)),
             "equations": _equations(results),
-            "commands": _commands(results, origin),
+            "commands": [f"floater study {origin}"]
+            + [f"floater train {shlex.quote(str(trial.config))}" for trial in results.grid.trials],
             "versions": versions,
-            "signatures": _signatures(results),
+            "signatures": {
+                name: text
+                for outcome in results.outcomes
+                for measured in outcome.measured.values()
+                for name, text in measured.signatures.items()
+            },
             "configuration": configuration,
         }
     template = files("floater.study").joinpath("report.html.jinja").read_text(encoding="utf-8")
@@ -131,12 +137,6 @@ def _equations(results: Results) -> list[tuple[str, str, str, str, str]]:
     return found
 
 
-def _commands(results: Results, origin: str) -> list[str]:
-    commands = [f"floater study {origin}"]
-    commands += [f"floater train {shlex.quote(str(trial.config))}" for trial in results.grid.trials]
-    return commands
-
-
 def _versions(results: Results) -> dict[str, list[str]]:
     """Return the devices and versions of the trials, or of this process without any."""
     found: dict[str, list[str]] = {}
@@ -146,15 +146,6 @@ def _versions(results: Results) -> dict[str, list[str]]:
             if value is not None and str(value) not in found.setdefault(name, []):
                 found[name].append(str(value))
     return found
-
-
-def _signatures(results: Results) -> dict[str, str]:
-    return {
-        name: text
-        for outcome in results.outcomes
-        for measured in outcome.measured.values()
-        for name, text in measured.signatures.items()
-    }
 
 
 def _markdown(results: Results) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from floater.errors import DataError
 from floater.settings import dump
 from floater.study import glue_table
-from floater.study.grid import Grid, grid
+from floater.study.grid import grid
 from floater.study.launch import launcher, run_trials
 from floater.study.report import write_report
 from floater.study.results import Results, gather
@@ -55,10 +55,7 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
                 run_trials(trials, where)
         results = gather(settings, trials)
         write_report(results, origin)
-        if settings.task == "glue" and (runs := _finished(trials)):
-            write_whole(folder / GLUE, glue_table.table(runs) + "\n")
+        done = [str(trial.run) for trial in trials.trials if (trial.run / RESULT).is_file()]
+        if settings.task == "glue" and done:
+            write_whole(folder / GLUE, glue_table.table(done) + "\n")
     return results
-
-
-def _finished(trials: Grid) -> list[str]:
-    return [str(trial.run) for trial in trials.trials if (trial.run / RESULT).is_file()]

@@ -40,9 +40,7 @@ class Difference:
         return max((p for p in (self.p_examples, self.p_seeds) if p is not None), default=None)
 
 
-def resampled(
-    score: Callable[[Array], float], statistics: Sequence[Array], samples: int, seed: int = SEED
-) -> Array:
+def resampled(score: Callable[[Array], float], statistics: Sequence[Array], samples: int) -> Array:
     """Score a variant on resampled test sets: for each sample the mean over the variant's seeds.
 
     The examples are sampled as in sacrebleu, so that variants are paired with each other and with it.
@@ -51,7 +49,6 @@ def resampled(
         score: function from summed statistics to a metric.
         statistics: statistics of each seed of the variant, (n, k), over the same examples.
         samples: the number of resamplings.
-        seed: seed of the resampling.
 
     Returns:
         (samples,).
@@ -62,7 +59,7 @@ def resampled(
         >>> len(scores), bool(abs(scores.mean() - 2 / 3) < 0.05)
         (1000, True)
     """
-    count, random = len(statistics[0]), np.random.default_rng(seed)
+    count, random = len(statistics[0]), np.random.default_rng(SEED)
     together = np.concatenate(statistics, axis=1).astype(float)
     scores: list[float] = []
     for start in range(0, samples, _CHUNK):

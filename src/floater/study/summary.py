@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from floater.study.results import Column, Comparison, Conclusion, Results, Value, follows
+from floater.study.results import Column, Conclusion, Results, Value, follows
 from floater.study.tables import digits, signed, spread
 
 _MOST = 12
@@ -175,7 +175,7 @@ def _of_column(results: Results, column: Column) -> list[str]:
         chosen = [c for c in found if results.conclusion(c) == conclusion]
         chosen.sort(key=lambda c: -c.difference.mean if column.greater else c.difference.mean)
         if chosen:
-            parts.append(f"{words}: {_joined([_difference(c) for c in chosen])}")
+            parts.append(f"{words}: {_joined([f'`{c.variant}` ({signed(c)})' for c in chosen])}")
     return [text + "; ".join(parts) + "."]
 
 
@@ -202,7 +202,3 @@ def _joined(texts: Sequence[str]) -> str:
     if len(texts) <= _MOST:
         return ", ".join(texts)
     return f"{', '.join(texts[: _MOST - 2])} and {len(texts) - _MOST + 2} more"
-
-
-def _difference(comparison: Comparison) -> str:
-    return f"`{comparison.variant}` ({signed(comparison)})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -12,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,8 @@ def attempt(folder: Path, name: str) -> int:
     """
     trials = folder / TRIALS
     error = trials / f"{name}.error"
-    with _alone(trials / f"{name}.lock"):
+    with (trials / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the system releases it when the process ends in any way
         error.unlink(missing_ok=True)
         try:
             run_trial(folder, name)
@@ -195,14 +195,6 @@ def _commit() -> str | None:
     except OSError:
         return None
     return head.stdout.strip() + "+" * bool(changes.stdout)
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Hold a lock that the system releases when the process ends in any way."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 if __name__ == "__main__":

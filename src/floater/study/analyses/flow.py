@@ -100,10 +100,9 @@ def flow_curves(
     *,
     unit: float | None = None,
     trained: int | None = None,
-    components: int = 6,
     title: str = "",
 ) -> None:
-    """Draw the components of a flow that move most, over position, with the trained range marked.
+    """Draw the six components of a flow that move most, over position, with the trained range marked.
 
     Args:
         axes: to draw on.
@@ -111,7 +110,6 @@ def flow_curves(
         values: (P, d).
         unit: time between two neighbouring tokens, for a second scale; None for none.
         trained: training length in tokens.
-        components: number of the d components.
         title: title of the axes.
 
     Example:
@@ -119,7 +117,7 @@ def flow_curves(
         >>> t = torch.linspace(0, 9, 50)
         >>> flow_curves(Figure().subplots(), t, torch.stack([t.sin(), t.cos()], 1), trained=5)
     """
-    most = values.std(0).argsort(descending=True)[:components].tolist()
+    most = values.std(0).argsort(descending=True)[:6].tolist()
     styles = ("-", "--", "-.", ":")
     for i, component in enumerate(most):
         axes.plot(
