@@ -52,6 +52,25 @@ def test_queries_start_as_small_as_the_scale_of_a_part_needs():
     assert composed("compose", models=["alibi", "sinusoidal"]).query_gain(4) == 1.0
 
 
+def test_distances_are_read_only_if_a_part_reads_them():
+    for models, reads in (
+        (["cope", "sinusoidal"], False),
+        (["floater_tree"], False),
+        (["cope", "alibi"], True),
+    ):
+        model = composed("compose", models=models)
+        assert model.reads_distances == reads
+        assert model.derives_places != reads
+
+
+def test_a_part_that_does_not_act_at_a_site_does_not_prevent_a_cache_there():
+    models = ["floater_tree", "sinusoidal"]
+    assert not composed("compose", models=models).caches
+    decoder = composed("compose", site="decoder", models=models)
+    assert decoder.caches
+    assert decoder.card.point == "absolute"
+
+
 def test_masks_are_intersected():
     model = composed("compose", models=[{"name": "window", "size": 3}, "disan"])
     positions = Positions.arange(6)

@@ -53,7 +53,7 @@ class PositionModel(nn.Module):
     length_aware: ClassVar[bool] = False
     autoregressive: ClassVar[bool] = True
     bounded: ClassVar[bool] = False
-    derives_places: ClassVar[bool] = False
+    derives_places: bool = False
     needs_cross_attention: bool = False
 
     def __init__(self, spec: StackSpec) -> None:

@@ -67,7 +67,11 @@ class Composite(PositionModel):
                 raise PositionError(
                     f"'{kind.__name__}' needs a decoder of its own kind; it is no part of another"
                 )
+        kinds = [kind for kind in kinds if spec.site in kind.sites]  # the others are identities here
         self.card = _together(type(self).card, [kind.card for kind in kinds])
+        self.derives_places = all(
+            kind.derives_places for kind in kinds if kind.card.point in ("relative", "both")
+        )
         self._scaled = [part for part in self.models if part.overrides("scale")]
         self.needs_cross_attention = any(part.needs_cross_attention for part in self.models)
         scales = {type(part).__name__: part.scale(spec.dim // spec.heads) for part in self._scaled}
