@@ -174,6 +174,17 @@ def test_clex_has_the_frequencies_of_the_released_code() -> None:
         torch.testing.assert_close(flow.at(scale)[0], torch.tensor(expected), atol=0, rtol=2e-5)
 
 
+def test_clex_reads_weights_that_a_fused_optimizer_wrote() -> None:
+    """Such writes do not count in PyTorch's version of a parameter."""
+    flow = clex.ScaleFlow(8, 10000.0, 64, "linear")
+    with torch.no_grad():
+        before = flow.at(2.0)[0]
+    flow.at(2.0)[0].sum().backward()
+    torch.optim.AdamW(flow.parameters(), lr=0.1, fused=True).step()
+    with torch.no_grad():
+        assert not torch.equal(flow.at(2.0)[0], before)
+
+
 def test_clex_learns_its_frequencies_beyond_a_training_length() -> None:
     model = build("llama")
     floater.extend(model, 256, "clex")

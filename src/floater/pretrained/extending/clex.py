@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from floater.encodings.relative.rescaling import rescaled
 from floater.encodings.relative.waves import frequencies
 from floater.flow import solve
+from floater.flow.cache import parameter_version
 from floater.pretrained.extending.passes import Watch
 
 SCALINGS = ("yarn", "linear", "ntk", "dynamic")
@@ -88,7 +89,7 @@ class ScaleFlow(nn.Module):
         self.dim, self.theta, self.trained, self.start = dim, base, trained, start
         self.field = ScaleField(self._base, dim // 2, dim)
         self._known: dict[float, tuple[Tensor, float]] = {}
-        self._versions: tuple[int, ...] = ()
+        self._versions: tuple[Hashable, ...] = ()
 
     def _scaled(self, scale: float) -> tuple[Tensor, float]:
         return scaled(self.start, self.dim, self.theta, self.trained, scale)
@@ -102,9 +103,9 @@ class ScaleFlow(nn.Module):
         Args:
             scale: scale of the text, at least 1.
         """
-        versions = tuple(p._version + id(p) for p in self.parameters())
         if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()):
             return self._solved(scale)
+        versions = tuple(map(parameter_version, self.parameters()))
         if versions != self._versions:
             self._known, self._versions = {}, versions
         if scale not in self._known:
