@@ -25,7 +25,6 @@ from floater.interruption import Interrupted, StopRequest, deferred
 from floater.training.arguments import arguments, batches, flow_parameters, schedule
 from floater.training.averaging import average
 from floater.training.batches import StreamSampler
-from floater.training.callbacks import Patience, WholeLog
 from floater.training.checkpoints import (
     DAMAGED,
     checkpoints,
@@ -41,7 +40,7 @@ from floater.training.files import damage, save_whole, write_json
 from floater.training.flow import FlowSchedule
 from floater.training.optimizer import adam
 from floater.training.resuming import check_trainer_state, check_weights
-from floater.training.run import LONGEST, MODEL, RESULT, fill
+from floater.training.run import LOG, LONGEST, MODEL, RESULT, fill
 from floater.training.settings import TrainingSettings
 from floater.training.tensorboard import TolerantTensorBoard
 from floater.training.trainer import FloaterTrainer
@@ -95,8 +94,7 @@ class RunTrainer(FloaterTrainer):
             model, args, is_flow=flow.__contains__, flow_lr_multiplier=training.flow.lr_multiplier
         )
         rate = schedule(training, optimizer, len(self.sampler))
-        self.patience = Patience(training.early_stopping_patience, f"eval_{metric}", greater)
-        callbacks = [WholeLog(), self.patience, *callbacks]
+        callbacks = [*callbacks]
         if args.process_index == 0:
             callbacks += TolerantTensorBoard.of(run)
         if any(group["flow"] for group in optimizer.param_groups):
@@ -128,16 +126,26 @@ class RunTrainer(FloaterTrainer):
             metrics = {f"eval_{name}": value for name, value in self.validate().items()}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        if self._stopped_early(self.state):
+            # there may be no checkpoint yet
+            self.control.should_training_stop = self.control.should_save = True
         return metrics
 
+    def _stopped_early(self, state: TrainerState) -> bool:
+        """Return whether the patience is exhausted by the log alone, so that a resumed run stops equally."""
+        patience = self.training.early_stopping_patience
+        return exhausted(state.log_history, patience, f"eval_{self.metric}", self.greater)
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log values together with the minutes of the run, earlier processes included, and memory in MiB."""
+        """Log values, to a file as well, with the run's minutes in all processes so far and memory in MiB."""
         self._check_divergence()
         if self._minutes_before is None:
             self._minutes_before = next((x["minutes"] for x in reversed(self.state.log_history)), 0.0)
         logs["minutes"] = round(self._minutes_before + (time.perf_counter() - self._began) / 60, 3)
         logs["memory_mib"] = peak_memory()
         super().log(logs, start_time)
+        if self.args.process_index == 0:
+            write_json(Path(str(self.args.output_dir)) / LOG, self.state.log_history)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return the loss of a batch after its backward pass.
@@ -301,7 +309,7 @@ class RunTrainer(FloaterTrainer):
         try:
             state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
             check_trainer_state(checkpoint, step_of(checkpoint), state)
-            if self.patience.ends(state.log_history):
+            if self._stopped_early(state):
                 self.state = state
             else:
                 self.train(resume_from_checkpoint=str(checkpoint))
@@ -409,6 +417,25 @@ class RunTrainer(FloaterTrainer):
         second = max(left, key=lambda path: (sign * scores[step_of(path)], step_of(path)))
         logger.warning("checkpoint-%s, the best one, is gone: the final model is %s", best, second.name)
         return [second]
+
+
+def exhausted(log: Sequence[dict[str, float]], patience: int, metric: str, greater: bool) -> bool:
+    """Return whether the last validations in a log are no better than an earlier one.
+
+    Args:
+        log: entries of the log.
+        patience: number of validations; 0 never stops the training.
+        metric: name in the log of the score by which checkpoints are compared.
+        greater: True if higher scores are better.
+
+    Example:
+        >>> log = [{"eval_bleu": 1.0}, {"eval_bleu": 3.0}, {"loss": 2.0}, {"eval_bleu": 3.0}]
+        >>> [exhausted(log, patience, "eval_bleu", greater=True) for patience in (1, 2, 0)]
+        [True, False, False]
+    """
+    found = [entry[metric] for entry in log if metric in entry]
+    best = (max if greater else min)(found, default=0.0)
+    return bool(found) and 0 < patience < len(found) - found.index(best)
 
 
 def peak_memory() -> int:
