@@ -29,6 +29,7 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
+import floater
 from floater.cli import main
 from floater.errors import DataError
 from floater.settings import load
@@ -337,12 +338,14 @@ def test_what_a_person_gets_wrong(folder: Path, capsys: pytest.CaptureFixture[st
     assert "more than a batch" in said("data.block=300")
 
 
-def test_masked_models_are_extended_and_read_random_positions(folder: Path, bert: Path) -> None:
-    """The table of a BERT is continued; its new vectors learn from rows of a few tokens."""
+@pytest.mark.parametrize("what", ["all", "lora", "positions"])
+def test_masked_models_are_extended_and_read_random_positions(folder: Path, bert: Path, what: str) -> None:
+    """The table of a BERT is continued; its new vectors learn from rows of a few tokens, alone or not."""
     (folder / "films.txt").write_text("the film was good in rome\n\n" * 30, encoding="utf-8")
     config = {
-        "run": str(folder / "masked"),
+        "run": str(folder / f"masked-{what}"),
         "task": "masked_lm",
+        "train": what,
         "data": {name: str(folder / "films.txt") for name in ("train", "valid")} | {"block": 8},
         "model": {"path": str(bert)},
         "extend": {"length": 128, "positions": "pose"},
@@ -350,12 +353,20 @@ def test_masked_models_are_extended_and_read_random_positions(folder: Path, bert
     }
     (folder / "masked.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     settings = load(MaskedLMSettings, folder / "masked.yaml")
-    task("masked_lm").train(settings)
-    model, tokenizer, _ = task("masked_lm").load(folder / "masked")
+    run = task("masked_lm").train(settings)
+    model, tokenizer, _ = task("masked_lm").load(run)
     assert tokenizer.model_max_length == 128
     assert model.config.max_position_embeddings == 128
     ids = torch.arange(5, 105)[None] % model.config.vocab_size
     assert model(ids).logits.isfinite().all()
+    extended: Any = BertForMaskedLM.from_pretrained(bert)
+    floater.extend(extended, 128)
+    weights = model.state_dict()
+    assert not any("lora" in name for name in weights)
+    changed = {n for n, value in extended.state_dict().items() if not torch.equal(value, weights[n])}
+    tables = {name for name in changed if "position_embeddings" in name}
+    assert len(tables) == 1
+    assert {"all": len(changed) > 5, "lora": len(changed) == 5, "positions": changed == tables}[what]
 
 
 def test_random_positions_begin_where_the_model_counts_from() -> None:

@@ -17,7 +17,7 @@ from floater.errors import DataError
 from floater.tasks.causal import causal_loss
 from floater.tasks.causal_lm.score import causal_batch, passkeys
 from floater.tasks.examples import Collate, Encoded
-from floater.tasks.finetuning.extension import Adapter, Extend, learn, merge
+from floater.tasks.finetuning.extension import Extend
 from floater.tasks.finetuning.text import TextSettings, TextTask, as_rows, documents_of, special
 from floater.tasks.language_modeling.far import doubling, ranges
 from floater.tasks.measurement import Measurement, check_edges, perplexity
@@ -58,21 +58,11 @@ class CausalLMSettings(TextSettings):
     """A causal_lm run.
 
     Attributes:
-        train: trained parameters: "all", or "lora", adapters in place of the checkpoint's matrices, or
-            "positions" alone. Positions (an extension, a plugged flow, learned tables) are always trained.
-        lora: settings of the adapters, which are merged into the matrices of the final model.
         evaluation: settings of the evaluation.
     """
 
     task: Literal["causal_lm"] = "causal_lm"
-    train: Literal["all", "lora", "positions"] = "all"
-    lora: Adapter = field(default_factory=Adapter)
     evaluation: Evaluation = field(default_factory=Evaluation)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.train != "all" and self.plug.train != "all":
-            raise ValueError(f"train is '{self.train}' and plug.train '{self.plug.train}'; give one of them")
 
     @property
     def longest(self) -> int:
@@ -97,11 +87,6 @@ class CausalLM(TextTask):
         rows = rows_of(processor, examples, settings.data.block)
         return replace(rows, source=None if training else examples)
 
-    def build(self, settings: Any, processor: Any, train: Any) -> Any:
-        model = super().build(settings, processor, train)
-        learn(model, settings.train, settings.lora)
-        return model
-
     def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
         return functools.partial(causal_batch, tokenizer=processor)
 
@@ -121,8 +106,7 @@ class CausalLM(TextTask):
         return found
 
     def final(self, prepared: Prepared) -> dict[str, Any]:
-        merge(prepared.model)
-        return self.validate(prepared).scores | self._losses(prepared)
+        return super().final(prepared) | self._losses(prepared)
 
     def _losses(self, prepared: Prepared) -> dict[str, float]:
         """Return the loss of validation rows, and of long rows if these are longer."""

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerFast
 
 from floater.tasks.examples import Encoded
-from floater.tasks.finetuning.extension import training_positions
+from floater.tasks.finetuning.extension import Adapter, learn, merge, training_positions
 from floater.tasks.finetuning.features import readable
 from floater.tasks.finetuning.settings import Training
 from floater.tasks.finetuning.task import CheckpointTask, FineTuningSettings
@@ -32,11 +32,16 @@ class TextSettings(FineTuningSettings):
 
     Attributes:
         data: source of the text, and its division into rows.
+        train: trained parameters: "all", or "lora", adapters in place of the checkpoint's matrices, or
+            "positions" alone. Positions (an extension, a plugged flow, learned tables) are always trained.
+        lora: settings of the adapters, which are merged into the matrices of the final model.
     """
 
     random_positions: ClassVar[bool] = True
 
     data: TextData
+    train: Literal["all", "lora", "positions"] = "all"
+    lora: Adapter = field(default_factory=Adapter)
     training: TrainingSettings = field(
         default_factory=lambda: Training(
             learning_rate=5e-4, per_device_train_batch_size=None, num_train_epochs=1, weight_decay=0.01
@@ -46,6 +51,8 @@ class TextSettings(FineTuningSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_block(f"data.block is {self.data.block}", self.data.block, self.training)
+        if self.train != "all" and self.plug.train != "all":
+            raise ValueError(f"train is '{self.train}' and plug.train '{self.plug.train}'; give one of them")
 
 
 class TextTask(CheckpointTask):
@@ -60,6 +67,11 @@ class TextTask(CheckpointTask):
     def read_test(self, settings: Any, source: Any) -> Texts:
         return read_documents(source, settings.data.documents)
 
+    def build(self, settings: Any, processor: Any, train: Any) -> Any:
+        model = super().build(settings, processor, train)
+        learn(model, settings.train, settings.lora)
+        return model
+
     def check_model(self, settings: Any, model: Any, processor: Any, examples: Encoded, name: str) -> None:
         longest = max((row["input_ids"] for row in examples.rows), key=len)
         uncached = {"use_cache": False} if self.later else {}
@@ -68,6 +80,10 @@ class TextTask(CheckpointTask):
 
     def trainer(self, prepared: Prepared, run: Path, **options: Any) -> RunTrainer:
         return training_positions(super().trainer(prepared, run, **options), prepared.settings)
+
+    def final(self, prepared: Prepared) -> dict[str, Any]:
+        merge(prepared.model)
+        return super().final(prepared)
 
     def score(self, settings: Any, model: Any, processor: Any, examples: Encoded) -> Score:
         collate, most = self.collate(settings, processor, model), settings.evaluation.max_tokens
