@@ -196,12 +196,11 @@ CACHED, REAL, LONG = (
     Positions.arange(17),
 )
 POSITIONS = [
-    *((name, {}, BEFORE_THE_FIRST, "positions start at 0; got -1") for name in ("learned", "rnn")),
-    *((name, {}, REAL, "real times need a model such as 'floater'") for name in ("learned", "rnn")),
-    *((name, {}, REAL, f"'{name}' counts tokens") for name in ("bert_ad", "tupe_a", "tupe_r")),
-    ("chang", {}, REAL, "distances of a convolution count tokens"),
-    ("spe_conv", {}, REAL, "steps of a convolution count tokens"),
-    ("rnn_transformer", {}, REAL, "steps of a GRU count tokens; real times need"),
+    *((name, {}, BEFORE_THE_FIRST, "starts at position 0; position -1") for name in ("learned", "rnn")),
+    *(
+        (name, {}, REAL, f"'{name}' counts tokens; real positions need a model such as 'floater'")
+        for name in ("bert_ad", "chang", "learned", "rnn", "rnn_transformer", "spe_conv", "tupe_a", "tupe_r")
+    ),
     ("rnn_transformer", {}, CACHED, "a GRU reads a whole sequence: decode without a cache"),
     ("pnat", {"site": "decoder"}, CACHED, "decode without a cache"),
     ("pnat", {}, Positions.packed([[2, 1]]), "one document a row"),

@@ -134,7 +134,7 @@ def test_only_learned_tables_end_at_the_training_length(case):
         return model.generate(source, max_new_tokens=20, min_new_tokens=20, do_sample=False)
 
     if case == "learned":
-        with pytest.raises(PositionError, match=r"position 8 was requested|end at 7 .*got 8"):
+        with pytest.raises(PositionError, match="position 8 was requested"):
             run()
     else:
         out = run()

@@ -42,5 +42,5 @@ def test_the_surveys_order_is_equation_5():
 
 def test_a_last_segment_need_not_be_full():
     assert model(max_length=9).segments.shape == (3, 3)
-    with pytest.raises(PositionError, match=r"axial positions end at 8 \(max_length 9\); got 9"):
+    with pytest.raises(PositionError, match="'axial' ends at position 8; position 9 was requested"):
         model(max_length=9).prepare(Positions.arange(10))

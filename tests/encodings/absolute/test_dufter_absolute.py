@@ -26,7 +26,7 @@ def test_positions_past_the_table_and_between_tokens_are_refused():
     model = build("dufter_absolute", dim=4, heads=2, layers=2, max_length=9)
     with pytest.raises(PositionError, match="ends at position 8; position 9 was requested"):
         model.prepare(Positions.arange(1, offset=9))
-    with pytest.raises(PositionError, match="real positions need a model such as 'rotary'"):
+    with pytest.raises(PositionError, match="real positions need a model such as 'floater' or 'rotary'"):
         model.prepare(Positions.times(torch.tensor([[0.5]])))
     with pytest.raises(PositionError, match="position -1 was requested"):
         model.prepare(Positions(torch.tensor([[-1]]), torch.tensor([[0]])))

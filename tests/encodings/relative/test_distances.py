@@ -7,8 +7,9 @@ import torch
 from relative_cases import HEADS, PLACES, WHOLE, WIDTH, logits, made, queries_and_keys
 
 from floater import PositionError, Positions
+from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.relative.deberta import log_distance
-from floater.encodings.relative.distances import Distances, consecutive, pairs, spacing, whole_numbers
+from floater.encodings.relative.distances import Distances, consecutive, pairs, spacing
 
 
 def rows(distances, *lead):

@@ -260,10 +260,10 @@ def test_what_a_person_gets_wrong_is_one_line(folder: Path, capsys: pytest.Captu
         (["data.train=none.zip"], "none.zip: cannot be read"),
         (["data.valid_share=0.0001"], "none of the 60 examples is for 'valid', with data.valid_share"),
         (["training.max_tokens=9"], "more than training.max_tokens, 9; raise that"),
-        (["model.position=learned"], "a training document: learned positions count tokens; real times need"),
+        (["model.position=learned"], "a training document: 'learned' counts tokens; real positions need"),
         (
             ["model.position=learned", "model.position_source=index", "model.max_length=3"],
-            "learned positions end at 2",
+            "'learned' ends at position 2",
         ),
     ):
         assert main(["train", config, *changes]) == 2
@@ -297,7 +297,7 @@ def test_what_a_person_gets_wrong_is_one_line(folder: Path, capsys: pytest.Captu
     [
         ({"position": "tree"}, "a toy document: Tree reads a tree"),
         ({"position": "ldpe", "position_source": "index"}, "a toy document: no target_length"),
-        ({"position": "learned"}, "a toy document: learned positions count tokens"),
+        ({"position": "learned"}, "a toy document: 'learned' counts tokens"),
         ({"word_position": "tree"}, "a toy document: Tree reads a tree"),
     ],
 )

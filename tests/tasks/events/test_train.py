@@ -113,7 +113,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(folder: Path, goal: str
     ("model", "error", "message"),
     [
         ({"position": "tree"}, PositionError, "toy sequence 'xyx': Tree reads a tree"),
-        ({"position": "learned"}, PositionError, "toy sequence 'xyx': learned positions count tokens"),
+        ({"position": "learned"}, PositionError, "toy sequence 'xyx': 'learned' counts tokens"),
         (
             {"position": "ldpe", "position_source": "index"},
             PositionError,
@@ -198,11 +198,11 @@ def test_what_a_person_gets_wrong_is_one_line_and_nothing_is_written(
     assert "none.csv: cannot be read" in said("train", config, "data.train=none.csv")
     assert "more than training.max_tokens, 9" in said("train", config, "training.max_tokens=9")
     learned = said("train", config, "model.position=learned")
-    assert re.match(r"training sequence 'u\d+': learned positions count tokens; real times need", learned)
+    assert re.match(r"training sequence 'u\d+': 'learned' counts tokens; real positions need", learned)
     table = said(
         "train", config, "model.position=learned", "model.position_source=index", "model.max_length=9"
     )
-    assert re.match(r"training sequence 'u\d+': learned positions end at 8", table)
+    assert re.match(r"training sequence 'u\d+': 'learned' ends at position 8", table)
     ties = write_csv(folder / "ties.csv", [("a", 1.0, "x"), ("a", 1.0, "y"), ("b", 0.0, "x")], "type")
     assert "sequence 'a': events 0 and 1 are at one time" in said("train", config, f"data.train={ties}")
     source = ["--source", str(folder / "clocks.csv")]

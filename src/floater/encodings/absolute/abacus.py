@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from floater.encodings.absolute.tokens import counted, skip_padding
+from floater.encodings.absolute.tokens import skip_padding, whole_numbers
 from floater.encodings.card import Card
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
@@ -80,7 +80,7 @@ class Abacus(PositionModel):
         self.spec.init_table(self.table)
 
     def prepare(self, positions: Positions) -> Tensor:
-        counted(positions.query, "places of digits", below=positions.below)
+        whole_numbers(positions, "abacus")
         token, document = tokens_and_documents(positions, "abacus")
 
         def places(both: Tensor) -> Tensor:

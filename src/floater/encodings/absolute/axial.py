@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.absolute.added import AddedVectors
-from floater.encodings.absolute.tokens import counted
+from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import one_of
 from floater.encodings.errors import PositionError
@@ -76,6 +76,6 @@ class Axial(AddedVectors):
             nn.init.normal_(table, std=self.spec.dim**-0.5)
 
     def prepare(self, positions: Positions) -> Tensor:
-        query = counted(positions.query, "axial positions", self.spec.max_length, below=positions.below)
+        query = whole_numbers(positions, "axial", self.spec.max_length)
         parts = self.segments[query // self.segment], self.places[query % self.segment]
         return torch.cat(parts[:: 1 if self.order == "released" else -1], dim=-1)

@@ -6,10 +6,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import PositionBias
-from floater.encodings.relative.distances import pairs, whole_numbers
+from floater.encodings.relative.distances import pairs
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from floater.encodings.absolute.added import AddedVectors
-from floater.encodings.absolute.tokens import counted
+from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
@@ -56,7 +56,7 @@ class Learned(AddedVectors):
         return table
 
     def prepare(self, positions: Positions) -> Tensor:
-        return counted(positions.query, "learned positions", self.spec.max_length, below=positions.below)
+        return whole_numbers(positions, "learned", self.spec.max_length)
 
     def vectors(self, state: Tensor, layer: int) -> Tensor:
         vectors: Tensor = self.table(layer)(state)

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import PositionBias, ProductBias
-from floater.encodings.relative.distances import whole_numbers
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 

@@ -27,33 +27,39 @@ def even(spec: StackSpec) -> None:
         raise PositionError(f"dim is {spec.dim}; sinusoidal positions need an even one")
 
 
-def counted(places: Tensor, name: str, bound: int | None = None, *, below: int | None = None) -> Tensor:
-    """Check that positions are integers below a bound, and return them.
+def whole_numbers(
+    positions: Positions, name: str, limit: int | None = None, *, signed: bool = False
+) -> Tensor:
+    """Check that positions are integers, none negative or outside a table, and return those of the queries.
 
     Args:
-        places: (batch or 1, length) positions.
-        name: name of the indices in error messages.
-        bound: number of valid indices; None for no limit.
-        below: see `Positions`; if it is within the bound, the positions are not read.
+        positions: positions of queries and keys.
+        name: name of the position model, for error messages.
+        limit: rows of its table; None for no limit.
+        signed: whether positions may be negative, as where only their distances count.
 
     Raises:
-        PositionError: if they are real numbers, negative, or past the bound.
+        PositionError: if a position is real, negative, or past the table.
 
     Example:
-        >>> counted(torch.tensor([[16]]), "axial positions", 16)
+        >>> whole_numbers(Positions.arange(3), "synthesizer", 2)
         Traceback (most recent call last):
-        floater.encodings.errors.PositionError: axial positions end at 15 (max_length 16); got 16
+        floater.encodings.errors.PositionError: 'synthesizer' ends at position 1; position 2 was requested
     """
-    if places.is_floating_point():
-        raise PositionError(f"{name} count tokens; real times need a model such as 'floater'")
-    known = below is not None and (bound is None or below <= bound)
-    if places.numel() and not known:
-        low, high = (int(place) for place in places.aminmax())
+    places = positions.query, positions.key
+    if any(place.is_floating_point() for place in places):
+        raise PositionError(
+            f"'{name}' counts tokens; real positions need a model such as 'floater' or 'rotary'"
+        )
+    below = positions.below
+    known = signed or (below is not None and (limit is None or below <= limit))
+    for place in places:
+        low, high = (int(end) for end in place.aminmax()) if place.numel() and not known else (0, 0)
         if low < 0:
-            raise PositionError(f"{name} start at 0; got {low}")
-        if bound is not None and high >= bound:
-            raise PositionError(f"{name} end at {bound - 1} (max_length {bound}); got {high}")
-    return places
+            raise PositionError(f"'{name}' starts at position 0; position {low} was requested")
+        if limit is not None and high >= limit:
+            raise PositionError(f"'{name}' ends at position {limit - 1}; position {high} was requested")
+    return positions.query
 
 
 def whole_sequence(positions: Positions, name: str) -> Tensor | None:

@@ -60,8 +60,9 @@ class Composite(PositionModel):
         super().__init__(spec)
         if not parts:
             raise PositionError("the list of encodings is empty; name at least one")
-        self.parts = nn.ModuleList(_built(part, spec) for part in parts)
-        kinds = [catalogue()[named(part)[0]] for part in parts]
+        pairs = [named(part) for part in parts]
+        self.parts = nn.ModuleList(build_for(name, spec, **options) for name, options in pairs)
+        kinds = [catalogue()[name] for name, _ in pairs]
         for kind in kinds:
             if kind.length_aware or not kind.autoregressive:
                 raise PositionError(
@@ -226,11 +227,6 @@ class Composite(PositionModel):
 
     def query_gain(self, head_dim: int) -> float:
         return min(part.query_gain(head_dim) for part in self.models)
-
-
-def _built(part: Part, spec: StackSpec) -> PositionModel:
-    name, options = named(part)
-    return build_for(name, spec, **options)
 
 
 def _together(card: Card, cards: Sequence[Card]) -> Card:

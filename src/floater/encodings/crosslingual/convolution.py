@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from floater.encodings.absolute.tokens import counted, skip_padding, whole_sequence
+from floater.encodings.absolute.tokens import skip_padding, whole_numbers, whole_sequence
 from floater.encodings.card import Card
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
@@ -60,7 +60,7 @@ class Convolution(PositionModel):
         self.convolution.reset_parameters()
 
     def prepare(self, positions: Positions) -> Tensor | None:
-        counted(positions.query, "neighbours of a convolution", below=positions.below)
+        whole_numbers(positions, "convolution")
         return whole_sequence(positions, "a convolution")
 
     def embed(self, x: Tensor, state: Any) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.absolute.added import AddedVectors
-from floater.encodings.absolute.tokens import counted
+from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
 from floater.encodings.errors import PositionError
@@ -59,9 +59,7 @@ class LanguageSpecific(AddedVectors):
         self.spec.init_table(self.table)
 
     def prepare(self, positions: Positions) -> Tensor:
-        query = counted(
-            positions.query, "positions of a language", self.spec.max_length, below=positions.below
-        )
+        query = whole_numbers(positions, "language_specific", self.spec.max_length)
         if self.spec.site == "decoder":
             return self.table[0, query]
         language = positions.language

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.absolute.abacus import since, tokens_and_documents
-from floater.encodings.absolute.tokens import counted, skip_padding
+from floater.encodings.absolute.tokens import skip_padding, whole_numbers
 from floater.encodings.card import Card
 from floater.encodings.checks import one_of
 from floater.encodings.errors import PositionError
@@ -117,7 +117,7 @@ class BiPE(PositionModel):
         return found[..., 0], found[..., 1]
 
     def prepare(self, positions: Positions) -> Levels:
-        counted(positions.query, "positions in a segment", below=positions.below)
+        whole_numbers(positions, "bipe")
         place, number = self.levels(positions)
         place = place.clamp(max=len(self.table) - 1)
         if self.rotary is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from floater.encodings.absolute.tokens import counted
+from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
 from floater.encodings.model import PositionModel
@@ -72,8 +72,7 @@ class Chang(PositionModel):
                     nn.init.kaiming_uniform_(block, a=5**0.5)
 
     def prepare(self, positions: Positions) -> Tensor:
-        for places in (positions.query, positions.key):
-            counted(places, "distances of a convolution", below=positions.below)
+        whole_numbers(positions, "chang")
         return positions.delta.clamp(-self.window, self.window) + self.window
 
     def bias(self, q: Tensor, k: Tensor, state: Tensor, layer: int) -> Tensor:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import one_of
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel
 from floater.encodings.registry import register
-from floater.encodings.relative.distances import Distances, whole_numbers
+from floater.encodings.relative.distances import Distances
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions

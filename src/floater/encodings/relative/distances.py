@@ -9,37 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.errors import PositionError
 from floater.positions import Positions
-
-
-def whole_numbers(positions: Positions, name: str, limit: int | None = None) -> None:
-    """Refuse positions that are not integers, or lie outside a table of `limit` rows.
-
-    Args:
-        positions: positions of queries and keys.
-        name: name of the position model, for error messages.
-        limit: rows of its table; None for no limit.
-
-    Raises:
-        PositionError: if a position is real, negative, or past the table.
-
-    Example:
-        >>> whole_numbers(Positions.arange(3), "synthesizer", 2)
-        Traceback (most recent call last):
-        floater.encodings.errors.PositionError: 'synthesizer' ends at position 1; position 2 was requested
-    """
-    places = positions.query, positions.key
-    if any(place.is_floating_point() for place in places):
-        raise PositionError(f"'{name}' counts tokens; real positions need a model such as 'rotary'")
-    if limit is None or (positions.below is not None and positions.below <= limit):
-        return
-    for place in places:
-        low, high = (int(end) for end in place.aminmax()) if place.numel() else (0, 0)
-        if low < 0 or high >= limit:
-            raise PositionError(
-                f"'{name}' ends at position {limit - 1}; position {low if low < 0 else high} was requested"
-            )
 
 
 def consecutive(positions: Positions) -> bool:
@@ -146,7 +118,7 @@ class Distances:
         Raises:
             PositionError: if a position is real or a distance too far.
         """
-        whole_numbers(positions, name)
+        whole_numbers(positions, name, signed=True)
         query, key = positions.query, positions.key
         shape = query.shape[1], key.shape[1]
         if not positions.delta.numel():

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from floater.encodings.absolute.tokens import counted, skip_padding, whole_sequence
+from floater.encodings.absolute.tokens import skip_padding, whole_numbers, whole_sequence
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
@@ -66,7 +66,7 @@ class RNNTransformer(PositionModel):
         self.gru.reset_parameters()
 
     def prepare(self, positions: Positions) -> Tensor | None:
-        counted(positions.query, "steps of a GRU", below=positions.below)
+        whole_numbers(positions, "rnn_transformer")
         return whole_sequence(positions, "a GRU")
 
     def embed(self, x: Tensor, state: Tensor | None) -> Tensor:

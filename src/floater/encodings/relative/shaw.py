@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
-from floater.encodings.relative.distances import Distances, pairs, whole_numbers
+from floater.encodings.relative.distances import Distances, pairs
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions

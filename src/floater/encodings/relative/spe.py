@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from floater.encodings.absolute.tokens import counted
+from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one
 from floater.encodings.errors import PositionError
@@ -236,7 +236,7 @@ class ConvSPE(StochasticPositions):
         nn.init.uniform_(self.filters, 0.0, (2 / self.kernel) ** 0.5)
 
     def processes(self, positions: Positions) -> tuple[Tensor, Tensor]:
-        query = counted(positions.query, "steps of a convolution", below=positions.below)
+        query = whole_numbers(positions, "spe_conv")
         heads, head_dim = self.filters.shape[1:3]
         # noise is drawn in chunks, each from a seed of its own: those before the first query are not needed
         first, last = (int(query.min()), int(query.max())) if query.numel() else (0, 0)

@@ -7,10 +7,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from floater.encodings.absolute.learned import Learned
+from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.model import PositionModel, Projection
 from floater.encodings.registry import register
-from floater.encodings.relative.distances import whole_numbers
 from floater.encodings.relative.t5 import T5
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms

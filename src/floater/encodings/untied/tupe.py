@@ -7,11 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import one_of
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PairBias, PositionBias, ProductBias
-from floater.encodings.relative.distances import pairs, whole_numbers
+from floater.encodings.relative.distances import pairs
 from floater.encodings.relative.t5 import T5
 from floater.encodings.spec import StackSpec
 from floater.encodings.untied.reset import CLS, Reset, untied

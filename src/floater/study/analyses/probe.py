@@ -67,6 +67,7 @@ def linear_probe(states: Tensor, held_out: Tensor) -> Fit:
         True
     """
     from sklearn.linear_model import RidgeCV
+    from sklearn.metrics import mean_absolute_error, r2_score
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
@@ -78,9 +79,7 @@ def linear_probe(states: Tensor, held_out: Tensor) -> Fit:
     probe.fit(*parts(states))
     x, y = parts(held_out)
     found = probe.predict(x)
-    return Fit(
-        1 - float(((found - y) ** 2).sum() / ((y - y.mean()) ** 2).sum()), float(np.abs(found - y).mean())
-    )
+    return Fit(float(r2_score(y, found)), float(mean_absolute_error(y, found)))
 
 
 def probe(
