@@ -44,11 +44,11 @@ def test_signs_flip_at_random_in_training_alone():
     signs = set()
     for _ in range(40):
         state = model.train().prepare(batch)
-        sign = (state.vectors * eigenvectors(4)).sum(1)  # vectors of length one
-        torch.testing.assert_close(state.vectors, eigenvectors(4) * sign[:, None])
+        sign = (state[0] * eigenvectors(4)).sum(1)  # vectors of length one
+        torch.testing.assert_close(state[0], eigenvectors(4) * sign[:, None])
         signs.update(tuple(row) for row in sign.round().int().tolist())
     assert signs == {(a, b, c, d) for a in (-1, 1) for b in (-1, 1) for c in (-1, 1) for d in (-1, 1)}
-    torch.testing.assert_close(model.eval().prepare(batch).vectors[1], eigenvectors(4))
+    torch.testing.assert_close(model.eval().prepare(batch)[0][1], eigenvectors(4))
 
 
 @pytest.mark.parametrize("attention", ["neighbours", "all"])
@@ -77,6 +77,6 @@ def test_a_loop_lets_a_node_see_itself():
 def test_a_graph_with_equal_eigenvalues_does_not_depend_on_the_others_of_its_batch():
     model = build("laplacian", **SIZES, vectors=4, projection=False).eval()
     star, path = [(0, leaf) for leaf in range(1, 6)], [(node, node + 1) for node in range(30)]
-    alone = model.prepare(Positions.graph([star])).vectors
-    found = model.prepare(Positions.graph([star, path])).vectors[:1, :6]
+    alone = model.prepare(Positions.graph([star]))[0]
+    found = model.prepare(Positions.graph([star, path]))[0][:1, :6]
     torch.testing.assert_close(found, alone, rtol=0, atol=0)

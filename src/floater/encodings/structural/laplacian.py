@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
@@ -15,13 +13,6 @@ from floater.encodings.spec import StackSpec
 from floater.encodings.structural.structured import WHOLE, Structured
 from floater.positions import Positions
 from floater.structures import laplacian_vectors
-
-
-class Neighbourhood(NamedTuple):
-    """Eigenvectors (batch or 1, T, k), and the mask of attention (batch or 1, 1, T, T), or None."""
-
-    vectors: Tensor
-    mask: Tensor | None
 
 
 @register("laplacian")
@@ -48,7 +39,7 @@ class Laplacian(Structured):
     Example:
         >>> model = Laplacian(StackSpec(dim=8, heads=2, layers=1, max_length=16), vectors=2)
         >>> state = model.prepare(Positions.graph([[(0, 1), (1, 2)]]))
-        >>> state.vectors.shape, model.mask(state, 0)[0, 0].int().tolist()
+        >>> state[0].shape, model.mask(state, 0)[0, 0].int().tolist()
         (torch.Size([1, 3, 2]), [[0, 1, 0], [1, 0, 1], [0, 1, 0]])
     """
 
@@ -90,20 +81,21 @@ class Laplacian(Structured):
         if self.project is not None:
             self.project.reset_parameters()
 
-    def prepare(self, positions: Positions) -> Neighbourhood:
+    def prepare(self, positions: Positions) -> tuple[Tensor, Tensor | None]:
+        """Return the eigenvectors (batch or 1, T, k), and the mask (batch or 1, 1, T, T), or None."""
         structure = self.structure(positions)
         vectors = laplacian_vectors(structure.neighbours, structure.valid, self.count)
         if self.training:
             sign = torch.randint(0, 2, (len(vectors), 1, self.count), device=vectors.device) * 2 - 1
             vectors = vectors * sign
         mask = structure.between(structure.neighbours)[:, None] if self.attention == "neighbours" else None
-        return Neighbourhood(structure.at(vectors), mask)
+        return structure.at(vectors), mask
 
-    def embed(self, x: Tensor, state: Neighbourhood) -> Tensor:
+    def embed(self, x: Tensor, state: tuple[Tensor, Tensor | None]) -> Tensor:
         if self.project is None:
-            return x + nn.functional.pad(state.vectors, (0, self.spec.dim - self.count)).to(x.dtype)
-        added: Tensor = self.project(state.vectors.to(self.project.weight.dtype))
+            return x + nn.functional.pad(state[0], (0, self.spec.dim - self.count)).to(x.dtype)
+        added: Tensor = self.project(state[0].to(self.project.weight.dtype))
         return x + added.to(x.dtype)
 
-    def mask(self, state: Neighbourhood, layer: int) -> Tensor | None:
-        return state.mask
+    def mask(self, state: tuple[Tensor, Tensor | None], layer: int) -> Tensor | None:
+        return state[1]
