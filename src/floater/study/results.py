@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +20,7 @@ from floater.study.significance import Difference, holm, paired_p, paired_t_p, r
 from floater.study.trial import is_measured, is_trained, read
 from floater.tasks import registry
 from floater.tasks.measurement import METRICS, Array, Measurement
-from floater.training.run import MODEL, RESULT
+from floater.training.run import RESULT
 
 VALIDATION = "validation"
 Conclusion = Literal["better", "worse", "not significant", "not tested"]
@@ -373,11 +372,6 @@ def _outcome(trial: Trial, grid: Grid) -> Outcome:
     if found.status == "open" and trial.error.is_file():
         return replace(found, status="failed", error=last_error(trial))
     return found
-
-
-def trained(outcomes: Sequence[Outcome]) -> list[Path]:
-    """Return the runs with a final model."""
-    return [outcome.trial.run for outcome in outcomes if (outcome.trial.run / MODEL).is_dir()]
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -87,10 +87,6 @@ class SolverState:
         plan.remaining_uses -= 1
         return plan
 
-    def keep(self, problem: str, plan: Plan) -> None:
-        """Replace the plan."""
-        self.problem, self.plan = problem, plan
-
     def reset(self) -> None:
         """Drop the plan, so that the next solve selects a new mesh."""
         self.problem, self.plan = "", None

@@ -115,7 +115,7 @@ def solve_dense(
                     factor = attempt.safety_factor
                     edges = choose_edges(form, start, begin, end, factor * rtol, factor * atol)
                     plan = Plan(edges, factor, attempt.wide)
-                    state.keep(problem, plan)
+                    state.problem, state.plan = problem, plan
                 counts = plan.forward if attempt.known_iterations else None
                 solution, error, time = _solve_on(plan, counts, form, start, end, rtol, atol)
             except FlowDiverged as diverged:
