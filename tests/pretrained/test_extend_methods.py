@@ -252,6 +252,13 @@ def test_generation_across_the_old_length(
         assert torch.equal(within, uncached(one, prompt[:, :40], 9))
 
 
+@pytest.mark.parametrize("method", OWN)
+def test_a_call_without_tokens_is_refused_by_the_model_itself(method: str) -> None:
+    """Not by a StopIteration, which would end an iteration over inputs silently."""
+    with pytest.raises(ValueError, match="exactly one of input_ids or inputs_embeds"):
+        extended("llama", method)(attention_mask=torch.ones(1, 3))
+
+
 def test_a_cache_from_before_and_another_attention_are_refused() -> None:
     model, ids = build("llama"), zoo.text(1, 20)
     cache = model(ids, use_cache=True).past_key_values

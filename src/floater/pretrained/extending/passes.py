@@ -109,6 +109,8 @@ class Watch:
             )
         bound = self.signature.bind_partial(module, *args, **kwargs).arguments
         given = {**bound.pop("kwargs", {}), **bound}
+        if given.get("input_ids") is None and given.get("inputs_embeds") is None:
+            return  # the body refuses it
         cache = given.get("past_key_values")
         past = 0 if cache is None else int(cache.get_seq_length())
         query = self._query(given, past)
