@@ -32,7 +32,6 @@ LONGEST = "longest"
 """Key in `RESULT` of the length of the longest training example, in tokens or the unit of the lengths."""
 RunPath = str | os.PathLike[str]
 _Model = TypeVar("_Model", bound=PreTrainedModel)
-_Module = TypeVar("_Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -123,11 +122,12 @@ def load_model(
         raise DataError(f"{run} holds no trained model; a finished run has {Path(run) / MODEL}/config.json")
     vocabulary = read(folder)
     try:
-        model = build(folder)
+        model: Any = build(folder)
         fill(model, average([folder]), str(folder))
     except (OSError, SafetensorError, StrictDataclassError, json.JSONDecodeError) as error:
         raise DataError(f"{folder} holds no model that can be loaded: {first_line(error)}") from error
-    return ready(model, device), vocabulary
+    own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+    return model.to(torch.device(device or own or "cpu")).train(False), vocabulary
 
 
 def configured(kind: Callable[[FloaterConfig], _Model]) -> Callable[[Path], _Model]:
@@ -148,12 +148,6 @@ def configured(kind: Callable[[FloaterConfig], _Model]) -> Callable[[Path], _Mod
         return kind(config.from_pretrained(folder))
 
     return build
-
-
-def ready(model: _Module, device: str | torch.device | None) -> _Module:
-    """Return a model in evaluation mode on a device, by default a GPU if there is one."""
-    own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
-    return model.to(torch.device(device or own or "cpu")).train(False)
 
 
 def fill(
