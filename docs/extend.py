@@ -4,6 +4,8 @@
 
 An interrupted study resumes when the command is repeated: trainings from their last checkpoint, measurements
 by method. More seeds and other lengths are added to a run directory; existing results are not computed again.
+--passkeys adds documents with a hidden number to the training text; --trials measures such texts.
+--no-long leaves out the model trained on long rows, which must have at most --batch tokens.
 The defaults are those of docs/extend.md; full size:
     --seeds 1 2 3 --block 256 --length 1024 --hidden 512 --layers 8 --steps 20000 --tune 1000 --trials 20
 """
@@ -31,7 +33,7 @@ from floater.console import show_messages
 from floater.settings import make
 from floater.tasks import task
 from floater.tasks.causal_lm import CausalLMSettings, Evaluation, long_rows, rows_of
-from floater.tasks.causal_lm.score import causal_batch, passkeys
+from floater.tasks.causal_lm.score import causal_batch, passkeys, prompt
 from floater.tasks.finetuning.checkpoint import load_tokenizer
 from floater.tasks.language_modeling.data import read_documents
 from floater.tasks.language_modeling.far import doubling, ranges
@@ -46,6 +48,9 @@ CHARACTERS = 100_000
 
 MAX_TOKENS, DEPTHS, POINTS = 4096, 5, 32
 """Settings of the measurements: tokens in a batch, depths of a hidden number, points of a line."""
+
+NUMBER, SHORTEST = 9, 95
+"""Documents with a hidden number: characters of the number, and tokens of the shortest one."""
 
 PLAIN: tuple[str, dict[str, Any]] = ("", {})  # trained: as many more steps on short rows
 UNTRAINED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -94,7 +99,9 @@ class Result:
     found: dict[str, list[float]]
 
 
-def settings(given: argparse.Namespace, run: Path, path: Path, seed: int, **parts: Any) -> CausalLMSettings:
+def settings(
+    given: argparse.Namespace, run: Path, train: str, path: Path, seed: int, **parts: Any
+) -> CausalLMSettings:
     """Return the settings of a training."""
     steps = parts.pop("steps")
     block = parts.pop("block", given.block)
@@ -102,12 +109,12 @@ def settings(given: argparse.Namespace, run: Path, path: Path, seed: int, **part
         "run": str(run),
         "task": "causal_lm",
         "data": {
-            "train": given.train, "valid": str(Path(given.run) / "valid.txt"), "documents": "file",
-            "block": block,
+            "train": train, "valid": str(Path(given.run) / "valid.txt"), "block": block,
+            "documents": "blank line" if given.passkeys else "file",
         },
         "model": {"path": str(path)},
         "training": {
-            "learning_rate": parts.pop("rate"), "warmup_steps": 0.1, "max_tokens": given.batch,
+            "learning_rate": parts.pop("rate", given.rate), "warmup_steps": 0.1, "max_tokens": given.batch,
             "max_steps": steps, "eval_steps": steps, "save_steps": steps if steps % 5 else steps // 5,
             "seed": seed,
         },
@@ -132,6 +139,7 @@ def start(given: argparse.Namespace, folder: Path, seed: int, block: int) -> Pat
         num_hidden_layers=given.layers,
         num_attention_heads=given.heads,
         max_position_embeddings=block,
+        initializer_range=given.init,
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
@@ -140,6 +148,36 @@ def start(given: argparse.Namespace, folder: Path, seed: int, block: int) -> Pat
     folder.mkdir(parents=True, exist_ok=True)
     save_whole(path, LlamaForCausalLM(config), tokenizer)
     return path
+
+
+def training_text(given: argparse.Namespace, begin: Path, seed: int, block: int) -> str:
+    """Return the training text, or a file of it and of documents that hide numbers, none of them tested."""
+    if not given.passkeys:
+        return str(given.train)
+    path = begin.parent / f"train-{block}-{given.passkeys}.txt"
+    if path.is_file():
+        return str(path)
+    tokenizer = load_tokenizer(str(begin))
+
+    def hidden(length: int, depth: float, rng: np.random.Generator) -> str:
+        return str(tokenizer.decode(prompt(tokenizer, length, depth, rng)[0]))
+
+    tests = [(n, np.random.default_rng((n, place))) for n in sizes(given) for place in range(DEPTHS)]
+    tested = {hidden(n, 0.0, rng)[-NUMBER:] for n, rng in tests for _ in range(given.trials)}
+    texts = ["\n".join(line for text in read_documents(given.train, "file") for line in text)]
+    rng = np.random.default_rng(seed)
+    while len(texts) <= given.passkeys:
+        # mostly short: the number is as much to learn in a short text as in a long one
+        size = int(SHORTEST + (block - SHORTEST) * rng.random() ** 3)
+        text = hidden(size, float(rng.random()), rng)
+        texts += [text] * (text[-NUMBER:] not in tested)
+    write_whole(path, "\n\n".join(texts))
+    return str(path)
+
+
+def sizes(given: argparse.Namespace) -> list[int]:
+    """Return the lengths of the texts with a hidden number."""
+    return [*doubling(given.block, given.length), given.length] if given.trials else []
 
 
 def measure(given: argparse.Namespace, model: PreTrainedModel, tokenizer: Any, texts: Any) -> dict[str, Any]:
@@ -156,8 +194,7 @@ def measure(given: argparse.Namespace, model: PreTrainedModel, tokenizer: Any, t
     scores |= {f"{part.low}-{part.high}": perplexity(part.loss) for part in by_context}
     width = max(1, given.length // POINTS)
     curve = ranges(losses, None, range(width, given.length, width), given.length)
-    sizes = (given.block, *edges[1:], given.length) if given.trials else ()
-    found = {str(n): passkeys(model, tokenizer, n, DEPTHS, given.trials, MAX_TOKENS) for n in sizes}
+    found = {str(n): passkeys(model, tokenizer, n, DEPTHS, given.trials, MAX_TOKENS) for n in sizes(given)}
     return {"scores": scores, "curve": [(part.low, part.high, part.loss) for part in curve], "found": found}
 
 
@@ -166,7 +203,8 @@ def one_seed(given: argparse.Namespace, seed: int) -> list[Result]:
     folder = Path(given.run) / f"seed{seed}"
     texts = read_documents(given.valid, "file")
     begin = start(given, folder, seed, given.block)
-    base = TASK.train(settings(given, folder / "base", begin, seed, steps=given.steps, rate=3e-3))
+    train = training_text(given, begin, seed, given.block)
+    base = TASK.train(settings(given, folder / "base", train, begin, seed, steps=given.steps))
     tokenizer = load_tokenizer(str(base))
 
     def result(method: str, run: Path, name: str = "", options: dict[str, Any] | None = None) -> Result:
@@ -186,12 +224,15 @@ def one_seed(given: argparse.Namespace, seed: int) -> list[Result]:
         extend = {"length": given.length, "method": name, "options": options, "positions": "pose"}
         run = folder / (f"{method.replace(' ', '_')}-{given.length}" if name else "more")
         parts = {"extend": extend} if name else {}
-        again = settings(given, run, base, seed, steps=given.tune, rate=1e-3, **parts)
+        again = settings(given, run, train, base, seed, steps=given.tune, rate=1e-3, **parts)
         found.append(result(method, TASK.train(again)))
+    if not given.long:
+        return found
     # as many tokens, all in rows of the new length
     begin = start(given, folder, seed, given.length)
     steps, folder_long = given.steps + given.tune, folder / f"long-{given.length}"
-    long = settings(given, folder_long, begin, seed, steps=steps, rate=3e-3, block=given.length)
+    train = training_text(given, begin, seed, given.length)
+    long = settings(given, folder_long, train, begin, seed, steps=steps, block=given.length)
     return [*found, result(LONG, TASK.train(long))]
 
 
@@ -286,11 +327,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, default in (("run", "runs/extend"), ("train", None), ("valid", None)):
         parser.add_argument(f"--{name}", default=default, required=default is None)
-    numbers = {"block": 128, "length": 512, "hidden": 128, "layers": 3, "heads": 4, "vocabulary": 1024}
-    numbers |= {"steps": 700, "tune": 150, "batch": 2048, "rows": 48, "trials": 0}
+    numbers: dict[str, float] = {"rate": 3e-3, "init": 0.02}
+    numbers |= {"block": 128, "length": 512, "hidden": 128, "layers": 3, "heads": 4, "vocabulary": 1024}
+    numbers |= {"steps": 700, "tune": 150, "batch": 2048, "rows": 48, "trials": 0, "passkeys": 0}
     for name, number in numbers.items():
-        parser.add_argument(f"--{name}", type=int, default=number)
+        parser.add_argument(f"--{name}", type=type(number), default=number)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--long", action=argparse.BooleanOptionalAction, default=True)
     given = parser.parse_args()
     show_messages()
     run = Path(given.run)
