@@ -71,6 +71,31 @@ def test_a_part_that_does_not_act_at_a_site_does_not_prevent_a_cache_there():
     assert decoder.card.point == "absolute"
 
 
+@pytest.mark.parametrize("part", ["chen_absolute", "shaw", "transformer_xl"])
+def test_terms_serve_only_where_the_whole_has_the_scale_of_the_part(part):
+    q, k = torch.randn(2, 1, 2, 6, 4, dtype=torch.double)
+    for model, serves in (
+        (composed("compose", models=[part, "sinusoidal"]), True),
+        (composed("mix", model=part, other="t5"), False),
+        (composed("mix", model="alibi", other="t5"), True),  # a bias alone has no scale
+    ):
+        state = model.prepare(Positions.arange(6))
+        assert (model.attention_terms(q, k, state, 0) is not None) == serves
+
+
+def test_a_long_text_has_the_scale_of_a_short_one():
+    options = {"model": "chen_absolute", "other": "t5"}
+    config = FloaterConfig.preset(
+        "tiny", vocab_size=11, training_length=300, position="mix", position_options=options
+    )
+    torch.manual_seed(0)
+    model = FloaterForCausalLM(config).eval()
+    ids = torch.randint(11, (1, 300))  # tiles from 256 queries on
+    with torch.no_grad():
+        long, short = model(input_ids=ids).logits, model(input_ids=ids[:, :200]).logits
+    torch.testing.assert_close(long[:, :200], short, rtol=1e-4, atol=1e-4)
+
+
 def test_masks_are_intersected():
     model = composed("compose", models=[{"name": "window", "size": 3}, "disan"])
     positions = Positions.arange(6)

@@ -198,7 +198,10 @@ class Composite(PositionModel):
         if len(acting) != 1 or not acting[0][0].has_terms:
             return None
         part, own = acting[0]
-        return part.attention_terms(q, k, own, layer)
+        terms = part.attention_terms(q, k, own, layer)
+        if terms is None or terms.bias_alone or part.scale(q.shape[-1]) == self.scale(q.shape[-1]):
+            return terms
+        return None  # products of queries and keys would have another scale than those of its `bias`
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: list[Any], layer: int) -> Tensor:
         for part, own in self._acting(state, layer):
