@@ -126,12 +126,12 @@ class RunTrainer(FloaterTrainer):
             metrics = {f"eval_{name}": value for name, value in self.validate().items()}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        if self._stopped_early(self.state):
+        if self.stopped_early(self.state):
             # there may be no checkpoint yet
             self.control.should_training_stop = self.control.should_save = True
         return metrics
 
-    def _stopped_early(self, state: TrainerState) -> bool:
+    def stopped_early(self, state: TrainerState) -> bool:
         """Return whether the patience is exhausted by the log alone, so that a resumed run stops equally."""
         patience = self.training.early_stopping_patience
         return exhausted(state.log_history, patience, f"eval_{self.metric}", self.greater)
@@ -309,7 +309,7 @@ class RunTrainer(FloaterTrainer):
         try:
             state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
             check_trainer_state(checkpoint, step_of(checkpoint), state)
-            if self._stopped_early(state):
+            if self.stopped_early(state):
                 self.state = state
             else:
                 self.train(resume_from_checkpoint=str(checkpoint))
