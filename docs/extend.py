@@ -187,6 +187,8 @@ def measure(given: argparse.Namespace, model: PreTrainedModel, tokenizer: Any, t
     chosen = type(short)(short.rows[::step], short.lengths[::step])
     collate = partial(causal_batch, tokenizer=tokenizer)
     scores = {"short": rows_score(model, chosen, collate, MAX_TOKENS, later=True).perplexity}
+    # before the long rows: "dynamic" keeps the scale of a long text until one is shorter than a training row
+    found = {str(n): passkeys(model, tokenizer, n, DEPTHS, given.trials, MAX_TOKENS) for n in sizes(given)}
     rows = long_rows(tokenizer, texts, given.length, Evaluation(rows=given.rows))
     losses = rows_score(model, rows, collate, MAX_TOKENS, later=True).losses
     edges = doubling(given.block, given.length)
@@ -194,7 +196,6 @@ def measure(given: argparse.Namespace, model: PreTrainedModel, tokenizer: Any, t
     scores |= {f"{part.low}-{part.high}": perplexity(part.loss) for part in by_context}
     width = max(1, given.length // POINTS)
     curve = ranges(losses, None, range(width, given.length, width), given.length)
-    found = {str(n): passkeys(model, tokenizer, n, DEPTHS, given.trials, MAX_TOKENS) for n in sizes(given)}
     return {"scores": scores, "curve": [(part.low, part.high, part.loss) for part in curve], "found": found}
 
 
@@ -270,15 +271,18 @@ def perplexities(results: Sequence[Result]) -> str:
 
 
 def hidden_numbers(results: Sequence[Result]) -> str:
-    """Return the percentages of hidden numbers found, by length and depth, as Markdown."""
+    """Return the percentages of hidden numbers found by length, and by depth in parentheses, as Markdown."""
+
+    def cell(group: Sequence[Result], size: str) -> str:
+        found = 100 * np.array([result.found[size] for result in group])
+        return f"{shown(found.mean(1).tolist(), 0)} ({', '.join(f'{share:.0f}' for share in found.mean(0))})"
+
+    names = list(results[0].found)
     rows = [
-        [method, "yes" if trained else "no", size]
-        + [shown([100 * r.found[size][place] for r in group], 0) for place in range(DEPTHS)]
+        [method, "yes" if trained else "no", *(cell(group, name) for name in names)]
         for (method, trained), group in by_method(results).items()
-        for size in group[0].found
     ]
-    depths = [f"depth {100 * place // (DEPTHS - 1)} %" for place in range(DEPTHS)]
-    return markdown(["method", "trained", "tokens", *depths], rows)
+    return markdown(["method", "trained", *(f"{name} tokens" for name in names)], rows)
 
 
 def draw(results: Sequence[Result], block: int, path: Path) -> None:
