@@ -63,6 +63,12 @@ def plugged_bert() -> Any:
     return model
 
 
+@pytest.mark.parametrize("function", [floater.plug, floater.unplug, floater.bake])
+def test_a_name_is_no_model(function: Any) -> None:
+    with pytest.raises(PlugError, match="the model is a str; it must be a model of transformers"):
+        function("bert-base-uncased", *([8] if function is floater.bake else []))
+
+
 def test_nothing_to_plug() -> None:
     with pytest.raises(PlugError, match="Linear is no Hugging Face model"):
         floater.plug(nn.Linear(2, 2))

@@ -266,7 +266,13 @@ def bake(model: nn.Module, length: int) -> None:
 
 
 def plugged(model: nn.Module) -> Plug | None:
-    """Return the record of `plug` for a model; None if it is not plugged."""
+    """Return the record of `plug` for a model; None if it is not plugged.
+
+    Raises:
+        PlugError: if it is no module, but for example the name of a checkpoint.
+    """
+    if not isinstance(model, nn.Module):
+        raise PlugError(f"the model is a {type(model).__name__}; it must be a model of transformers")
     state: Plug | None = model.__dict__.get("_floater_plug")
     return state
 
