@@ -78,6 +78,7 @@ LEAGUE = (
     *("floater_relative", "floater_relative-sinusoidal", "floater_relative-cross"),
 )
 TUNED = "chang-lr1e3", "floater_relative-lr1e3", "floater_relative-stretched-lr1e3"
+TWICE = "chang-lr1e3-twice", "floater_relative-stretched-lr1e3-twice", "t5-lr1e3"
 STUDIES = (
     Study(
         name="demo",
@@ -128,7 +129,7 @@ STUDIES = (
         for problem, title, drawn in (
             ("copy_tuned", "Copy, 3,000 steps", TUNED),
             ("copy", "Copy", ("none", "t5", "shaw", "chang", "floater_relative")),
-            ("reverse_tuned", "Reverse, 3,000 steps", TUNED),
+            ("reverse_tuned", "Reverse, 3,000 and 6,000 steps", TWICE),
             ("reverse", "Reverse", ("t5", "chang", "floater_relative")),
             ("sort", "Sort", ("none", "alibi", "rotary", "t5", "floater_relative")),
             ("recall", "Recall", ("none", "alibi", "rotary", "t5", "floater_relative")),
@@ -197,12 +198,12 @@ def spread(values: list[float], digits: int) -> str:
 
 
 def looks(name: str) -> tuple[str, str, str]:
-    """Return the colour, line and marker of an encoding, whatever its learning rate and blocks.
+    """Return the colour, line and marker of an encoding, whatever its learning rate, steps and blocks.
 
-    >>> looks("chang-lr1e3") == looks("chang")
+    >>> looks("chang-lr1e3-twice") == looks("chang")
     True
     """
-    return LOOKS[re.sub(r"-(input|lr.e.)$", "", name)]
+    return LOOKS[re.sub(r"(-input|-lr.e.|-twice)+$", "", name)]
 
 
 def draw(studies: tuple[Study, ...], path: Path, columns: int) -> None:
