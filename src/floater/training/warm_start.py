@@ -28,6 +28,16 @@ _COMPUTES = (
 """Config fields, other than shapes and the position model, that change what the weights compute."""
 
 
+def is_position(name: str) -> bool:
+    """Return whether a parameter of the encoder-decoder belongs to its position models.
+
+    Example:
+        >>> is_position("decoder.cross_position.flows.0.start"), is_position("embedding.weight")
+        (True, False)
+    """
+    return name.startswith(POSITION_PARTS)
+
+
 def warm_started(
     config: FloaterConfig, trained: FloaterForConditionalGeneration, origin: str
 ) -> FloaterForConditionalGeneration:
@@ -62,7 +72,7 @@ def warm_started(
     weights: Mapping[str, Tensor] = trained.state_dict()
     if config.position == "compose" != before.position:
         weights = _as_part(weights, _part(config, before, origin), model.state_dict())
-    fill(model, weights, origin, may_lack=lambda name: name.startswith(POSITION_PARTS))
+    fill(model, weights, origin, may_lack=is_position)
     return model
 
 

@@ -369,7 +369,7 @@ class CrossAttention(Attention):
         source_state: Any,
         key_valid: Tensor | None,
         cache: Cache | None,
-        layer: int,
+        layer: int | None = None,
         sharpen: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute cross-attention; keys and values are computed once per source when there is a cache.
@@ -383,12 +383,13 @@ class CrossAttention(Attention):
             source_state: its state at the source positions.
             key_valid: (batch, S) bool, False where the source is padding.
             cache: an `EncoderDecoderCache`.
-            layer: index of the block, of its step where one serves as several.
+            layer: index of the block where one serves as several; None means its own.
             sharpen: see `Attention.forward`.
 
         Returns:
             (batch, T, dim), and the weights (batch, heads, T, S) on the plain path.
         """
+        layer = self.layer if layer is None else layer
         q = self.project("cross_query", self.query, x, position, state, layer).transpose(1, 2)
         known = isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(layer, False)
         if isinstance(cache, EncoderDecoderCache) and known:

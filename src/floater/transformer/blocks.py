@@ -77,6 +77,7 @@ class EncoderBlock(GradientCheckpointingLayer):
 
     def __init__(self, config: FloaterConfig, layer: int, *, causal: bool = False) -> None:
         super().__init__()
+        self.layer = layer
         self.attention = Attention(config, layer, causal=causal)
         self.feed_forward = FeedForward(config)
         self.attention_residual = Residual(config)
@@ -89,12 +90,12 @@ class EncoderBlock(GradientCheckpointingLayer):
         state: Any,
         key_valid: Tensor | None,
         past_key_values: Cache | None = None,  # by this name gradient checkpointing knows to leave it out
-        *,
-        layer: int,
+        layer: int | None = None,
         earlier: Earlier | None = None,
         sharpen: bool = False,
     ) -> Tensor:
         """Apply one block; see `Attention.forward` for the arguments."""
+        layer = self.layer if layer is None else layer
         x = position.block(x, state, layer)
         if earlier is not None and self.attention_residual.norm_first:
             earlier = Earlier(self.attention_residual.norm(earlier.hidden), earlier.state)
@@ -134,11 +135,11 @@ class DecoderBlock(EncoderBlock):
         key_valid: Tensor | None,
         source_valid: Tensor | None,
         past_key_values: Cache | None = None,
-        *,
-        layer: int,
+        layer: int | None = None,
         sharpen: bool = False,
     ) -> Tensor:
         """Apply one block; see `Attention.forward` and `CrossAttention.forward` for the arguments."""
+        layer = self.layer if layer is None else layer
         x = position.block(x, state, layer)
         x = self.attention_residual(
             x,

@@ -125,10 +125,7 @@ class Recipe:
         """
         given = {"preset": config.recipe} if isinstance(config.recipe, str) else dict(config.recipe or {})
         name = given.pop("preset", None)
-        if name is None:
-            chosen = options(config.position) | (config.position_options or {})
-            name = catalogue()[config.position].recipe(chosen)
-        return cls.named(name, given)
+        return cls.named(of_encoding(config) if name is None else name, given)
 
     @property
     def table_std(self) -> float | None:
@@ -190,6 +187,21 @@ RECIPES: dict[str, Recipe] = {
     # Radford et al. 2019, section 2.3, with 0.02 for positions, too, as Hugging Face has it
     "gpt": Recipe(scale_embedding=False, initialization="gpt"),
 }
+
+
+def of_encoding(config: "FloaterConfig") -> str:
+    """Return the name of the recipe on the card of a configuration's position encoding.
+
+    Raises:
+        PositionError: if there is no such encoding.
+
+    Example:
+        >>> from floater.transformer import FloaterConfig
+        >>> of_encoding(FloaterConfig(position=["alibi", "bert_a"]))
+        'bert'
+    """
+    given = options(config.position) | (config.position_options or {})
+    return catalogue()[config.position].recipe(given)
 
 
 def pooler(config: "FloaterConfig") -> nn.Module:
