@@ -52,6 +52,7 @@ def test_the_condition_number_near_a_pole():
     assert of(Pole(), [1.0], 0.95) == pytest.approx(20, rel=1e-2)
 
 
+@pytest.mark.slow
 def test_a_chaotic_flow_is_called_sensitive_when_it_is_planned_for_training():
     start, times = torch.ones(1, 3), torch.linspace(0, 20, 50)
     field = Lorenz()

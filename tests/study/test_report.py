@@ -112,6 +112,7 @@ def test_the_sentences_say_what_is_known(finished: Results) -> None:
     assert "Holm" in said[-1]
 
 
+@pytest.mark.slow
 def test_checkpoints_without_trials_have_a_report(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = FloaterForMaskedLM(FloaterConfig.preset("tiny", vocab_size=9, position="learned"))

@@ -178,6 +178,7 @@ def test_a_killed_study_goes_on_and_has_the_same_table(
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_a_warm_start_waits_for_the_trial_that_it_starts_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -39,6 +39,7 @@ def curve(solver, seed):
     return torch.tensor(losses)
 
 
+@pytest.mark.slow
 def test_training_with_collocation_and_with_dopri5_differ_less_than_seeds_do():
     collocation, dopri5, other = curve("collocation", 0), curve("dopri5", 0), curve("collocation", 1)
     assert collocation[-1] < collocation[0] - 0.2  # it learns

@@ -70,6 +70,7 @@ def train_and_resume(run: Path) -> None:
     trainer(run, max_steps=6, **PLAIN).train(resume_from_checkpoint=True)
 
 
+@pytest.mark.slow
 def test_two_processes_are_as_one(tmp_path: Path) -> None:
     """Two processes with two batches each take the steps of one process with four."""
     two = tmp_path / "two"
