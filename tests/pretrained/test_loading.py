@@ -479,6 +479,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_transformers_alone_refuses(tmp_path: Path) -> None:
     """In a process that does not import this library, of all families; but for ordinary extended models."""
     asked = []

@@ -133,6 +133,7 @@ def test_models_that_read_no_text_say_so(kind: str) -> None:
         draw(ViTModel(ViTConfig(**sizes, image_size=8, patch_size=4)), kind)
 
 
+@pytest.mark.slow
 def test_every_row_of_the_catalogue_has_its_kinds() -> None:
     """Whatever a row is, it is shown or one of two errors says why not."""
     found = {}
