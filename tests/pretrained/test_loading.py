@@ -516,5 +516,11 @@ def test_a_model_card_says_how_to_load(tmp_path: Path) -> None:
     assert (tmp_path / "whole" / "README.md").read_text() == "mine"
     floater.save(model, tmp_path / "flow")
     assert "floater.load" in (tmp_path / "flow" / "README.md").read_text()
+    extended = build("llama")
+    floater.extend(extended, 600, "clex")
+    extended.save_pretrained(tmp_path / "extended")
+    card = (tmp_path / "extended" / "README.md").read_text()
+    assert "import floater" in card
+    assert "| `new` | `600` |" in card
     zoo.build("bert").save_pretrained(tmp_path / "plain")
     assert not (tmp_path / "plain" / "README.md").exists()

@@ -1,18 +1,19 @@
-"""Model cards: the contents of a directory with a flow, and instructions to load it."""
+"""Model cards: the contents of a directory with a flow or an extension, and instructions to load it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from floater.pretrained.plug import need
+from floater.pretrained.extending.installed import installed
+from floater.pretrained.plug import plugged
 
 CARD = "README.md"
 
 _WHOLE = """\
-A `{kind}` with learned continuous positions (FLOATER, Liu et al. 2020) in its attention. The flow is part of
-its weights. Import `floater` before the model is loaded; Transformers alone refuses it.
+A `{kind}` {what}. Import `floater` before the model is loaded; Transformers alone refuses it.
 
 ```python
 import floater
@@ -21,6 +22,9 @@ from transformers import {kind}
 model = {kind}.from_pretrained("path/to/this/folder")  # or the Auto class, or a pipeline
 ```
 """
+
+_PLUGGED = "with a flow for learned continuous positions (FLOATER, Liu et al. 2020) in its attention"
+_EXTENDED = "with positions that are extended from {old} to {new} tokens"
 
 _FLOW = """\
 Learned continuous positions (FLOATER, Liu et al. 2020) for a `{kind}`, apart from the model.
@@ -36,24 +40,37 @@ floater.load("path/to/this/folder", model)
 
 
 def write_card(directory: Path, model: Any, *, whole: bool) -> None:
-    """Write README.md beside a plugged model or its flow, unless it exists.
+    """Write README.md beside a plugged or extended model, or a flow alone, unless it exists.
 
     Args:
         directory: directory in which the model or the flow was saved.
-        model: plugged model.
+        model: model that is plugged, or extended by `install`.
         whole: True if the whole model was saved, False if the flow alone.
     """
     if (file := directory / CARD).exists():
         return
-    options = {**need(model).options, "baked": model.floater.length} if whole else need(model).options
     origin = str(getattr(getattr(model, "config", None), "_name_or_path", None) or "")
     known = 0 < origin.count("/") < 2 and not Path(origin).exists()
     head = ["library_name: transformers", "tags:", "- floater", "- position-encoding"]
     head += [f"base_model: {origin}"] if known else []
-    text = (_WHOLE if whole else _FLOW).format(
-        kind=type(model).__name__, base=json.dumps(origin if known else "path/to/the/model")
-    )
-    rows = "\n".join(f"| `{name}` | `{json.dumps(value)}` |" for name, value in options.items())
-    table = f"Plugged with:\n\n| option | value |\n|---|---|\n{rows}\n"
     front = "\n".join(["---", *head, "---"])
-    file.write_text(f"{front}\n\n{text}\n{table}", encoding="utf-8")
+    state, extension = plugged(model), installed(model) if whole else None
+    parts, tables = [], []
+    if state is not None:
+        parts.append(_PLUGGED)
+        baked = {"baked": model.floater.length} if whole else {}
+        tables.append(_table("Plugged", state.options | baked))
+    if extension is not None:
+        parts.append(_EXTENDED.format(**extension))
+        tables.append(_table("Extended", extension))
+    text = (_WHOLE if whole else _FLOW).format(
+        kind=type(model).__name__,
+        what=", and ".join(parts),
+        base=json.dumps(origin if known else "path/to/the/model"),
+    )
+    file.write_text("\n".join([front, "", text, *tables]), encoding="utf-8")
+
+
+def _table(what: str, options: Mapping[str, Any]) -> str:
+    rows = "\n".join(f"| `{name}` | `{json.dumps(value)}` |" for name, value in options.items())
+    return f"{what} with:\n\n| option | value |\n|---|---|\n{rows}\n"

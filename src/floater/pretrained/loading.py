@@ -209,13 +209,15 @@ def load_adapter(original: Callable[..., Any], model: Any, *args: Any, **kwargs:
 def save_pretrained(
     original: Callable[..., None], model: Any, save_directory: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Save a model as `original` does, with the guard and, if it is plugged, a model card."""
+    """Save a model as `original` does, with the guard and, if Transformers alone refuses it, a model card."""
     apart = plugged(model) is None and installed.installed(model) is None and _ours(model)
     if apart or _scaled_apart(model):
         # Transformers reads the fusions that a model needs only from the configuration of the whole model
         model.config.fusion_config = {**(getattr(model.config, "fusion_config", None) or {}), GUARD: True}
     original(model, save_directory, *args, **kwargs)
-    if plugged(model) is not None and kwargs.get("is_main_process", True):
+    extension = installed.installed(model)
+    ours = plugged(model) is not None or (extension and extension["method"] not in installed.PLAIN)
+    if ours and kwargs.get("is_main_process", True):
         write_card(Path(save_directory), model, whole=True)
 
 
