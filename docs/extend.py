@@ -71,6 +71,7 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "yarn": ("yarn", {}),
     "clex from yarn": ("clex", {}),
     "clex from linear": ("clex", {"start": "linear"}),
+    "clex declared": ("clex", {"declared": True}),
 }
 COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#7f3f00")
 LONG = "trained on long rows"
