@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, TrainingArguments
 
 from floater.errors import DataError
 from floater.flow import FlowEncoder
+from floater.pretrained.extending.clex import ScaleFlow
 from floater.training.batches import BatchSampler, ExampleBatchSampler, TokenBatchSampler
 from floater.training.schedule import constant, inverse_sqrt, linear
 from floater.training.settings import TrainingSettings
@@ -74,7 +75,7 @@ def warmup_steps(training: TrainingSettings, batches: int) -> tuple[int, int]:
 
 
 def flow_parameters(model: torch.nn.Module) -> set[str]:
-    """Return the names of the parameters of all flows in a model.
+    """Return the names of the parameters of all flows in a model, of positions and of rotary scales.
 
     Example:
         >>> from floater.flow import ZeroField
@@ -82,7 +83,7 @@ def flow_parameters(model: torch.nn.Module) -> set[str]:
         >>> flow_parameters(torch.nn.ModuleDict({"flow": flow, "head": torch.nn.Linear(2, 2)}))
         {'flow.start'}
     """
-    flows = [part for part in model.modules() if isinstance(part, FlowEncoder)]
+    flows = [part for part in model.modules() if isinstance(part, FlowEncoder | ScaleFlow)]
     inside = {id(p) for flow in flows for part in (flow, flow.field) for p in part.parameters()}
     return {name for name, parameter in model.named_parameters() if id(parameter) in inside}
 

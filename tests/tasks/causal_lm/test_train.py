@@ -109,6 +109,23 @@ def train(config: Path) -> tuple[Path, dict[str, Any]]:
     return run, json.loads((run / "result.json").read_text())
 
 
+def test_a_flow_over_scale_has_its_learning_rate(folder: Path) -> None:
+    """Adam's first step is the learning rate, whatever the gradient."""
+    moved = []
+    for multiplier in (1.0, 0.25):
+        training = {"max_steps": 1, "save_steps": 1, "flow": {"lr_multiplier": multiplier}}
+        config = write_config(
+            folder,
+            f"rate{multiplier}",
+            training=training,
+            extend={"positions": "pose", "options": {"declared": True}},
+        )
+        after: Any = AutoModelForCausalLM.from_pretrained(train(config)[0] / "model")
+        moved.append(after.floater_extension.scale_0.field.outer.weight.detach())
+    assert bool(moved[0].all())
+    torch.testing.assert_close(moved[1], 0.25 * moved[0], rtol=1e-3, atol=0)
+
+
 @pytest.mark.parametrize("what", ["all", "lora", "positions"])
 def test_what_learns(folder: Path, what: str) -> None:
     """The checkpoint's matrices change or not, positions in any case; the result is the final model's."""
