@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from floater import Positions, build
+from floater import Positions, build, catalogue
 from floater.encodings.measure import attend
 from floater.transformer import FloaterConfig, FloaterForCausalLM
 
@@ -30,6 +30,19 @@ def test_biases_are_added_and_embeddings_chained():
     plain = attended(composed("none"), embedded, positions)
     added = alibi.correlation(alibi.prepare(positions), 0) + table.correlation(table.prepare(positions), 0)
     torch.testing.assert_close(attended(model, x, positions).logits, plain.logits + added)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, kind in catalogue().items() if "logits" in vars(kind) and name != "compose"]
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_bias_is_added_to_logits_that_another_part_computes(name, first):
+    x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)
+    model = composed("compose", models=[name, "alibi"] if first else ["alibi", name])
+    part, alibi = (model.parts[index] for index in ((0, 1) if first else (1, 0)))
+    alone = attended(part, x, positions).logits
+    bias = alibi.correlation(alibi.prepare(positions), 0)
+    torch.testing.assert_close(attended(model, x, positions).logits, alone + bias)
 
 
 def test_a_single_part_is_that_encoding():

@@ -43,7 +43,8 @@ class Composite(PositionModel):
     """An encoding composed of others; subclasses choose those that act in a block.
 
     Biases and values are added, masks intersected, changes of embeddings, queries, keys, values and logits
-    chained in the order of the parts. Bounds, exceptions and needs are those of all parts together; the
+    chained in the order of the parts. Biases are added to logits that other parts have changed, so that none
+    is lost where a part computes them anew. Bounds, exceptions and needs are those of all parts together; the
     scales of the dot products must agree.
 
     Args:
@@ -185,6 +186,11 @@ class Composite(PositionModel):
         return q, k, v
 
     def bias(self, q: Tensor, k: Tensor, state: list[Any], layer: int) -> Tensor | None:
+        if self.overrides("logits"):
+            return None  # `logits` adds it
+        return self._bias(q, k, state, layer)
+
+    def _bias(self, q: Tensor, k: Tensor, state: list[Any], layer: int) -> Tensor | None:
         return _sum([part.bias(q, k, own, layer) for part, own in self._acting(state, layer)])
 
     @property
@@ -206,7 +212,8 @@ class Composite(PositionModel):
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: list[Any], layer: int) -> Tensor:
         for part, own in self._acting(state, layer):
             logits = part.logits(logits, q, k, own, layer)
-        return logits
+        bias = self._bias(q, k, state, layer) if self.overrides("logits") else None
+        return logits if bias is None else logits + bias.to(logits.dtype)
 
     def weights(self, logits: Tensor, state: list[Any], layer: int) -> Tensor:
         for part, own in self._acting(state, layer):
