@@ -1,12 +1,18 @@
 """Study scores of solvers of generated tasks, against `evaluate`."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from floater.flow import FlowInaccurate, solve
 from floater.tasks import task
+from floater.tasks.generated.data import encode, generate, vocabulary
+from floater.tasks.generated.score import score
+from floater.tasks.generated.settings import Data
+from floater.transformer import FloaterConfig, FloaterForCausalLM
 
 from .small import settings
 
@@ -29,6 +35,16 @@ def test_it_has_the_scores_of_evaluate_in_each_bin(tmp_path: Path, problem: str)
         scores = [found.score(metric, chosen) for metric in ("exact", "tokens")]
         assert scores == pytest.approx([float(exact), float(tokens)], abs=0.006)  # rounded there
     assert found.position_tokens.sum() == found.statistics["loss"][:, 1].sum()
+
+
+def test_a_loss_that_is_not_a_number_is_not_reported_as_zero() -> None:
+    data = Data("copy")
+    tokenizer = vocabulary(data)
+    model = FloaterForCausalLM(FloaterConfig.preset("tiny", vocab_size=len(tokenizer)))
+    torch.nn.init.constant_(model.lm_head.weight, torch.nan)
+    found = score(model, encode(generate(data, "test", 3, (1, 4)), tokenizer, classifies=False)).scores
+    assert math.isnan(found["loss"])
+    assert found["exact"] == 0.0
 
 
 def test_bins_that_are_refused_have_no_scores_and_a_note(tmp_path: Path) -> None:

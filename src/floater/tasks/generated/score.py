@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -61,7 +62,8 @@ def score(model: Solver, examples: Encoded, max_tokens: int = 8192) -> Measureme
     lengths = np.array([example.length for example in examples.source])
     found = Measurement(lengths, statistics, *positions(nats))
     digits = {"loss": 4, "exact": 2, "tokens": 2}
-    return replace(found, scores={n: round(found.score(n) or 0.0, places) for n, places in digits.items()})
+    known = {name: math.nan if (value := found.score(name)) is None else value for name in digits}
+    return replace(found, scores={name: round(known[name], places) for name, places in digits.items()})
 
 
 def score_bins(
