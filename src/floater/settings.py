@@ -301,7 +301,8 @@ def _described(cls: Any) -> tuple[dict[str, Any], dict[str, str]]:
 def _unknown(keys: dict[str, _Key], name: str) -> str:
     above, _, last = name.rpartition(".")
     level = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == above}
-    near = [level[part] for part in difflib.get_close_matches(last, level, 1)]
+    beside = {part: f"{above}.{part}".strip(".") for key in level.values() for part in keys[key].beside}
+    near = [(beside | level)[part] for part in difflib.get_close_matches(last, beside | level, 1)]
     near += [key for key in keys if key.endswith(f".{last}")]
     near += [] if level else difflib.get_close_matches(name, keys, 1)
     valid = ", ".join(f"'{key}'" for key in level.values() or keys)
@@ -319,9 +320,10 @@ def _flat(keys: dict[str, _Key], values: Tree, tree: Mapping[str, Any], prefix: 
             owner = next((key for key in free if name.startswith(f"{key}.")), None)
             place = [] if owner is None else name.removeprefix(f"{owner}.").split(".")
             if owner is None:  # it may be beside the dict that takes it
-                place = [part]
-                level = (key for key in free if key.rpartition(".")[0] == prefix.removesuffix("."))
-                owner = next((key for key in level if part in keys[key].beside), None)
+                above, _, last = name.rpartition(".")
+                place = [last]
+                level = (key for key in free if key.rpartition(".")[0] == above)
+                owner = next((key for key in level if last in keys[key].beside), None)
             if owner is None:
                 raise SettingsError(_unknown(keys, name))
             name, value = owner, _put(flat.pop(owner, values.get(owner)), place, value)

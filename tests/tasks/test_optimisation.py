@@ -22,5 +22,5 @@ def test_a_warm_up_is_held_against_the_steps_of_all_processes(monkeypatch: pytes
     tagging.check_schedule(prepared)
     base = import_module("floater.tasks.task")  # the package has a function of this name
     monkeypatch.setattr(base, "PartialState", lambda: SimpleNamespace(num_processes=2))
-    with pytest.raises(DataError, match="warmup_steps is 5 steps, of only 4"):
+    with pytest.raises(DataError, match="warmup_steps is 5; it must be below the training's 4 steps"):
         tagging.check_schedule(prepared)

@@ -1,15 +1,19 @@
 """The settings of a training: each acts, and those of Hugging Face may stand beside them."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import TrainerState
 
+from floater.errors import DataError
 from floater.settings import SettingsError, dump, load, make
 from floater.training import FlowSchedule
+from floater.training.arguments import arguments
 from floater.training.run_trainer import RunTrainer
 from floater.training.settings import FIXED, Flow, SmoothedTrainingSettings, TrainingSettings
 from floater.transformer import FloaterConfig, FloaterForTokenClassification
@@ -108,6 +112,8 @@ def test_other_arguments_of_hugging_face_stand_beside_and_are_written_so(tmp_pat
     config = tmp_path / "training.yaml"
     config.write_text("max_steps: 5\ndataloader_num_workers: 2\n")
     made = load(TrainingSettings, config, ["gradient_checkpointing=true", "dataloader_num_workers=3"])
+    whole = make_dataclass("Whole", [("training", TrainingSettings)])
+    assert make(whole, {}, "here", ["training.use_cpu=true"]).training.others == {"use_cpu": True}
     assert made.others == {"dataloader_num_workers": 3, "gradient_checkpointing": True}
     assert "\ndataloader_num_workers: 3\n" in dump(made)
     config.write_text(dump(made))
@@ -118,6 +124,28 @@ def test_other_arguments_of_hugging_face_stand_beside_and_are_written_so(tmp_pat
 def test_what_follows_from_the_run_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=f"here: {name} is not to be set"):
         make(TrainingSettings, {name: "x"}, "here")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("others={bf16: true}", "others has bf16, which is a setting beside it: training.bf16"),
+        ("others={weight_decy: 1}", "TrainingArguments has no 'weight_decy'; did you mean 'weight_decay'?"),
+        ("dataloader_num_worker=1", "did you mean 'dataloader_num_workers'?"),
+        ("use_cpu=maybe", "'use_cpu' must be bool, not 'maybe'"),
+        ("dataloader_num_workers=-1", "dataloader_num_workers is -1; it must be a finite number, at least 0"),
+        ("neftune_noise_alpha=.nan", "neftune_noise_alpha is nan; it must be a finite number"),
+    ],
+)
+def test_a_wrong_other_argument_is_refused(override: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        make(TrainingSettings, {}, "here", [override])
+
+
+def test_arguments_that_the_trainer_refuses_together_are_one_error(tmp_path: Path) -> None:
+    settings = TrainingSettings(bf16=True, others={"fp16": True})
+    with pytest.raises(DataError, match="training: At most one of fp16 and bf16"):
+        arguments(settings, tmp_path, nn.Linear(1, 1), None, False, 0.0)
 
 
 def test_a_step_is_the_same_on_any_number_of_processes() -> None:

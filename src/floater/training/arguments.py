@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, TrainingArguments
 
-from floater.errors import DataError
+from floater.errors import DataError, first_line
 from floater.flow import FlowEncoder
 from floater.pretrained.extending.clex import ScaleFlow
 from floater.training.batches import BatchSampler, ExampleBatchSampler, TokenBatchSampler
@@ -70,7 +70,7 @@ def warmup_steps(training: TrainingSettings, batches: int) -> tuple[int, int]:
     asked = training.warmup_steps
     warmup = int(asked * total if asked < 1 else asked)
     if training.lr_scheduler_type == "linear" and warmup >= total:
-        raise DataError(f"training.warmup_steps is {warmup} steps, of only {total} that the training has")
+        raise DataError(f"training.warmup_steps is {warmup}; it must be below the training's {total} steps")
     return warmup, total
 
 
@@ -105,6 +105,9 @@ def arguments(
         best: metric whose best checkpoint is kept in addition to the last ones; None to keep no best one.
         greater: True if higher values of the metric are better.
         label_smoothing: share of the probability that is spread over the vocabulary.
+
+    Raises:
+        DataError: if `TrainingArguments` refuses one of the settings' `others`.
     """
     given: dict[str, Any] = {
         "use_cache": True,  # else the Trainer turns the key/value cache off in the model's configuration
@@ -112,34 +115,37 @@ def arguments(
         "dataloader_pin_memory": torch.cuda.is_available(),
     }
     given |= training.others
-    return TrainingArguments(
-        output_dir=str(run),
-        num_train_epochs=training.num_train_epochs,
-        max_steps=training.max_steps or -1,
-        learning_rate=training.learning_rate,
-        weight_decay=training.weight_decay,
-        adam_beta1=training.adam_beta1,
-        adam_beta2=training.adam_beta2,
-        adam_epsilon=training.adam_epsilon,
-        max_grad_norm=training.max_grad_norm,
-        gradient_accumulation_steps=training.accumulation(PartialState().num_processes),
-        label_smoothing_factor=label_smoothing,
-        bf16=training.bf16,
-        seed=training.seed,
-        logging_steps=training.logging_steps,
-        logging_nan_inf_filter=False,  # the filter would log a loss that is not finite as 0
-        report_to="none",
-        eval_strategy=_strategy(training.evaluates),
-        eval_steps=_steps(training.evaluates),
-        save_strategy=_strategy(training.saves),
-        save_steps=_steps(training.saves) or 500,
-        save_total_limit=training.save_total_limit,
-        metric_for_best_model=best,
-        greater_is_better=None if best is None else greater,
-        remove_unused_columns=False,
-        ddp_find_unused_parameters=_sometimes_unused(model),
-        **given,
-    )
+    try:
+        return TrainingArguments(
+            output_dir=str(run),
+            num_train_epochs=training.num_train_epochs,
+            max_steps=training.max_steps or -1,
+            learning_rate=training.learning_rate,
+            weight_decay=training.weight_decay,
+            adam_beta1=training.adam_beta1,
+            adam_beta2=training.adam_beta2,
+            adam_epsilon=training.adam_epsilon,
+            max_grad_norm=training.max_grad_norm,
+            gradient_accumulation_steps=training.accumulation(PartialState().num_processes),
+            label_smoothing_factor=label_smoothing,
+            bf16=training.bf16,
+            seed=training.seed,
+            logging_steps=training.logging_steps,
+            logging_nan_inf_filter=False,  # the filter would log a loss that is not finite as 0
+            report_to="none",
+            eval_strategy=_strategy(training.evaluates),
+            eval_steps=_steps(training.evaluates),
+            save_strategy=_strategy(training.saves),
+            save_steps=_steps(training.saves) or 500,
+            save_total_limit=training.save_total_limit,
+            metric_for_best_model=best,
+            greater_is_better=None if best is None else greater,
+            remove_unused_columns=False,
+            ddp_find_unused_parameters=_sometimes_unused(model),
+            **given,
+        )
+    except (ImportError, OSError, ValueError) as error:  # by the settings' `others`
+        raise DataError(f"training: {first_line(error)}") from error
 
 
 def _sometimes_unused(model: PreTrainedModel) -> bool:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from transformers import TrainingArguments
+
+from floater.errors import nearest
+from floater.settings import convert
 
 
 def check_numbers(section: Any, *, positive: tuple[str, ...] = (), **least: float) -> None:
@@ -72,7 +75,7 @@ FIXED = {
     *("hub_always_push", "ddp_find_unused_parameters", "local_rank", "past_index", "label_smoothing_factor"),
 }
 """Arguments that are determined by the run, or by the Trainer, optimizer and batches of this library."""
-_ARGUMENTS = {each.name: Any for each in dataclasses.fields(TrainingArguments) if each.init}
+_ARGUMENTS = get_type_hints(TrainingArguments)
 
 
 @dataclass(frozen=True)
@@ -160,11 +163,21 @@ class TrainingSettings:
         least |= dict.fromkeys(("gradient_accumulation_steps", "num_train_epochs", "save_total_limit"), 1)
         least |= dict.fromkeys(("per_device_train_batch_size", "batches_per_step"), 1)
         check_numbers(self, positive=(*positive, "eval_steps", "save_steps"), **least)
-        for name in self.others:
-            if name in FIXED or name not in _ARGUMENTS:
+        own = {each.name for each in dataclasses.fields(self)}
+        for name, value in self.others.items():
+            if name in FIXED:
                 raise ValueError(
                     f"{name} is not to be set; it follows from the run, or the Trainer ignores it"
                 )
+            if name in own:
+                raise ValueError(f"others has {name}, which is a setting beside it: training.{name}")
+            if name not in _ARGUMENTS:
+                raise ValueError(
+                    f"TrainingArguments has no '{name}'; {nearest(name, _ARGUMENTS.keys() - FIXED)}"
+                )
+            convert(_ARGUMENTS[name], value, name)
+            if isinstance(value, int | float) and not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value}; it must be a finite number, at least 0")
         for event, steps in (("eval", self.eval_steps), ("save", self.save_steps)):
             if getattr(self, f"{event}_strategy") == "steps" and steps is None:
                 raise ValueError(f"{event}_strategy is 'steps', which needs {event}_steps")

@@ -262,7 +262,9 @@ def test_what_a_person_gets_wrong_is_one_line_and_nothing_is_written(
     frozen = "plug.options={freeze_model: true}", "plug.train=model"
     assert "nothing is left to be trained" in said("train", config, *frozen)
     assert "is plugged already" in said("train", config, f"model.path={learned}", "plug.options={}")
-    assert "of only 8 that the training has" in said("train", config, "training.warmup_steps=8")
+    assert "warmup_steps is 8; it must be below the training's 8 steps" in said(
+        "train", config, "training.warmup_steps=8"
+    )
     long = tmp_path / "CoLA"
     long.mkdir()
     for name in ("train", "dev"):

@@ -233,7 +233,7 @@ def test_a_batch_has_as_many_streams_as_examples(
         ),
         (
             ["training.lr_scheduler_type=linear", "training.warmup_steps=12"],
-            "warmup_steps is 12 steps, of only 12 that",
+            "warmup_steps is 12; it must be below the training's 12 steps",
         ),
     ],
 )

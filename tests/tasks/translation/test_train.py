@@ -212,7 +212,7 @@ def test_a_batch_of_examples_has_any_number_of_tokens(tmp_path: Path, files: Fil
         ({"model": {"position": "tree"}}, "reads a tree"),
         (
             {"training": {"lr_scheduler_type": "linear", "warmup_steps": 50}},
-            "warmup_steps is 50 steps, of only 12",
+            "warmup_steps is 50; it must be below the training's 12 steps",
         ),
         (
             {"training": {"max_tokens": 9}},
