@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification, Trainer, TrainingAr
 import floater
 from processes import in_two_processes
 
-from . import zoo
+from . import extended, zoo
 
 
 def plugged(name: str, **options: Any) -> Any:
@@ -191,17 +191,50 @@ def test_lora_on_top() -> None:
     torch.testing.assert_close(zoo.output(merged, **given), trained, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("name", "method"), [("llama", "clex"), ("t5", "flow"), ("bloom", "flow")])
+def test_an_adapter_trains_a_copy_of_an_extension(name: str, method: str) -> None:
+    model, given = extended.extended(name, method), extended.given(name, 100)
+    before = zoo.output(model, **given)
+    target = {"llama": "q_proj", "t5": "q", "bloom": "query_key_value"}[name]
+    lora = get_peft_model(
+        model, LoraConfig(target_modules=[target], modules_to_save=["floater_extension"], r=2)
+    )
+    assert torch.equal(zoo.output(lora, **given), before)
+    grads = gradients(lora, given)
+    assert any("floater_extension.modules_to_save" in name and bool(g.any()) for name, g in grads.items())
+    assert not any("floater_extension.original" in name for name in grads)
+    with torch.no_grad():
+        for name, parameter in lora.named_parameters():
+            if "floater_extension.modules_to_save" in name:
+                parameter.add_(torch.randn(parameter.shape) * 0.1)
+    trained = zoo.output(lora, **given)
+    assert not torch.allclose(trained, before, atol=1e-4)
+    with lora.disable_adapter():
+        assert torch.equal(zoo.output(lora, **given), before)
+    merged: Any = lora.merge_and_unload()
+    torch.testing.assert_close(zoo.output(merged, **given), trained, atol=1e-5, rtol=1e-5)
+
+
 def test_plugging_what_has_adapters() -> None:
     given = zoo.inputs("bert")
     lora = get_peft_model(zoo.build("bert"), LoraConfig(target_modules=["query", "value"], r=2))
     before = zoo.output(lora, **given)
-    floater.plug(lora)
+    with pytest.warns(UserWarning, match="adapters will lack the weights of 'floater'"):
+        floater.plug(lora)
     assert torch.equal(zoo.output(lora, **given), before)
     zoo.noisy(lora.get_base_model())
     plain = zoo.build("bert")
     floater.plug(plain)
     zoo.noisy(plain)
     assert torch.equal(zoo.output(lora, **given), zoo.output(plain, **given))
+
+
+def test_extending_what_has_adapters() -> None:
+    lora: Any = get_peft_model(extended.build("llama"), LoraConfig(target_modules=["q_proj"], r=2))
+    with pytest.warns(UserWarning, match="adapters will lack the weights of 'floater_extension'"):
+        floater.extend(lora, 128, "clex")
+    lora = get_peft_model(extended.build("llama"), LoraConfig(target_modules=["q_proj"], r=2))
+    floater.extend(lora, 128, "log_n")  # without weights
 
 
 def test_merging_adapters_that_were_there_first_keeps_the_flow() -> None:
@@ -211,7 +244,8 @@ def test_merging_adapters_that_were_there_first_keeps_the_flow() -> None:
         if "lora_" in name:
             torch.nn.init.normal_(parameter, std=0.3)
     plain = zoo.output(lora, **given)
-    floater.plug(lora)
+    with pytest.warns(UserWarning, match="adapters will lack"):
+        floater.plug(lora)
     zoo.noisy(lora.get_base_model())
     trained = zoo.output(lora, **given)
     assert not torch.allclose(trained, plain, atol=1e-2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -127,7 +128,7 @@ def plug(
         >>> torch.equal(before, model(torch.tensor([[1, 2, 3]])).last_hidden_state)
         True
     """
-    model = inner(model)
+    given, model = model, inner(model)
     if plugged(model) is not None:
         raise PlugError(f"this {type(model).__name__} is plugged already; unplug it first")
     if hasattr(model, "floater"):
@@ -202,6 +203,7 @@ def plug(
     record(model, {**state.options, "baked": None})
     state.origin = rename(model, UNSAVED)
     allow_to_run(model)
+    warn_of_adapters(given, "floater", "plug")
     fields = {
         name: (width, tuple(key.name for key in trajectories if key.field == name))
         for name, width in widths.items()
@@ -299,6 +301,16 @@ def inner(model: nn.Module) -> nn.Module:
     model = getattr(model, "_orig_mod", model)
     base = getattr(model, "get_base_model", None)
     return base() if callable(base) else model
+
+
+def warn_of_adapters(model: nn.Module, part: str, how: str) -> None:
+    """Warn that files of the adapters that a PEFT model has already will lack a new part with weights."""
+    if hasattr(getattr(model, "_orig_mod", model), "get_base_model"):
+        warnings.warn(
+            f"the files of this model's adapters will lack the weights of '{part}': save them with the whole "
+            f"model, or {how} before get_peft_model, with modules_to_save=[{part!r}]",
+            stacklevel=3,
+        )
 
 
 def flows_of(model: nn.Module) -> Flows:

@@ -63,26 +63,27 @@ class Solved:
     """The biases of a flow by distance; without gradients they are cached until its weights change.
 
     Args:
-        flow: flow of one bias.
+        flow: function that returns the flow of one bias.
     """
 
-    def __init__(self, flow: FloaterRelative) -> None:
+    def __init__(self, flow: Callable[[], FloaterRelative]) -> None:
         self.flow = flow
         self._kept: tuple[Any, int, Tensor] | None = None
 
     def __call__(self, distances: Tensor) -> Tensor:
         """Return the biases (N, heads) at distances (N,)."""
+        flow = self.flow()
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return _at(self.flow, distances)
-        weights = [*self.flow.parameters(), *self.flow.buffers()]
+            return _at(flow, distances)
+        weights = [*flow.parameters(), *flow.buffers()]
         state = distances.device, *map(parameter_version, weights)
         low, high = int(distances.min()), int(distances.max())
         kept = self._kept
         if kept is None or kept[0] != state or low < kept[1] or high >= kept[1] + len(kept[2]):
-            ends = min(low, 1 - self.flow.spec.max_length), max(high, 0)
+            ends = min(low, 1 - flow.spec.max_length), max(high, 0)
             with torch.inference_mode(False), torch.no_grad():
                 every = torch.arange(ends[0], ends[1] + 1, device=distances.device)
-                kept = self._kept = state, ends[0], _at(self.flow, every)
+                kept = self._kept = state, ends[0], _at(flow, every)
         return kept[2][distances - kept[1]]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -152,11 +153,11 @@ class Buckets(nn.Module):
 
     Args:
         attention: attention module of T5.
-        flow: flow that is fitted to the table.
+        flow: function that returns the flow that is fitted to the table.
         old: training length.
     """
 
-    def __init__(self, attention: Any, flow: FloaterRelative, old: int) -> None:
+    def __init__(self, attention: Any, flow: Callable[[], FloaterRelative], old: int) -> None:
         super().__init__()
         self.weight = attention.relative_attention_bias.weight
         self.flow, self.old = Solved(flow), old
@@ -190,11 +191,13 @@ class Linear:
         watch: watch of the body, with the positions of its tokens.
         name: name of MPT's bias, or of BLOOM's mask, among the arguments of a block.
         slopes: slopes of the heads, (heads,).
-        flow: flow that is fitted to the bias.
+        flow: function that returns the flow that is fitted to the bias.
         old: training length.
     """
 
-    def __init__(self, watch: Watch, name: str, slopes: list[float], flow: FloaterRelative, old: int) -> None:
+    def __init__(
+        self, watch: Watch, name: str, slopes: list[float], flow: Callable[[], FloaterRelative], old: int
+    ) -> None:
         self.watch, self.name, self.slopes, self.flow, self.old = watch, name, slopes, Solved(flow), old
 
     def trained(self, distances: Tensor) -> Tensor:
@@ -258,12 +261,12 @@ def biased_parts(model: nn.Module) -> list[Any]:
     return found
 
 
-def continue_bias(part: Any, flow: FloaterRelative, old: int) -> Bias:
+def continue_bias(part: Any, flow: Callable[[], FloaterRelative], old: int) -> Bias:
     """Make a flow continue the bias of a part.
 
     Args:
         part: one of `biased_parts`; changed in place.
-        flow: flow of the bias.
+        flow: function that returns the flow of the bias.
         old: training length.
 
     Returns:

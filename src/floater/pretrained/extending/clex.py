@@ -128,16 +128,14 @@ class ScaledRotary(nn.Module):
 
     Args:
         rotary: rotary part that it replaces; at scale 1 it is used unchanged.
-        flow: flow of the frequencies.
+        flow: function that returns the flow of the frequencies.
         watch: watch of the model, with the scale of a forward pass.
     """
 
-    flow: ScaleFlow
-
-    def __init__(self, rotary: nn.Module, flow: ScaleFlow, watch: Watch) -> None:
+    def __init__(self, rotary: nn.Module, flow: Callable[[], ScaleFlow], watch: Watch) -> None:
         super().__init__()
         self.rotary = rotary
-        self.__dict__["flow"] = flow  # not registered here, as its weights are in model.floater_extension
+        self.flow = flow
         self.watch = watch
         full = hasattr(rotary, "full_attention_inv_freq")
         self.prefix = "full_attention_" if full else ""
@@ -149,7 +147,7 @@ class ScaledRotary(nn.Module):
             return self.rotary(*args, **kwargs)
         names = f"{self.prefix}inv_freq", f"{self.prefix}attention_scaling"
         before = [getattr(self.rotary, name) for name in names]
-        found, factor = self.flow.at(scale)
+        found, factor = self.flow().at(scale)
         for name, value in zip(names, (found.to(before[0].device), before[1] * factor), strict=True):
             setattr(self.rotary, name, value)
         try:

@@ -17,7 +17,7 @@ from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.installed import KEY, PLAIN, follows_length, install, own_configs
 from floater.pretrained.extending.tables import Table, find_tables, lengthen
 from floater.pretrained.flows import is_count, refresh
-from floater.pretrained.plug import UNSAVED, inner, plugged, rename
+from floater.pretrained.plug import UNSAVED, inner, plugged, rename, warn_of_adapters
 
 _OPTIONS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(continuation.METHODS, frozenset({"special"})),
@@ -145,7 +145,7 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     """
     if not isinstance(model, nn.Module):
         raise ExtendError(f"the model is a {type(model).__name__}; it must be a model of transformers")
-    model = inner(model)
+    given, model = model, inner(model)
     if not is_count(length):
         raise ExtendError(f"length is {length!r}; it must be a whole number of at least 1")
     name = type(model).__name__
@@ -185,6 +185,8 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     rename(model, UNSAVED)
     if (state := plugged(model)) is not None:  # `unplug` restores this name, but the model stays extended
         state.origin = UNSAVED
+    if hasattr(model, KEY):
+        warn_of_adapters(given, KEY, "extend")
     return found
 
 

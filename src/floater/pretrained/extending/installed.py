@@ -96,22 +96,26 @@ def install(model: Any, settings: Mapping[str, Any]) -> list[tuple[FloaterRelati
     Raises:
         ExtendError: if the model's positions do not allow the method.
     """
-    settings, parts, fitted = dict(settings), nn.ModuleDict(), []
+    settings, parts, fitted = dict(settings), dict[str, nn.Module](), []
     if settings["method"] == "flow":
         for part in biases.biased_parts(model):
             heads, causal = biases.of_part(part)
             # names do not depend on the head of the model
-            flow = parts["past" if causal else "both"] = biases.new_flow(heads, settings["new"], causal)
+            name = "past" if causal else "both"
+            flow = parts[name] = biases.new_flow(heads, settings["new"], causal)
             flow.to(next(model.parameters()).device)
-            fitted.append((flow, biases.continue_bias(part, flow, settings["old"])))
+            fitted.append((flow, biases.continue_bias(part, partial(_part, model, name), settings["old"])))
     elif settings["method"] in _WEIGHTLESS:
         _install_attention(model, settings)
     else:
         for body in rotary.rotary_bodies(model):
             _install_scale(model, body, settings, parts)
-    if len(parts):
-        parts.register_state_dict_pre_hook(refresh)  # type: ignore[no-untyped-call]
-        setattr(model, KEY, parts.train(model.training))
+    if parts:
+        weights = nn.Module()  # PEFT's modules_to_save takes no ModuleDict
+        for name, module in parts.items():
+            weights.add_module(name, module)
+        weights.register_state_dict_pre_hook(refresh)  # type: ignore[no-untyped-call]
+        setattr(model, KEY, weights.train(model.training))
     model.__dict__["_floater_extension"] = settings
     own_configs(model)
     setattr(model.config, KEY, settings)
@@ -122,7 +126,7 @@ def install(model: Any, settings: Mapping[str, Any]) -> list[tuple[FloaterRelati
 
 
 def _install_scale(
-    model: nn.Module, body: PreTrainedModel, settings: Mapping[str, Any], parts: nn.ModuleDict
+    model: nn.Module, body: PreTrainedModel, settings: Mapping[str, Any], parts: dict[str, nn.Module]
 ) -> None:
     old, new, method = settings["old"], settings["new"], settings["method"]
     if method == "ntk":
@@ -137,11 +141,23 @@ def _install_scale(
         known = rotary.parameters(body.config)
         width, base = rotary.rotated(body.config, known), known["rope_theta"]
         flow = clex.ScaleFlow(width, base, old, settings["start"]).to(next(model.parameters()).device)
-        parts[f"scale_{len(parts)}"] = flow
+        part = f"scale_{len(parts)}"
+        parts[part] = flow
         rule = partial(clex.scale_of, trained=old, factor=new / old, declared=settings["declared"])
         watch = Watch(body, method, scale=rule)
         for name in rotary.rotary_parts(body):
-            setattr(body, name, clex.ScaledRotary(getattr(body, name), flow, watch))
+            setattr(body, name, clex.ScaledRotary(getattr(body, name), partial(_part, model, part), watch))
+
+
+def _part(model: nn.Module, name: str) -> Any:
+    """Return a part of a model's extension; if PEFT keeps a copy for the active adapter, the copy's."""
+    parts: Any = getattr(model, KEY)
+    copies = getattr(parts, "modules_to_save", None)
+    if copies is not None:
+        adapter = parts.active_adapters[0]
+        own = parts.disable_adapters or adapter not in copies
+        parts = parts.original_module if own else copies[adapter]
+    return getattr(parts, name)
 
 
 def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
