@@ -9,8 +9,12 @@ from torch import Tensor, nn
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
+    CLIPVisionConfig,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
     MptConfig,
     MptForCausalLM,
 )
@@ -55,6 +59,20 @@ def build(name: str) -> Any:
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     return model.eval()
+
+
+def llava() -> Any:
+    """A model of images, in a table of patches, and texts, by rotation."""
+    sizes: dict[str, Any] = {
+        "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24,
+    }  # fmt: skip
+    return LlavaForConditionalGeneration(
+        LlavaConfig(
+            text_config=LlamaConfig(vocab_size=50, max_position_embeddings=64, **sizes),
+            vision_config=CLIPVisionConfig(image_size=8, patch_size=4, **sizes),
+            image_token_index=49,
+        )
+    )
 
 
 def extended(name: str, method: str | None = None, **options: Any) -> Any:

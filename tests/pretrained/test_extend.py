@@ -11,15 +11,22 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM
+from torch import Tensor, nn
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+)
 
 import floater
 from floater.pretrained.extending import ExtendError
 from floater.pretrained.extending.continuation import METHODS, continued, continued_grid, fit_flow
 
 from . import zoo
-from .extended import ROTARY, build, given, operators
+from .extended import ROTARY, build, given, llava, operators
 
 TABLES = {
     "bert": 512, "roberta": 510, "xlm-roberta": 510, "distilbert": 512, "electra": 512, "albert": 512,
@@ -336,6 +343,31 @@ def test_what_cannot_be_extended(
     with pytest.raises(ExtendError, match=message):
         floater.extend(model, length, method, **options)
     assert model.config.to_dict() == config
+
+
+def test_a_model_of_several_kinds_of_positions_is_extended_by_its_parts() -> None:
+    with pytest.raises(ExtendError, match="LlavaForConditionalGeneration reads texts and images"):
+        floater.extend(llava(), 1024)
+    model = llava().model.language_model
+    assert floater.extend(model, 1024).positions == "rotary"
+    two = nn.ModuleList([zoo.build("vit"), zoo.build("vit")])
+    with pytest.raises(ExtendError, match="ModuleList has 2 grids of patches; extend the parts one by one"):
+        floater.extend(two, 16)
+
+
+def test_a_rotation_of_patches_declares_no_length() -> None:
+    model = Qwen2VLForConditionalGeneration(
+        Qwen2VLConfig(
+            text_config={
+                "vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+                "num_key_value_heads": 1, "intermediate_size": 24, "max_position_embeddings": 64,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2]},
+            },
+            vision_config={"depth": 1, "embed_dim": 24, "num_heads": 2, "hidden_size": 24},
+        )
+    )  # fmt: skip
+    assert floater.extend(model, 128).old == 64
+    assert model.config.text_config.rope_parameters["mrope_section"] == [2, 2, 2]
 
 
 def test_what_is_no_model() -> None:

@@ -21,7 +21,7 @@ from floater.pretrained.extending import attention, clex
 from floater.pretrained.extending.passes import Pass
 
 from . import zoo
-from .extended import BIASES, ROTARY, build, extended, given, noisy
+from .extended import BIASES, ROTARY, build, extended, given, llava, noisy
 
 pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
 
@@ -136,6 +136,22 @@ def test_a_part_that_was_extended_apart_does_not_come_back_without_it(tmp_path: 
     model.save_pretrained(tmp_path)
     with pytest.raises(PlugError, match="of which a part was extended apart"):
         LlamaForCausalLM.from_pretrained(tmp_path)
+
+
+def test_a_part_with_a_configuration_of_its_own_does_not_come_back_without_its_extension(
+    tmp_path: Path,
+) -> None:
+    model = llava()
+    floater.extend(model.model.language_model, 128)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(PlugError, match=r"extended apart; .* put the part's configuration into the whole's"):
+        type(model).from_pretrained(tmp_path)
+    model = llava()
+    floater.extend(model.model.language_model, 128)
+    model.config.text_config = model.model.language_model.config
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    assert again.model.language_model.config.rope_parameters["rope_type"] == "yarn"
 
 
 def test_weights_without_the_extension_are_refused() -> None:

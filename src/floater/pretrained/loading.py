@@ -37,7 +37,7 @@ from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
@@ -80,7 +80,7 @@ def from_pretrained(original: Callable[..., Any], kind: Any, *args: Any, **kwarg
     if guarded and not _ours(model):
         raise PlugError(
             f"{model.name_or_path} holds a {type(model).__name__} of which a part was extended apart; "
-            "extend the whole model before it is saved"
+            "before it is saved, extend the whole model, or put the part's configuration into the whole's"
         )
     return (model, info) if wanted else model
 
@@ -223,14 +223,18 @@ def save_pretrained(
 
 def _scaled_apart(model: Any) -> bool:
     """Return whether a part of a model was extended by its configuration, and that of the whole differs."""
-    own = model.config
-    return any(
-        part.config.model_type == own.model_type
-        and getattr(part.config, name, None) != getattr(own, name, None)
-        for part in model.modules()
-        if isinstance(part, PreTrainedModel)
-        for name in ("max_position_embeddings", "rope_parameters")
-    )
+    parts = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
+    own = [
+        each for each in (model.config, *vars(model.config).values()) if isinstance(each, PreTrainedConfig)
+    ]
+    written: dict[str, list[Any]] = {}
+    for config in own:
+        written.setdefault(config.model_type, []).append(_lengths(config))
+    return any(_lengths(part) not in written.get(part.model_type, [_lengths(part)]) for part in parts)
+
+
+def _lengths(config: Any) -> tuple[Any, ...]:
+    return tuple(getattr(config, name, None) for name in ("max_position_embeddings", "rope_parameters"))
 
 
 def _ours(model: Any) -> bool:

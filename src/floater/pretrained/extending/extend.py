@@ -158,8 +158,11 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
             f"{name} has no learned table of positions, no rotary ones and no biases of distances that are "
             "known, so it declares no length that could be extended: recurrences and sinusoids take any"
         )
-    if len({table.image for table in tables}) > 1:
+    images = [table for table in tables if table.image]
+    if images and (len(images) < len(tables) or rotary_bodies):
         raise ExtendError(f"{name} reads texts and images; extend the part that needs to take more")
+    if len(images) > 1:
+        raise ExtendError(f"{name} has {len(images)} grids of patches; extend the parts one by one")
     kind = "bias" if biased else "rotary" if not tables else "image" if tables[0].image else "table"
     if method is None:
         method = _DEFAULTS[kind]

@@ -16,8 +16,9 @@ LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 def rotary_bodies(model: nn.Module) -> list[PreTrainedModel]:
-    """Return the models within a model that rotate queries and keys."""
-    return [part for part in model.modules() if isinstance(part, PreTrainedModel) and rotary_parts(part)]
+    """Return the models within a model that rotate queries and keys by positions up to a declared length."""
+    bodies = [part for part in model.modules() if isinstance(part, PreTrainedModel) and rotary_parts(part)]
+    return [body for body in bodies if hasattr(body.config, "max_position_embeddings")]
 
 
 def rotary_parts(body: nn.Module) -> list[str]:
