@@ -101,6 +101,7 @@ OPTIONS = [
     ("disan", {"direction": "up"}, "direction is 'up'; it must be one of 'both', 'forward'"),
     ("fire", {"width": 0}, "width is 0; it must be at least 1"),
     ("fire", {"threshold": 0.0}, "threshold is 0.0; it must be positive"),
+    ("floater", {"activation": "sine"}, "unknown activation 'sine'; valid: 'tanh'"),
     ("floater_relative", {"width": 0}, "width is 0; it must be at least 1"),
     ("floater_relative", {"clip": 0}, "clip is 0; it must be at least 1"),
     ("floater_relative", {"clip": "half"}, "clip is 'half'"),

@@ -106,7 +106,8 @@ _KINDS: dict[Any, str] = {
 def check_types(name: str, given: Mapping[str, Any]) -> None:
     """Refuse values of the wrong type, where the annotation of an option is of plain types.
 
-    Options with several kinds of strings are checked by the model, whose message names the valid ones.
+    Options with several kinds of strings, and "scaling", are checked by the model, whose message names the
+    valid ones.
 
     Raises:
         PositionError: it names the first.
@@ -122,7 +123,7 @@ def check_types(name: str, given: Mapping[str, Any]) -> None:
     for option, value in given.items():
         kind = hints.get(option)
         members = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-        own_words = str in members and len(members) > 1  # the model's message names the valid strings
+        own_words = option == "scaling" or (str in members and len(members) > 1)
         valid = [_valid(each) for each in members]
         if not own_words and all(valid) and not any(_fits(value, each) for each in members):
             raise PositionError(f"{option} is {value!r}; it must be {' or '.join(dict.fromkeys(valid))}")
@@ -194,7 +195,10 @@ def build_for(name: str, spec: StackSpec, **given: Any) -> PositionModel:
     """Make a position model for a stack of blocks; see `build`."""
     check_options(name, given)
     check_types(name, given)
-    model = _CATALOGUE[name](spec, **given)
+    try:
+        model = _CATALOGUE[name](spec, **given)
+    except ValueError as error:  # of its flow: a solver or an activation
+        raise PositionError(str(error)) from error
     end, horizon = model.max_positions, spec.horizon
     if horizon is not None and end is not None and end < horizon and model.reads_times:
         model = _CATALOGUE[name](replace(spec, max_length=horizon), **given)

@@ -93,6 +93,9 @@ def from_table(table: Mapping[str, str]) -> Projections:
     """
     if not table or not set(table) <= set(NAMES):
         raise PlugError(f"the table of projections names {list(table)}; valid: 'query', 'key', 'value'")
+    for name, module in table.items():
+        if not isinstance(module, str):
+            raise PlugError(f"projections names {module!r} for '{name}'; it must be the name of a module")
     parts: dict[str, list[Name]] = {}
     for name in table:
         parts.setdefault(table[name], []).append(name)  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from floater.encodings.errors import PositionError
 from floater.encodings.registry import check_options, options
 from floater.encodings.relative.waves import UNCOVERED, covered
 from floater.flow import FlowEncoder, FlowVectors, init_small_, init_zero_
+from floater.flow.solve import check_options as solve_options
 from floater.flow.vectors import as_slice
 from floater.pretrained.places import refuse
 
@@ -75,7 +76,6 @@ def known_options(given: Mapping[str, Any]) -> dict[str, Any]:
     one_of("injection", known.pop("injection"), ("qkv",))
     one_of("start", known["start"], ("zero", "small"))
     one_of("share", known["share"], ("blocks", "none"))
-    learned_field(known["field"], 1, 1, known["activation"])
     one_of("uncovered", known["uncovered"], UNCOVERED)
     if known["uncovered"] != "keep" and known["field"] != "bounded":
         raise PositionError(
@@ -90,6 +90,12 @@ def known_options(given: Mapping[str, Any]) -> dict[str, Any]:
         value = known[name]
         if not is_count(value) and not (name == "hidden" and value is None):
             raise PositionError(f"{name} is {value!r}; it must be a whole number of at least 1")
+    try:
+        field = learned_field(known["field"], 1, 1, known["activation"])
+        method, step, gradient = (known[name] for name in ("solver", "step", "gradient"))
+        solve_options(field, method=method, rtol=1.0, atol=1.0, step=step, gradient=gradient)
+    except ValueError as error:
+        raise PositionError(str(error)) from error
     return known
 
 

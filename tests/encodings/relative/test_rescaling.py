@@ -156,7 +156,7 @@ def test_llama_attends_the_same(scaling):
 @pytest.mark.parametrize(
     ("scaling", "message"),
     [
-        ("yarn", "scaling is 'yarn'; it must be a mapping or None"),
+        ("yarn", "scaling is 'yarn'; it must be None or a mapping with rope_type, one of 'linear'"),
         ({"factor": 2.0}, "it must be None or a mapping with rope_type, one of 'linear', 'dynamic'"),
         (
             {"rope_type": "ntk", "factor": 2.0},
