@@ -116,7 +116,7 @@ def test_what_would_move_times_under_cached_keys_is_refused(case):
     causal, cache = model(FloaterForCausalLM, case), DynamicCache()
     reach = {"stretch": 8}.get(case, LENGTH)
     causal(tokens(1, reach), past_key_values=cache)
-    why = f"has {reach + 1} tokens, but beside cached keys.* is {reach}; declare"
+    why = f"has {reach + 1} tokens, but no length was declared, .* limit is then {reach}; declare"
     with pytest.raises(PositionError, match=why):
         causal(tokens(1, 1), past_key_values=cache)
     with pytest.raises(PositionError, match=r"keys have times of length undeclared.*length 30"):
@@ -259,6 +259,12 @@ def test_temperature_and_groups_decode_with_a_cache(trained):
 def test_wrong_values_are_refused(given, why):
     with pytest.raises(PositionError, match=why):
         FloaterConfig(reading=given)
+
+
+def test_a_composition_is_refused_by_the_names_of_its_parts():
+    both = FloaterConfig.preset("tiny", vocab_size=64, position=["rotary", {"name": "alibi"}])
+    with pytest.raises(PositionError, match=r"'rotary \+ alibi' has no bias of them"):
+        FloaterModel(both).eval()(tokens(1, 3), reading=Reading(group=(4, 2)))
 
 
 def test_a_rule_that_would_change_nothing_is_refused():

@@ -180,6 +180,14 @@ class FloaterConfig(PreTrainedConfig):
         self.position_options = dict(self.position_options or {})
         super().__post_init__(**kwargs)
 
+    @property
+    def position_name(self) -> str:
+        """Return the name of the encoding for messages, or those of the encodings that it is composed of."""
+        if self.position != "compose":
+            return str(self.position)
+        parts = (self.position_options or {}).get("models", ())
+        return " + ".join(part if isinstance(part, str) else part["name"] for part in parts)
+
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
         """Make a configuration of a named size.

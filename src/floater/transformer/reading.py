@@ -139,7 +139,7 @@ def check_reading(reading: Reading, position: PositionModel, config: Any) -> Non
     Raises:
         PositionError: the message names the part of the rule and the models that support it.
     """
-    name = config.position
+    name = config.position_name
     if reading.length is not None and config.times is None and not reading.interpolate:
         raise PositionError(
             "reading.length is given, but no token is spaced by it: the model was trained without random "
@@ -237,7 +237,7 @@ def spaced(
         said = (
             "its length was declared as"
             if reading.length is not None
-            else ("beside cached keys, or an encoder that ran apart, a length that is not declared is")
+            else "no length was declared, and with a cache or given encoder outputs the limit is then"
         )
         raise PositionError(
             f"a text has {text} tokens, but {said} {known}; declare the longest it may become with "

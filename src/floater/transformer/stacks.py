@@ -58,7 +58,7 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
             f"position '{config.position}' acts in cross-attention, which only an encoder-decoder has"
         )
     if times is not None and site == "self":
-        check_times(times, model, config.position)
+        check_times(times, model, config.position_name)
     if site == "self":
         check_reading(Reading.of(config.reading), model, config)
     if config.attention == "linear" and model.overrides("bias", "logits", "weights", "mask", "value_bias"):
