@@ -158,6 +158,13 @@ def test_what_a_person_did_wrong_is_one_line(
     assert not (tmp_path / "study" / "trials").exists()
 
 
+def test_the_directory_of_a_run_is_no_study(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("task: translation\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"holds a run \(its config.yaml\)"):
+        run.study(settings(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
 def test_the_commit_is_that_of_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def git(*arguments: str) -> str:
         who = ["-c", "user.name=a", "-c", "user.email=a@b"]

@@ -16,6 +16,7 @@ from floater.study.settings import StudySettings
 from floater.training.files import write_whole
 from floater.training.lock import locked
 from floater.training.run import RESULT
+from floater.training.run import SETTINGS as RUN_SETTINGS
 
 SETTINGS, GLUE = "study.yaml", "glue.md"
 
@@ -41,6 +42,8 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
     folder = Path(settings.folder)
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder} is a file; a study needs a directory")
+    if (folder / RUN_SETTINGS).is_file():
+        raise DataError(f"{folder} holds a run (its {RUN_SETTINGS}); a study needs a directory of its own")
     if settings.models and not train and not (folder / SETTINGS).is_file():
         raise DataError(f"{folder} holds no study (no {SETTINGS}) to report; run it without --report first")
     with locked(folder) if train else nullcontext():
