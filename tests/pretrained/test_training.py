@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
 
@@ -192,8 +192,9 @@ def test_lora_on_top() -> None:
 
 
 @pytest.mark.parametrize(("name", "method"), [("llama", "clex"), ("t5", "flow"), ("bloom", "flow")])
-def test_an_adapter_trains_a_copy_of_an_extension(name: str, method: str) -> None:
+def test_an_adapter_trains_a_copy_of_an_extension(name: str, method: str, tmp_path: Path) -> None:
     model, given = extended.extended(name, method), extended.given(name, 100)
+    model.save_pretrained(tmp_path / "base")
     before = zoo.output(model, **given)
     target = {"llama": "q_proj", "t5": "q", "bloom": "query_key_value"}[name]
     lora = get_peft_model(
@@ -211,6 +212,10 @@ def test_an_adapter_trains_a_copy_of_an_extension(name: str, method: str) -> Non
     assert not torch.allclose(trained, before, atol=1e-4)
     with lora.disable_adapter():
         assert torch.equal(zoo.output(lora, **given), before)
+    lora.save_pretrained(tmp_path / "adapter")
+    base = type(model).from_pretrained(tmp_path / "base", attn_implementation="eager")
+    again = PeftModel.from_pretrained(base, tmp_path / "adapter")
+    torch.testing.assert_close(zoo.output(again, **given), trained, atol=1e-5, rtol=1e-5)
     merged: Any = lora.merge_and_unload()
     torch.testing.assert_close(zoo.output(merged, **given), trained, atol=1e-5, rtol=1e-5)
 
