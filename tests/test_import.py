@@ -38,7 +38,13 @@ def test_every_public_name_is_there() -> None:
         _ = floater.plugg  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("order", ["import floater, transformers", "import transformers, floater"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        "import floater, transformers",
+        pytest.param("import transformers, floater", marks=pytest.mark.slow),
+    ],
+)
 def test_auto_classes_load_what_was_saved(order: str, tmp_path: Path) -> None:
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     plugged = BertModel(BertConfig(vocab_size=9, **sizes))

@@ -12,7 +12,7 @@ import floater
 
 from . import zoo
 
-SLOW = ("gpt2", "roberta", "t5", "whisper")
+SLOW = ("bert", "gpt2", "roberta", "t5", "whisper")
 
 
 def cases(**padded: bool) -> list[Any]:

@@ -111,6 +111,7 @@ def test_the_rest_of_a_baked_model_trains_and_is_cast():
     assert model.bfloat16().eval()(ids(LENGTH))[0].dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", ["floater", "floater_relative"])
 def test_a_baked_model_is_compiled_in_one_piece(position):
     model = made({"position": position})

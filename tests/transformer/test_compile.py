@@ -79,6 +79,7 @@ def test_training_steps_through_aot_autograd(cls):
         close(a, b)
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_is_one_graph():
     model = made(FloaterForConditionalGeneration, **SMALL)
     with torch.no_grad():

@@ -54,6 +54,7 @@ def test_a_killed_run_ends_as_a_whole_one(tmp_path: Path, files: Files) -> None:
         assert equal(*map(load_file, weights))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "parts",
     [
