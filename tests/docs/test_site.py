@@ -11,6 +11,8 @@ import pytest
 
 from study import browser
 
+pytestmark = pytest.mark.slow  # the site is built first
+
 ROOT = Path(__file__).parents[2]
 PAGES = [
     page.relative_to(ROOT / "docs").with_suffix(".html").as_posix()

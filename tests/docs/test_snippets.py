@@ -23,7 +23,17 @@ PLACEHOLDER = r"[A-Z]{3}|\.\.\.|\$"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("page", SNIPPETS["pages"](), ids=lambda page: page.relative_to(ROOT).as_posix())
+SLOW = ("compare.md", "events.md", "export.md")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page.name in SLOW else [])
+        for page in SNIPPETS["pages"]()
+    ],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
 def test_the_snippets_of_a_page_print_what_it_shows(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in registry.names():
         registry.task(name)  # imported now, not by a page whose tasks are forgotten after it
