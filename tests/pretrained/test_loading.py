@@ -503,24 +503,3 @@ def test_unplugging_takes_the_guard_away(tmp_path: Path) -> None:
     floater.unplug(model)
     model.save_pretrained(tmp_path)
     assert "floater" not in (tmp_path / "config.json").read_text()
-
-
-def test_a_model_card_says_how_to_load(tmp_path: Path) -> None:
-    model = trained("bert")
-    model.save_pretrained(tmp_path / "whole")
-    card = (tmp_path / "whole" / "README.md").read_text()
-    assert "import floater" in card
-    assert "library_name: transformers" in card
-    (tmp_path / "whole" / "README.md").write_text("mine")
-    model.save_pretrained(tmp_path / "whole")
-    assert (tmp_path / "whole" / "README.md").read_text() == "mine"
-    floater.save(model, tmp_path / "flow")
-    assert "floater.load" in (tmp_path / "flow" / "README.md").read_text()
-    extended = build("llama")
-    floater.extend(extended, 600, "clex")
-    extended.save_pretrained(tmp_path / "extended")
-    card = (tmp_path / "extended" / "README.md").read_text()
-    assert "import floater" in card
-    assert "| `new` | `600` |" in card
-    zoo.build("bert").save_pretrained(tmp_path / "plain")
-    assert not (tmp_path / "plain" / "README.md").exists()
