@@ -74,7 +74,9 @@ def attempt(folder: Path, name: str) -> int:
 def run_trial(folder: Path, name: str) -> None:
     """Train a trial, or resume it, and score it on the test sets of the study's plan."""
     import torch
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # those of saving a model, which the log would keep
     plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
     torch.set_num_threads(plan["threads"])
     config = folder / TRIALS / f"{name}.yaml"
