@@ -45,6 +45,49 @@ def test_a_bias_is_added_to_logits_that_another_part_computes(name, first):
     torch.testing.assert_close(attended(model, x, positions).logits, alone + bias)
 
 
+def both_orders(one, other, x, positions):
+    """Return the logits of a composition and of its reverse with the same parameters."""
+    model, reverse = composed("compose", models=[one, other]), composed("compose", models=[other, one])
+    for part, same in zip(model.parts, reversed(reverse.parts), strict=True):
+        for parameter in part.parameters():
+            nn.init.normal_(parameter, std=0.7)
+        same.load_state_dict(part.state_dict())
+    return model, [attended(each, x, positions).logits for each in (model, reverse)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["xpos", "rotary", "fope", "liere", "pope", "self_extend", "shaw", "cope", "huang3", "transformer_xl"],
+)
+def test_a_gate_beside_queries_and_keys_is_added_in_any_order(name):
+    x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)
+    model, found = both_orders("forgetting", name, x, positions)
+    gates, alone = (attended(part, x, positions).logits for part in model.parts)
+    expected = alone + gates - attended(composed("none"), x, positions).logits
+    for logits in found:
+        torch.testing.assert_close(logits, expected)
+
+
+@pytest.mark.parametrize(("name", "other"), [("rotary", "path"), ("xpos", "pope"), ("rotary", "tener")])
+def test_keys_are_replaced_before_a_rotation_and_widened_after_it(name, other):
+    x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)
+    model, found = both_orders(name, other, x, positions)
+    torch.testing.assert_close(*found)
+    for part in model.parts:
+        assert not torch.allclose(found[0], attended(part, x, positions).logits, atol=1e-3)
+
+
+@pytest.mark.parametrize("anew", ["path", "self_extend"])
+def test_factors_of_logits_that_another_part_computes_anew_are_not_lost(anew):
+    x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)
+    model, found = both_orders("huang2", anew, x, positions)
+    factors, part = model.parts
+    expected = attended(part, x, positions).logits
+    expected = factors.logits(expected, None, None, factors.prepare(positions), 0)
+    for logits in found:
+        torch.testing.assert_close(logits, expected)
+
+
 def test_a_single_part_is_that_encoding():
     x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)
     for name in ("rotary", "shaw", "transformer_xl", "huang4", "disan"):

@@ -32,7 +32,10 @@ class PositionModel(nn.Module):
     acts; `length_aware` means that its decoder needs the final length of the text, `autoregressive` that
     a decoder may write one token after another; `bounded` that it has `max_length` positions;
     `derives_places` that it derives positions itself, from order, segments, coordinates or a structure;
-    `needs_cross_attention` that it acts there alone.
+    `needs_cross_attention` that it acts there alone; `turn` is when its `qkv` acts among composed models: -1
+    first, as it replaces keys, 0 in the order of the models, 1 next, as it changes the width of queries and
+    keys, 2 last, as it appends components to them that its own `bias` or `logits` reads. `reads_content`
+    means that its `bias` or `logits` reads queries or keys, as wide as a head.
 
     Args:
         spec: the stack of blocks it serves.
@@ -55,6 +58,8 @@ class PositionModel(nn.Module):
     bounded: ClassVar[bool] = False
     derives_places: bool = False
     needs_cross_attention: bool = False
+    turn: int = 0
+    reads_content: bool = True
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__()

@@ -47,6 +47,8 @@ class MTAN(Precise):
         parameters="l * (2 * d + 2 * d * (d + 1))",
     )
 
+    reads_content = False
+
     def __init__(self, spec: StackSpec, *, width: int | None = None, content: bool = False) -> None:
         super().__init__(spec)
         width = spec.dim if width is None else width

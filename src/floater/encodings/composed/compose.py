@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from floater.encodings.card import Card
-from floater.encodings.composed.parts import Composite, Part
+from floater.encodings.composed.parts import Composite, Part, reads_content
+from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
 
@@ -44,6 +45,14 @@ class Compose(Composite):
         self, spec: StackSpec, *, models: Sequence[Part] = ("floater_relative", "sinusoidal")
     ) -> None:
         super().__init__(spec, models)
+        wide = [part for part in self.models if part.turn == 1]
+        readers = [part for part in self.models if part not in wide and reads_content(part)]
+        if wide and len(wide) + len(readers) > 1:
+            other = type((wide[1:] or readers)[0]).__name__
+            raise PositionError(
+                f"{type(wide[0]).__name__} changes the width of queries and keys, which {other} needs as "
+                "wide as a head; one can be a part"
+            )
 
     @classmethod
     def named_parts(cls, given: Mapping[str, Any]) -> Sequence[Part]:

@@ -43,9 +43,10 @@ class Composite(PositionModel):
     """An encoding composed of others; subclasses choose those that act in a block.
 
     Biases and values are added, masks intersected, changes of embeddings, queries, keys, values and logits
-    chained in the order of the parts. Biases are added to logits that other parts have changed, so that none
-    is lost where a part computes them anew. Bounds, exceptions and needs are those of all parts together; the
-    scales of the dot products must agree.
+    chained in the order of the parts. Parts that change the width of queries and keys come last there, and
+    first at the logits, which they may compute anew (`PositionModel.turn`). Biases are added to logits that
+    other parts have changed, so that none is lost. Bounds, exceptions and needs are those of all parts
+    together; the scales of the dot products must agree.
 
     Args:
         parts: the encodings.
@@ -79,6 +80,12 @@ class Composite(PositionModel):
         scales = {type(part).__name__: part.scale(spec.dim // spec.heads) for part in self._scaled}
         if len(set(scales.values())) > 1:
             raise PositionError(f"the scales of the dot products differ, {scales}; one must serve all parts")
+        free = [part for part in self.models if part.turn == 1 and not part.overrides("scale")]
+        if free and self._scaled:
+            raise PositionError(
+                f"{type(free[0]).__name__} changes the width of queries and keys, and with it the scale of "
+                f"the dot products, which is fixed by {next(iter(scales))}; one can be a part"
+            )
         if sum(part.overrides("inputs") for part in self.models) > 1:
             raise PositionError("two encodings choose what the projections read; one can be a part")
         if sum(part.overrides("weights") for part in self.models) > 1:
@@ -86,6 +93,8 @@ class Composite(PositionModel):
         trees = {kind.needs for kind in kinds if hasattr(kind, "needs")}
         if trees:
             self.needs = "tree" if "tree" in trees else trees.pop()
+        self.turn = max((part.turn for part in self.models), key=abs)
+        self.reads_content = any(reads_content(part) for part in self.models)
 
     @classmethod
     def recipe(cls, given: Mapping[str, Any]) -> str:
@@ -181,7 +190,7 @@ class Composite(PositionModel):
         return _sum([part.projection_bias(name, own, layer) for part, own in self._acting(state, layer)])
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: list[Any], layer: int) -> QKV:
-        for part, own in self._acting(state, layer):
+        for part, own in sorted(self._acting(state, layer), key=lambda pair: pair[0].turn):
             q, k, v = part.qkv(q, k, v, own, layer)
         return q, k, v
 
@@ -191,7 +200,16 @@ class Composite(PositionModel):
         return self._bias(q, k, state, layer)
 
     def _bias(self, q: Tensor, k: Tensor, state: list[Any], layer: int) -> Tensor | None:
-        return _sum([part.bias(q, k, own, layer) for part, own in self._acting(state, layer)])
+        return _sum(
+            [part.bias(*self._content(part, q, k), own, layer) for part, own in self._acting(state, layer)]
+        )
+
+    def _content(self, part: PositionModel, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the queries and keys that a part reads: without what other parts have appended."""
+        if self.turn == 2 and part.turn < 1 and part.reads_content:
+            width = self.spec.dim // self.spec.heads
+            return q[..., :width], k[..., :width]
+        return q, k
 
     @property
     def has_terms(self) -> bool:
@@ -210,8 +228,8 @@ class Composite(PositionModel):
         return None  # products of queries and keys would have another scale than those of its `bias`
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: list[Any], layer: int) -> Tensor:
-        for part, own in self._acting(state, layer):
-            logits = part.logits(logits, q, k, own, layer)
+        for part, own in sorted(self._acting(state, layer), key=lambda pair: pair[0].turn < 1):
+            logits = part.logits(logits, *self._content(part, q, k), own, layer)
         bias = self._bias(q, k, state, layer) if self.overrides("logits") else None
         return logits if bias is None else logits + bias.to(logits.dtype)
 
@@ -245,6 +263,11 @@ def _together(card: Card, cards: Sequence[Card]) -> Card:
     point: Point = "both" if len(points) > 1 else points.pop() if points else "none"
     exceptions = {key: why for part in cards for key, why in part.exceptions.items()}
     return replace(card, point=point, exceptions=exceptions)
+
+
+def reads_content(part: PositionModel) -> bool:
+    """Return whether a part reads queries or keys in `bias` or `logits`."""
+    return part.reads_content and part.overrides("bias", "logits")
 
 
 def _sum(terms: Sequence[Tensor | None]) -> Tensor | None:

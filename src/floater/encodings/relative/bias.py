@@ -148,6 +148,8 @@ class PositionBias(PositionModel):
     `floater.encodings.untied.reset` can untie [CLS] from any of them.
     """
 
+    reads_content = False
+
     def added(self, state: Any, layer: int) -> PairBias | Tensor:
         """Return the bias of a block, (batch or 1, heads or 1, T, S) if it is no `PairBias`.
 

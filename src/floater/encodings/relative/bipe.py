@@ -72,6 +72,7 @@ class BiPE(PositionModel):
         pair_matrix="with between='alibi', since segments differ from text to text",
     )
     derives_places = True
+    reads_content = False
 
     def __init__(
         self,

@@ -37,6 +37,8 @@ class DATransformer(PositionModel):
         survey=SurveyRow("MAM", recurring=True, unbound=True, parameters="2*h"),
     )
 
+    reads_content = False
+
     def __init__(self, spec: StackSpec) -> None:
         super().__init__(spec)
         self.w, self.v = nn.Parameter(torch.empty(spec.heads)), nn.Parameter(torch.empty(spec.heads))

@@ -58,6 +58,8 @@ class Dape(PositionModel):
         parameters="2 * h * l + (3 * h + 1) * width * l",
     )
 
+    reads_content = False
+
     def __init__(
         self,
         spec: StackSpec,

@@ -56,6 +56,9 @@ class Forgetting(PositionModel):
         parameters="l * h * (d + 1)",
     )
 
+    turn = 2
+    reads_content = False
+
     def __init__(self, spec: StackSpec, *, start: float = 5.0) -> None:
         super().__init__(spec)
         self.start = start

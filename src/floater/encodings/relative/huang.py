@@ -74,6 +74,7 @@ class Huang1(Huang):
         "the survey counts method 4; this has scalars of |s - t|",
     )
     name = "huang1"
+    reads_content = False
 
     @staticmethod
     def shape(spec: StackSpec) -> tuple[int, int]:
@@ -101,6 +102,7 @@ class Huang2(Huang):
         "the survey counts method 4; this has scalars of s - t",
     )
     name = "huang2"
+    reads_content = False
 
     @staticmethod
     def shape(spec: StackSpec) -> tuple[int, int]:

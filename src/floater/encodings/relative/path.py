@@ -63,6 +63,8 @@ class Path(PositionModel):
         parameters="l * (2 * rank * d + kernel * d + h * (d + 1))",
     )
 
+    turn = 2
+
     def __init__(self, spec: StackSpec, *, rank: int = 32, kernel: int = 3) -> None:
         super().__init__(spec)
         at_least_one(rank=rank, kernel=kernel)

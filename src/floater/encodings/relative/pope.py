@@ -52,6 +52,8 @@ class PoPE(PositionModel):
         parameters="l * d",
     )
 
+    turn = 1
+
     def __init__(self, spec: StackSpec, *, base: float = 10000.0) -> None:
         super().__init__(spec)
         if not base > 1:

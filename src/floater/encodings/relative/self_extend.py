@@ -68,6 +68,8 @@ class SelfExtend(Rotary):
         equation="rotary at d for d < w, else at floor(t/G) - floor(s/G) + w - w/G; ReRoPE: at w",
     )
 
+    turn = 1
+
     def __init__(
         self,
         spec: StackSpec,
@@ -125,4 +127,4 @@ class SelfExtend(Rotary):
         )
         if self.spec.causal:
             return found
-        return torch.where(delta >= self.window, q[..., 2 * width :] @ far.mT * scale, found)
+        return torch.where(delta >= self.window, q[..., 2 * width : 3 * width] @ far.mT * scale, found)

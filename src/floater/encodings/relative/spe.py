@@ -57,6 +57,8 @@ class StochasticPositions(PositionModel):
         seed: seed of the noise in evaluation, not negative.
     """
 
+    turn = 1
+
     def __init__(self, spec: StackSpec, realizations: int, gated: bool, seed: int) -> None:
         super().__init__(spec)
         if realizations < 1 or seed < 0:

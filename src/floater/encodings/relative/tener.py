@@ -70,6 +70,8 @@ class Tener(PositionModel):
         ),
     )
 
+    turn = -1
+
     def __init__(self, spec: StackSpec, *, form: str = "paper") -> None:
         super().__init__(spec)
         one_of("form", form, ("paper", "released"))

@@ -81,6 +81,7 @@ class BertR(PositionModel):
     )
 
     bounded = True
+    reads_content = False
 
     def __init__(self, spec: StackSpec, *, buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__(spec)
