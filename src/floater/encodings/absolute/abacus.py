@@ -118,8 +118,9 @@ def tokens_and_documents(positions: Positions, name: str) -> tuple[Tensor, Tenso
         raise PositionError(f"'{name}' reads token ids; the positions have none")
     token = positions.token
     document = torch.zeros_like(token) if positions.document is None else positions.document
-    rows = max(len(token), len(document), 1 if positions.key_valid is None else len(positions.key_valid))
-    return token.expand(rows, -1), document.expand(rows, -1)
+    valid = token if positions.key_valid is None else positions.key_valid
+    token, document, _ = torch.broadcast_tensors(token, document, valid)
+    return token, document
 
 
 def since(begins: Tensor) -> Tensor:

@@ -35,8 +35,7 @@ def both(positions: Positions, spec: StackSpec) -> tuple[Tensor, Tensor]:
         return own, own
     if positions.reordered is None:
         raise PositionError("no reordered in the positions; this model needs second positions")
-    rows = max(len(positions.query), len(positions.reordered))
-    own, second = (place.expand(rows, -1) for place in (positions.query, positions.reordered))
+    own, second = torch.broadcast_tensors(positions.query, positions.reordered)
     return sinusoid(own, spec.dim), sinusoid(second, spec.dim)
 
 

@@ -91,7 +91,7 @@ class LieRE(Precise):
         rotations = self.rotations(state, layer).to(at_least_float32(q.dtype))
 
         def rotate(x: Tensor) -> Tensor:
-            parts = x.view(*x.shape[:-1], -1, self.size, 1).to(rotations.dtype)
+            parts = x.view(*x.shape[:-1], x.shape[-1] // self.size, self.size, 1).to(rotations.dtype)
             turned: Tensor = rotations @ parts
             return turned.flatten(-3).to(x.dtype)
 
