@@ -276,7 +276,7 @@ def test_bad_settings_are_named(fails: Says) -> None:
     assert "'training.learning_rate' must be float" in said("training.learning_rate=fast")
     assert said("training.learning_rate=inf").endswith("is inf; it must be a finite number")
     assert said("training.learning_rate=.inf").endswith("is inf; it must be a finite number, positive")
-    assert said("model.position_options.delta=a").endswith("delta is 'a'; it must be a number")
+    assert said("model.position_options.delta=a").endswith("delta is 'a'; it must be a finite number")
     assert said("training.eval_strategy=no").endswith("not False; quote it if a text is meant")
     assert "is not a multiple of num_attention_heads 3" in said("model.changes.num_attention_heads=3")
     assert said("nonsense") == "override 'nonsense': expected key=value"

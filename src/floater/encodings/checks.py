@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from numbers import Real
+import math
+from numbers import Integral, Real
 from typing import Any
 
 from floater.encodings.errors import PositionError
@@ -24,13 +25,23 @@ def one_of(name: str, value: Any, valid: tuple[Any, ...]) -> None:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether something is a real number.
+    """Return whether something is a finite real number.
 
     Example:
-        >>> is_number(2), is_number(0.5), is_number(True), is_number("2"), is_number(float("nan"))
-        (True, True, False, False, False)
+        >>> [is_number(value) for value in (2, 0.5, True, "2", math.nan, math.inf)]
+        [True, True, False, False, False, False]
     """
-    return isinstance(value, Real) and not isinstance(value, bool) and value == value
+    return isinstance(value, Real) and not isinstance(value, bool) and abs(value) < math.inf
+
+
+def is_whole(value: Any) -> bool:
+    """Return whether something is a whole number, of a type that indexes.
+
+    Example:
+        >>> is_whole(2), is_whole(2.0), is_whole(True)
+        (True, False, False)
+    """
+    return is_number(value) and isinstance(value, Integral)
 
 
 def at_least_one(**given: float | None) -> None:

@@ -7,11 +7,10 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from numbers import Integral
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from floater.encodings.checks import is_number
+from floater.encodings.checks import is_number, is_whole
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.spec import Site, StackSpec
@@ -96,7 +95,7 @@ did you mean 'blocks'?
 _KINDS: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
-    float: "a number",
+    float: "a finite number",
     str: "a text",
     NoneType: "None",
     Mapping: "a mapping",
@@ -144,7 +143,7 @@ def _fits(value: Any, kind: Any) -> bool:
         known = isinstance(value, Sequence) and not isinstance(value, str | bytes)
         return known and (not _valid(inner[0]) or all(_fits(each, inner[0]) for each in value))
     if kind in (int, float):
-        return is_number(value) and (kind is float or isinstance(value, Integral))
+        return is_number(value) if kind is float else is_whole(value)
     return isinstance(value, Mapping if kind is dict else kind)
 
 

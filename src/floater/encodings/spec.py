@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from floater.encodings.checks import one_of
+from floater.encodings.checks import is_number, is_whole, one_of
 from floater.encodings.errors import PositionError
 
 Site = Literal["self", "decoder", "cross"]
@@ -33,7 +33,8 @@ class StackSpec:
             Transformer around them has one for all weights (BERT, GPT); None for d^-1/2 and Xavier's.
 
     Raises:
-        PositionError: if a size is not positive, heads do not divide dim, or there is no such site.
+        PositionError: if a size is not a positive whole number, heads do not divide dim, or another value is
+            not valid.
 
     Example:
         >>> StackSpec(dim=512, heads=8, layers=6, max_length=256).site
@@ -51,9 +52,19 @@ class StackSpec:
     initializer_range: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("dim", "heads", "layers", "max_length", "horizon"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise PositionError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("dim", "heads", "layers", "max_length", "horizon", "vocabulary"):
+            value = getattr(self, name)
+            if value is None and name in ("horizon", "vocabulary"):
+                continue
+            if not is_whole(value):
+                raise PositionError(f"{name} is {value!r}; it must be a whole number")
+            if value < 1:
+                raise PositionError(f"{name} is {value}; it must be at least 1")
+        std = self.initializer_range
+        if std is not None and not (is_number(std) and std >= 0):
+            raise PositionError(f"initializer_range is {std!r}; it must be a finite number, at least 0")
+        if not isinstance(self.causal, bool):
+            raise PositionError(f"causal is {self.causal!r}; it must be true or false")
         if self.dim % self.heads:
             raise PositionError(f"dim {self.dim} is not a multiple of heads {self.heads}")
         one_of("site", self.site, get_args(Site))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.checks import one_of
+from floater.encodings.checks import at_least_one, one_of
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel
 from floater.encodings.registry import register
@@ -132,6 +132,7 @@ class Deberta(PositionModel):
         one_of("terms", terms, ("both", "content_to_position", "position_to_content"))
         one_of("direction", direction, ("paper", "released"))
         one_of("buckets", buckets, ("clip", "log"))
+        at_least_one(max_distance=max_distance)
         self.span = spec.max_length if span is None else span
         if self.span < (4 if buckets == "log" else 1):
             raise PositionError(

@@ -42,7 +42,7 @@ class SelfExtend(Rotary):
         spec: the stack of blocks it serves; head_dim must be even.
         form: "floor", "leaky" or "rectified".
         group: G, above 1.
-        window: w in tokens; half of max_length by default.
+        window: w in tokens; half of max_length by default, at least 1.
         pairs: see `Rotary`, as the next ones.
         base: base of the frequencies.
         partial: share of the components that rotate.
@@ -86,7 +86,7 @@ class SelfExtend(Rotary):
         one_of("form", form, ("floor", "leaky", "rectified"))
         if not group > 1:
             raise PositionError(f"group is {group}; it must be above 1")
-        self.window = spec.max_length // 2 if window is None else window
+        self.window = max(1, spec.max_length // 2) if window is None else window
         at_least_one(window=self.window)
         self.form, self.group = form, group
 
