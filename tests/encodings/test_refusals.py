@@ -24,6 +24,7 @@ OPTIONS = [
     ("learned", {"causal": "no"}, "causal is 'no'; it must be true or false"),
     # absolute
     ("abacus", {"digits": []}, r"digits is \[\]; it must be at least one token id"),
+    ("abacus", {"size": 0}, "size is 0; it must be at least 2"),
     ("abacus", {"size": 8, "max_offset": 7}, "max_offset is 7; it must be from 0 to size - 2, 6"),
     ("axial", {"segment": 0}, "segment is 0"),
     ("axial", {"dim": 6, "first": 6}, "first is 6; they must be at least 1, and first below dim 6"),
@@ -75,6 +76,7 @@ OPTIONS = [
     ("compose", {"models": []}, "the list of encodings is empty"),
     ("compose", {"models": ["alib"]}, "unknown position model 'alib'; did you mean 'alibi'"),
     ("compose", {"models": [{"nme": "alibi"}]}, "is no encoding; give a name, or a mapping of name"),
+    ("compose", {"models": [{"name": "alibi", 1: 2}]}, "is no encoding; give a name, or a mapping of name"),
     ("compose", {"models": [{"name": "alibi", "m": 1}]}, "unknown option 'm' of position model 'alibi'"),
     ("compose", {"models": ["t5", "deberta"]}, "the scales of the dot products differ"),
     ("compose", {"models": ["shaw", "pope"]}, "PoPE changes the width of queries and keys, which Shaw needs"),
@@ -108,6 +110,7 @@ OPTIONS = [
     ("dape", {"model": "rotary"}, "model is 'rotary'; it must be an encoding that adds a bias"),
     ("dape", {"model": "cope"}, "model is 'cope'; it must be an encoding that adds a bias"),
     ("dape", {"model": "none"}, "model is 'none'; it must be an encoding that adds a bias"),
+    ("dape", {"options": {1: "log"}}, r"options is \{1: 'log'\}; it must be a mapping of names or None"),
     ("dape", {"options": {"kid": "log"}}, "unknown option 'kid' of position model 'kerple'"),
     ("deberta", {"terms": "none"}, "terms is 'none'"),
     ("deberta", {"direction": "left"}, "direction is 'left'; it must be one of 'paper', 'released'"),

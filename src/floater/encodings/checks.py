@@ -31,7 +31,8 @@ def is_number(value: Any) -> bool:
         >>> [is_number(value) for value in (2, 0.5, True, "2", math.nan, math.inf)]
         [True, True, False, False, False, False]
     """
-    return isinstance(value, Real) and not isinstance(value, bool) and abs(value) < math.inf
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    return real and value == value and value not in (math.inf, -math.inf)
 
 
 def is_whole(value: Any) -> bool:

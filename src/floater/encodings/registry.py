@@ -98,7 +98,7 @@ _KINDS: dict[Any, str] = {
     float: "a finite number",
     str: "a text",
     NoneType: "None",
-    Mapping: "a mapping",
+    Mapping: "a mapping of names",
 }
 
 
@@ -144,7 +144,9 @@ def _fits(value: Any, kind: Any) -> bool:
         return known and (not _valid(inner[0]) or all(_fits(each, inner[0]) for each in value))
     if kind in (int, float):
         return is_number(value) if kind is float else is_whole(value)
-    return isinstance(value, Mapping if kind is dict else kind)
+    if kind in (dict, Mapping):
+        return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+    return isinstance(value, kind)
 
 
 def build(

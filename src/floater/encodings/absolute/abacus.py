@@ -70,6 +70,8 @@ class Abacus(PositionModel):
         super().__init__(spec)
         if not digits or any(digit < 0 for digit in digits):
             raise PositionError(f"digits is {digits!r}; it must be at least one token id, none negative")
+        if size < 2:
+            raise PositionError(f"size is {size}; it must be at least 2")
         if not 0 <= max_offset < size - 1:
             raise PositionError(f"max_offset is {max_offset}; it must be from 0 to size - 2, {size - 2}")
         self.digits, self.max_offset = tuple(digits), max_offset
@@ -119,8 +121,8 @@ def tokens_and_documents(positions: Positions, name: str) -> tuple[Tensor, Tenso
     token = positions.token
     document = torch.zeros_like(token) if positions.document is None else positions.document
     valid = token if positions.key_valid is None else positions.key_valid
-    token, document, _ = torch.broadcast_tensors(token, document, valid)
-    return token, document
+    rows = torch.broadcast_shapes(token.shape, document.shape, valid.shape)  # type: ignore[no-untyped-call]
+    return token.expand(rows), document.expand(rows)
 
 
 def since(begins: Tensor) -> Tensor:

@@ -34,7 +34,8 @@ def named(part: Part) -> tuple[str, dict[str, Any]]:
     """
     if isinstance(part, str):
         return part, {}
-    if isinstance(part, Mapping) and isinstance(part.get("name"), str):
+    texts = isinstance(part, Mapping) and all(isinstance(key, str) for key in part)
+    if isinstance(part, Mapping) and texts and isinstance(part.get("name"), str):
         return part["name"], {key: value for key, value in part.items() if key != "name"}
     raise PositionError(f"{part!r} is no encoding; give a name, or a mapping of name and options")
 

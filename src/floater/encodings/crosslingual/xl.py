@@ -35,8 +35,10 @@ def both(positions: Positions, spec: StackSpec) -> tuple[Tensor, Tensor]:
         return own, own
     if positions.reordered is None:
         raise PositionError("no reordered in the positions; this model needs second positions")
-    own, second = torch.broadcast_tensors(positions.query, positions.reordered)
-    return sinusoid(own, spec.dim), sinusoid(second, spec.dim)
+    places = positions.query, positions.reordered
+    rows = torch.broadcast_shapes(*(place.shape for place in places))  # type: ignore[no-untyped-call]
+    own, second = (sinusoid(place.expand(rows), spec.dim) for place in places)
+    return own, second
 
 
 @register("xl")
