@@ -1,8 +1,11 @@
 """Properties of every task and of its settings."""
 
+from pathlib import Path
+
 import pytest
 
-from floater.settings import SettingsError, undocumented
+from floater import PositionError
+from floater.settings import SettingsError, make, undocumented
 from floater.tasks import registry, task
 
 
@@ -27,3 +30,17 @@ def test_a_task_that_is_not_there_is_named_with_the_nearest_one() -> None:
 def test_a_task_that_is_no_name_is_refused(name: object) -> None:
     with pytest.raises(SettingsError, match=r"here: unknown task .*; there are: translation"):
         task(name, "here")
+
+
+@pytest.mark.parametrize("name", ["translation", "language_modeling", "events", "documents"])
+def test_a_training_without_trees_refuses_an_encoding_of_them_before_data_are_read(
+    name: str, tmp_path: Path
+) -> None:
+    """There are no data in the directory."""
+    pair = {"train_source": "a", "train_target": "b", "valid_source": "c", "valid_target": "d"}
+    data = {"translation": pair, "language_modeling": {"train": "a", "valid": "b"}}.get(name, {"train": "a"})
+    tree = {"run": str(tmp_path / "run"), "data": data, "model": {"preset": "tiny", "position": "tree"}}
+    settings = make(task(name).Settings, tree | {"training": {"max_tokens": 4096}}, "mine.yaml")
+    with pytest.raises(PositionError, match="'tree' reads a tree, and there is none"):
+        task(name).train(settings)
+    assert not list(tmp_path.iterdir())

@@ -56,6 +56,17 @@ def catalogue() -> dict[str, type[PositionModel]]:
     return dict(sorted(_CATALOGUE.items()))
 
 
+def name_of(model: PositionModel) -> str:
+    """Return the name of a position model in the catalogue, or that of its class if it is not there.
+
+    Example:
+        >>> name_of(build("none", dim=8, heads=2, layers=1, max_length=16))
+        'none'
+    """
+    kind = type(model)
+    return next((name for name, known in _CATALOGUE.items() if known is kind), kind.__name__)
+
+
 def options(name: str) -> dict[str, Any]:
     """Return the options of a position model and their defaults.
 

@@ -228,6 +228,7 @@ class Task(ABC):
         if (run / MODEL).is_dir():
             logger.info("%s is finished; its model is in %s", run, run / MODEL)
             return run
+        self.check(settings)
         with locked(run) if state.is_main_process else nullcontext(), flush_denormals():
             find_run(settings)  # check again: another process may have started the run while it held the lock
             splits = self.read(settings)
@@ -294,8 +295,15 @@ class Task(ABC):
     def check_model(self, settings: Any, model: Any, processor: Any, examples: Any, name: str) -> None:
         """Run the model on the hardest examples, so that it refuses them before the training.
 
+        Args:
+            settings: settings of the run.
+            model: the model.
+            processor: the processor of the examples.
+            examples: encoded examples.
+            name: name of their set, for messages, such as "training"; "" for those of `toy`.
+
         Raises:
-            PositionError: if the position model refuses an example; the message names its set, `name`.
+            PositionError: if the position model refuses an example.
         """
         collate = self.collate(settings, processor, model)
         model.train(False)
@@ -303,7 +311,7 @@ class Task(ABC):
             for index in self.hardest(examples):
                 batch = collate([examples[index]])
                 batch.pop("labels", None)
-                where = self.where(settings, examples, index, name)
+                where = self.where(settings, examples, index, name) if name else f"task '{self.name}'"
                 try:
                     self.try_batch(model, batch)
                 except PositionError as error:
@@ -334,7 +342,7 @@ class Task(ABC):
         examples = self.encode(settings, processor, toy)
         with torch.random.fork_rng():
             model = self.build(settings, processor, examples)
-        self.check_model(settings, model, processor, examples, "toy")
+        self.check_model(settings, model, processor, examples, "")
 
     def trainer(self, prepared: Prepared, run: Path, **options: Any) -> RunTrainer:
         """Make the Trainer of a run."""

@@ -19,9 +19,9 @@ TREE_ROWS = [name for name in ROWS if catalogue()[name].needs == "tree"]
 @pytest.mark.parametrize("name", ROWS)
 def test_positions_without_the_structure_are_refused_with_the_builder(name):
     model = build(name, **SIZES)
-    builder = r"reads a tree: .*Positions\.tree\(parents\)"
+    builder = rf"'{name}' reads a tree, .*Positions\.tree\(parents\)"
     if name not in TREE_ROWS:
-        builder = r"reads a graph: .*Positions\.graph\(edges\)"
+        builder = rf"'{name}' reads a graph, .*Positions\.graph\(edges\)"
     with pytest.raises(PositionError, match=builder):
         model.prepare(Positions.arange(3))
     if name in TREE_ROWS:

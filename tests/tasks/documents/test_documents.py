@@ -295,10 +295,10 @@ def test_what_a_person_gets_wrong_is_one_line(folder: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"position": "tree"}, "a toy document: Tree reads a tree"),
-        ({"position": "ldpe", "position_source": "index"}, "a toy document: no target_length"),
-        ({"position": "learned"}, "a toy document: 'learned' counts tokens"),
-        ({"word_position": "tree"}, "a toy document: Tree reads a tree"),
+        ({"position": "tree"}, "task 'documents': 'tree' reads a tree"),
+        ({"position": "ldpe", "position_source": "index"}, "task 'documents': no target_length"),
+        ({"position": "learned"}, "task 'documents': 'learned' counts tokens"),
+        ({"word_position": "tree"}, "task 'documents': 'tree' reads a tree"),
     ],
 )
 def test_what_can_serve_no_document_is_refused_before_data_are_read(

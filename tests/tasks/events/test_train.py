@@ -112,15 +112,15 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(folder: Path, goal: str
 @pytest.mark.parametrize(
     ("model", "error", "message"),
     [
-        ({"position": "tree"}, PositionError, "toy sequence 'xyx': Tree reads a tree"),
-        ({"position": "learned"}, PositionError, "toy sequence 'xyx': 'learned' counts tokens"),
+        ({"position": "tree"}, PositionError, "task 'events': 'tree' reads a tree"),
+        ({"position": "learned"}, PositionError, "task 'events': 'learned' counts tokens"),
         (
             {"position": "ldpe", "position_source": "index"},
             PositionError,
-            "toy sequence 'xyx': no target_length",
+            "task 'events': no target_length",
         ),
         ({"position": "cape"}, DataError, "'cape' shows events what comes after them"),
-        ({"position": "shaw", "goal": "forecast"}, PositionError, "toy sequence 'xyx': 'shaw' counts tokens"),
+        ({"position": "shaw", "goal": "forecast"}, PositionError, "task 'events': 'shaw' counts tokens"),
     ],
 )
 def test_what_can_serve_no_sequence_is_refused_before_data_are_read(

@@ -98,7 +98,7 @@ def test_every_row_over_trees_and_graphs_trains(folder: Path, position: str) -> 
 @pytest.mark.parametrize("position", ["ldpe", "noisy_length", "language_specific", "xl"])
 def test_what_can_serve_no_sentence_is_refused_before_data_are_read(tmp_path: Path, position: str) -> None:
     """There is no treebank in the directory."""
-    with pytest.raises(PositionError, match="a toy sentence: no "):
+    with pytest.raises(PositionError, match="task 'tagging': "):
         check(settings(tmp_path, model={"position": position, "position_options": {}}))
 
 

@@ -64,7 +64,7 @@ class LanguageSpecific(AddedVectors):
             return self.table[0, query]
         language = positions.language
         if language is None:
-            raise PositionError("no language in the positions; this model has a table for each language")
+            raise PositionError("no language in the positions; 'language_specific' has one table for each")
         languages = len(self.table)
         if language.numel() and not 0 <= int(language.min()) <= int(language.max()) < languages:
             raise PositionError(

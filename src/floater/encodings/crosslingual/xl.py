@@ -13,7 +13,7 @@ from floater.encodings.card import Card
 from floater.encodings.checks import one_of
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel, Projection
-from floater.encodings.registry import register
+from floater.encodings.registry import name_of, register
 from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
 from floater.positions import Positions
@@ -22,7 +22,7 @@ HeadsState = tuple[Tensor, Tensor, dict[int, dict[str, Tensor]]]
 """Sinusoids of both positions, and by block and name what they add to the projections."""
 
 
-def both(positions: Positions, spec: StackSpec) -> tuple[Tensor, Tensor]:
+def both(positions: Positions, model: PositionModel) -> tuple[Tensor, Tensor]:
     """Return the sinusoids of a token's own and of its second position, (batch or 1, T, dim) each.
 
     Only a source is reordered: in the decoder of an encoder-decoder the second position is the own one.
@@ -30,11 +30,12 @@ def both(positions: Positions, spec: StackSpec) -> tuple[Tensor, Tensor]:
     Raises:
         PositionError: if there are no second positions.
     """
+    spec = model.spec
     if spec.site == "decoder":
         own = sinusoid(positions.query, spec.dim)
         return own, own
     if positions.reordered is None:
-        raise PositionError("no reordered in the positions; this model needs second positions")
+        raise PositionError(f"no reordered in the positions; '{name_of(model)}' reads second positions")
     places = positions.query, positions.reordered
     rows = torch.broadcast_shapes(*(place.shape for place in places))  # type: ignore[no-untyped-call]
     own, second = (sinusoid(place.expand(rows), spec.dim) for place in places)
@@ -86,7 +87,7 @@ class CrossLingual(AddedVectors):
             nn.init.xavier_uniform_(weight)
 
     def prepare(self, positions: Positions) -> Tensor:
-        pair = both(positions, self.spec)
+        pair = both(positions, self)
         if self.spec.site == "decoder":
             return pair[0]
         if not self.maps:
@@ -134,7 +135,7 @@ class CrossLingualHeads(PositionModel):
             raise PositionError(f"reordered is {reordered}; it must be from 0 to {spec.heads}")
 
     def prepare(self, positions: Positions) -> HeadsState:
-        return *both(positions, self.spec), {}
+        return *both(positions, self), {}
 
     def on_projections(
         self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: HeadsState, layer: int

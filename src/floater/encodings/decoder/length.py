@@ -11,7 +11,7 @@ from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one, one_of
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
-from floater.encodings.registry import register
+from floater.encodings.registry import name_of, register
 from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
 from floater.flow.precision import wide_dtype
@@ -63,7 +63,7 @@ class LengthAware(PositionModel):
             return positions.query, positions.target_length[:, None]
         if not self.plain:
             raise PositionError(
-                "no target_length in the positions; a length-aware model needs that of the finished text"
+                f"no target_length in the positions; '{name_of(self)}' needs the length of the finished text"
             )
         return positions.query, None
 

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from floater.encodings.card import Contract
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
+from floater.encodings.registry import name_of
 from floater.encodings.spec import Site
 from floater.positions import Positions
 from floater.structures import Structure, path_symbols, symbols
@@ -42,10 +43,12 @@ class Structured(PositionModel):
             PositionError: if they have none, only a graph where a tree is needed, fewer queries than keys, or
                 packed documents.
         """
-        found, name = positions.structure, type(self).__name__
+        found, name = positions.structure, f"'{name_of(self)}'"
         builder = "Positions.tree(parents)" if self.needs == "tree" else "Positions.graph(edges)"
         if found is None or (self.needs == "tree" and found.parents is None):
-            raise PositionError(f"{name} reads a {self.needs}: build the positions with {builder}")
+            raise PositionError(
+                f"{name} reads a {self.needs}, and there is none: build the positions with {builder}"
+            )
         if positions.query.shape[1] != positions.key.shape[1]:
             raise PositionError(
                 f"{name} reads a {self.needs} over all tokens: it has no cached decoding "

@@ -146,7 +146,7 @@ class LanguageModeling(Task):
         data = settings.data
         packed = data.pack and data.documents != "file" and not data.full_sentences
         rows = Rows([[np.full(3, 7)]] * 2, 8, begin=BYTES, pack=packed)
-        self.check_model(settings, model, None, rows, "toy")
+        self.check_model(settings, model, None, rows, "")
 
     def summary(self, prepared: Prepared) -> str:
         return f"{len(prepared.processor):,} tokens in the vocabulary"
