@@ -44,3 +44,19 @@ def test_a_training_without_trees_refuses_an_encoding_of_them_before_data_are_re
     with pytest.raises(PositionError, match="'tree' reads a tree, and there is none"):
         task(name).train(settings)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("documents", {"train": "a"}),
+        ("events", {"train": "a"}),
+        ("generated", {"problem": "copy"}),
+        ("image_classification", {}),
+        ("tagging", {"train": "a", "valid": "b"}),
+    ],
+)
+def test_every_task_takes_a_list_of_position_encodings(name: str, data: dict[str, str]) -> None:
+    model = {"preset": "tiny", "position": ["sinusoidal", "alibi"]}
+    made = make(task(name).Settings, {"run": "run", "data": data, "model": model}, "mine.yaml")
+    assert made.model.position == "compose"

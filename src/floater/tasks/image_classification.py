@@ -59,7 +59,7 @@ class Model(settings.Model):
     Config = ImageConfig
 
     preset: str = "tiny"
-    position: str = "rotary_axial"
+    position: settings.PositionName = "rotary_axial"
     max_length: int = 64
 
 

@@ -18,6 +18,11 @@ from floater.training.settings import TrainingSettings, check_numbers, check_tra
 from floater.transformer import FloaterConfig
 from floater.transformer.stacks import position_model
 
+if TYPE_CHECKING:
+    PositionName = str
+else:
+    PositionName = str | list[Any]  # a list becomes "compose" at once
+
 
 @dataclass(frozen=True)
 class Changes:
@@ -105,10 +110,7 @@ class Model:
     """
 
     preset: str = "transformer-base"
-    if TYPE_CHECKING:
-        position: str = "floater"
-    else:
-        position: str | list[Any] = "floater"  # a list becomes "compose" at once
+    position: PositionName = "floater"
     position_options: dict[str, Any] = field(default_factory=dict)
     max_length: int = 1024
     times: dict[str, Any] | None = None

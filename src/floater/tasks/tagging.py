@@ -10,9 +10,10 @@ from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
+from torch import nn
 from torch.nn import functional as F
 
-from floater.encodings import catalogue, options
+from floater.encodings import options
 from floater.positions import Positions
 from floater.tasks import settings
 from floater.tasks.corpora.conllu import Sentence, read_sentences
@@ -59,7 +60,7 @@ class Model(settings.Model):
     """
 
     preset: str = "tiny"
-    position: str = "sinusoidal"
+    position: settings.PositionName = "sinusoidal"
     max_length: int = 256
 
 
@@ -88,7 +89,7 @@ class Tagging(Task):
     shorten = ", or exclude long sentences with data.max_tokens"
 
     def read_test(self, settings: TaggingSettings, source: Any) -> list[Sentence]:
-        return read_sentences(source, structured=structured(settings.model.position))
+        return read_sentences(source, structured=structured(settings.model.position_model()))
 
     def toy(self, settings: TaggingSettings) -> list[Sentence]:
         return [Sentence(["a", "b"], ["A", "B"], [-1, 0], ["c", "c"])]
@@ -114,7 +115,7 @@ class Tagging(Task):
         return FloaterForTokenClassification(config)
 
     def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
-        return functools.partial(collate, structured=structured(model.config.position))
+        return functools.partial(collate, structured=structured(model))
 
     def hardest(self, examples: Encoded) -> Sequence[int]:
         widest = [max(Counter(row["parents"]).values()) for row in examples.rows]
@@ -186,11 +187,6 @@ def collate(examples: Sequence[dict[str, list[int]]], *, structured: bool) -> di
     return batch | {"positions": Positions.tree([row["parents"] for row in examples], labels=relations)}
 
 
-def structured(position: str) -> bool:
-    """Return whether a position encoding of the catalogue reads trees or graphs.
-
-    Example:
-        >>> structured("tree"), structured("sinusoidal")
-        (True, False)
-    """
-    return hasattr(catalogue()[position], "needs")
+def structured(model: nn.Module) -> bool:
+    """Return whether a model has a position encoding that reads trees or graphs."""
+    return any(hasattr(module, "needs") for module in model.modules())

@@ -102,8 +102,8 @@ def test_what_can_serve_no_sentence_is_refused_before_data_are_read(tmp_path: Pa
         check(settings(tmp_path, model={"position": position, "position_options": {}}))
 
 
-@pytest.mark.parametrize("position", [*ROWS, "sinusoidal", "floater", "learned"])
-def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, position: str) -> None:
+@pytest.mark.parametrize("position", [*ROWS, ["tree", "alibi"], "sinusoidal", "floater", "learned"])
+def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, position: str | list[str]) -> None:
     made = settings(tmp_path, model={"position": position, "position_options": {}})
     before = torch.get_rng_state()
     check(made)
