@@ -273,12 +273,12 @@ def test_a_merge_key_is_not_a_repeated_key(read):
         ("seed: 1\n\tdata: 2\n", "config.yaml: line 2: while scanning "),
         ("seed: 1\n---\nseed: 2\n", "config.yaml: line 2: expected a single document"),
         ("seed: !!python/name:os.system 1", "config.yaml: line 1: could not determine a constructor"),
-        (b"data: {source: [\xe4]}", "config.yaml: unacceptable character #x00e4"),
+        (b"data: {source: [\xe4]}", "config.yaml: not text in UTF-8 (position 16)"),
     ],
 )
 def test_message_on_a_file(complaint, text, message):
     got = complaint(text)
-    assert got == message or (got.startswith(message) and ("line" in message or "#x" in message))
+    assert got == message or (got.startswith(message) and "line" in message)
 
 
 @pytest.mark.parametrize(

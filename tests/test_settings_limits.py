@@ -35,6 +35,9 @@ HOSTILE = {
     ),
     "a large file": ("# " + "x" * MOST_BYTES, "more than 1,048,576 bytes: these are no settings"),
     "code": ("seed: !!python/object/apply:os.getpid []", "could not determine a constructor"),
+    "a flag that is none": ("seed: !!bool maybe", "line 1: 'maybe' is no bool"),
+    "no digits": ("seed: !!int ''", "line 1: '' is no int"),
+    "a time that is none": ("seed: !!timestamp noon", "line 1: 'noon' is no timestamp"),
     "a day that is none": ("seed: 2024-02-31", "day is out of range"),
 }
 

@@ -21,6 +21,7 @@ from docstring_parser import google
 from jsonargparse import ArgumentError, ArgumentParser
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
+from yaml.reader import ReaderError
 
 MOST_BYTES = 2**20
 """Size of a YAML file; the largest that ships has 6 kB."""
@@ -232,6 +233,13 @@ class _Loader(yaml.SafeLoader):
                 raise ComposerError(None, None, f"more than {MOST_NODES:,} values", mark)
         return node
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (AttributeError, LookupError):  # a tag that its scalar does not fit, as in !!bool maybe
+            wrong = f"{_shown(node.value)} is no {node.tag.rpartition(':')[2]}"
+            raise ConstructorError(None, None, wrong, node.start_mark) from None
+
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         value = int(super().construct_yaml_int(node))
         if value.bit_length() > MOST_BITS:
@@ -271,6 +279,8 @@ def _parse(text: str | bytes) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         words = (getattr(error, part, None) for part in ("context", "problem"))
         reason = ", ".join(filter(None, words)) or error
+        if isinstance(error, ReaderError):
+            reason = f"not text in UTF-8 (position {error.position})"
         mark = (
             getattr(error, "problem_mark", None) if isinstance(text, bytes) else None
         )  # an override is a line
