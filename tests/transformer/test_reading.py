@@ -1,6 +1,7 @@
 """Rules by which a trained model reads long texts: spacing, grouped distances, temperature."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -259,6 +260,20 @@ def test_temperature_and_groups_decode_with_a_cache(trained):
 def test_wrong_values_are_refused(given, why):
     with pytest.raises(PositionError, match=why):
         FloaterConfig(reading=given)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("length=300,length=400", "reading.length is given twice"),
+        ("length=2026-13-01", "reading.length is '2026-13-01'; it must be at least 1 token"),
+        ("length", "reading.length has no value; write length=VALUE"),
+        ("interpolate=", "reading.interpolate has no value; write interpolate=VALUE"),
+    ],
+)
+def test_a_text_that_is_no_rule_is_refused(text, why):
+    with pytest.raises(PositionError, match=re.escape(why)):
+        Reading.of(text)
 
 
 def test_a_composition_is_refused_by_the_names_of_its_parts():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -93,8 +94,15 @@ class Reading:
         if isinstance(given, Reading):
             return given
         if isinstance(given, str):
-            parts = [part.partition("=") for part in given.split(",")]
-            given = {name.strip(): _value(text) for name, _, text in parts}
+            parts = [[side.strip() for side in part.split("=", 1)] for part in given.split(",")]
+            check_names("reading", {name: None for name, *_ in parts}, _NAMES)
+            for name, count in Counter(name for name, *_ in parts).items():
+                if count > 1:
+                    raise PositionError(f"reading.{name} is given twice")
+            given = {name: _value("".join(text)) for name, *text in parts}
+            for name, value in given.items():
+                if value is None:
+                    raise PositionError(f"reading.{name} has no value; write {name}=VALUE")
         check_names("reading", given or {}, _NAMES)
         return cls(**(given or {}))
 
@@ -124,7 +132,7 @@ def _value(text: str) -> Any:
         return tuple(int(part) if part else 0 for part in text.split(":"))
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, AttributeError, LookupError, ValueError):  # as for 2026-13-01
         return text
 
 
