@@ -364,7 +364,10 @@ def test_search_and_device_can_be_chosen(
     greedy = capsys.readouterr().out
     assert main([*source, "--beam", "1"]) == 0
     assert capsys.readouterr().out == greedy
-    assert fails(*source, "--device", "tpu:7").startswith("device 'tpu:7' is not there; there are: cpu")
+    for device in ("tpu:7", "meta"):
+        assert fails(*source, "--device", device).startswith(
+            f"device '{device}' is not there; there are: cpu"
+        )
     with pytest.raises(SystemExit):
         main([*source, "--length-penalty", "inf"])
     assert "'inf' is no finite number" in capsys.readouterr().err

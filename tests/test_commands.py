@@ -58,6 +58,12 @@ def test_asking_needs_no_other_package() -> None:
     assert done.stdout.splitlines()[-1] == "set()"
 
 
+def test_help_on_help_is_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    everything = said(capsys, "--help")
+    assert main(["help", "help"]) == 0
+    assert capsys.readouterr().out == everything
+
+
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "help"])
 def test_help_fits_on_a_screen(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

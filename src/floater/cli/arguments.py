@@ -41,7 +41,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if not given:
         whole.print_help()
         whole.exit(2)
-    if given[0] == "help" and len(given) > 1:  # floater help COMMAND [TOPIC]
+    if given[0] == "help" and given[1:] not in ([], ["help"]):  # floater help COMMAND [TOPIC]
         given = [given[1], "--help", *given[2:]]
     if given[0].startswith("-"):
         if not any(option.startswith(given[0]) for option in whole._option_string_actions):

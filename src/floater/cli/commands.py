@@ -329,7 +329,7 @@ def _options(texts: Sequence[str]) -> dict[str, Any]:
             raise DataError(f"option {name!r} is given twice")
         try:
             given[name] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, AttributeError, LookupError, ValueError) as error:  # as for 2026-13-01
             raise DataError(f"option {name!r} is {value!r}, which is not YAML") from error
     return given
 
@@ -342,7 +342,7 @@ def _device(name: str | None) -> Any:
         return None
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.empty(1, device=device).item()  # "meta" has no values
     except (RuntimeError, AssertionError, NotImplementedError):
         own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         there = ["cpu", *([own.type] if own else [])]
