@@ -7,9 +7,11 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from floater.datasets import archives
 from floater.datasets.archives import unpack
 from floater.errors import DataError
 
@@ -69,6 +71,27 @@ def test_zip_members_that_leave_the_folder_are_refused_before_any_is_written(tmp
     with pytest.raises(DataError, match="outside its folder"):
         unpack(zipped(tmp_path / "a.zip", {"good.txt": b"1", "../b": b"2"}), tmp_path / "to")
     assert not written(tmp_path / "to")
+
+
+def test_a_zip_larger_than_the_disk_is_refused_before_any_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = zipped(tmp_path / "a.zip", {"one": bytes(10**6)})
+    monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: SimpleNamespace(free=10**5))
+    with pytest.raises(DataError, match=r"^a\.zip: it unpacks to 1,000,000 bytes, and 100,000 are free$"):
+        unpack(path, tmp_path / "to")
+    assert not written(tmp_path / "to")
+
+
+@pytest.mark.parametrize("harm", ["encrypted", "compressed by an unknown method"])
+def test_a_zip_that_cannot_be_read_is_named(harm: str, tmp_path: Path) -> None:
+    path = zipped(tmp_path / "a.zip", {"one": b"1"})
+    content = bytearray(path.read_bytes())
+    at = 6 if harm == "encrypted" else 8  # flags and method in the header of a file; 2 more in the directory
+    content[at] = content[content.index(b"PK\x01\x02") + 2 + at] = 1 if harm == "encrypted" else 77
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"^a\.zip: a broken archive \("):
+        unpack(path, tmp_path / "to")
 
 
 @pytest.mark.parametrize("link", [{"type": tarfile.SYMTYPE}, {"type": tarfile.LNKTYPE}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import shutil
 import tarfile
 import zipfile
 import zlib
@@ -24,8 +25,8 @@ def unpack(archive: Path, folder: Path) -> Path:
         The folder.
 
     Raises:
-        DataError: if the archive is broken, or a member would be written outside the folder, is a device, or
-            a link that leads outside.
+        DataError: if the archive is broken or larger than the disk, or a member would be written outside the
+            folder, is a device, or a link that leads outside.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -33,6 +34,9 @@ def unpack(archive: Path, folder: Path) -> Path:
             with zipfile.ZipFile(archive) as packed:
                 for name in packed.namelist():
                     _check_name(name, archive)
+                size, free = sum(info.file_size for info in packed.infolist()), shutil.disk_usage(folder).free
+                if size > free:
+                    raise DataError(f"{archive.name}: it unpacks to {size:,} bytes, and {free:,} are free")
                 packed.extractall(folder)
         else:
             with tarfile.open(archive) as packed:
@@ -41,7 +45,15 @@ def unpack(archive: Path, folder: Path) -> Path:
                     pass  # gzip has its checksum at the end, after the last member
     except tarfile.FilterError as error:
         raise DataError(f"{archive.name}: it would write outside its folder ({error})") from error
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        EOFError,
+        zlib.error,
+        lzma.LZMAError,
+        RuntimeError,
+    ) as error:
+        # RuntimeError: a member is encrypted, or compressed by a method that zipfile does not have
         raise _broken(archive, error) from error
     except OSError as error:
         if error.errno is not None:
