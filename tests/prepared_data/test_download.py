@@ -90,6 +90,17 @@ def test_a_part_that_is_the_whole_is_taken(server: Server, tmp_path: Path) -> No
     assert fetch(file, tmp_path, {}).read_bytes() == CONTENT
 
 
+@pytest.mark.parametrize("etag", ['"first"', None])
+def test_a_part_longer_than_the_file_is_downloaded_again(
+    server: Server, tmp_path: Path, etag: str | None
+) -> None:
+    server.etag = etag
+    (tmp_path / "a.bin.part").write_bytes(CONTENT * 2)
+    file = File((server.serve("a.bin", CONTENT),), len(CONTENT), sha256(CONTENT), "someone")
+    assert fetch(file, tmp_path, {}).read_bytes() == CONTENT
+    assert server.asked == [f"bytes={2 * len(CONTENT)}-", None]
+
+
 def test_another_checksum_is_refused_and_nothing_is_kept(server: Server, tmp_path: Path) -> None:
     file = File((server.serve("a.bin", CONTENT),), hash=sha256(b"other"), says="the authors")
     message = refused(file, tmp_path, {})

@@ -145,8 +145,9 @@ class _Download:
             if response.status_code == requests.codes.requested_range_not_satisfiable:
                 if self.checked and response.headers.get("Content-Range") == f"bytes */{there}":
                     return  # the file was complete
-                self.part.unlink()
-                raise _Short
+                self.part.unlink()  # it is no part of the file that the server has now
+                self._stream(url)
+                return
             response.raise_for_status()
             resumed = response.status_code == requests.codes.partial_content
             size = response.headers.get("Content-Length")
