@@ -19,7 +19,7 @@ from filelock import FileLock
 from pyarrow import parquet
 
 from floater.cli import main
-from floater.datasets import Dataset, datasets, prepare
+from floater.datasets import Dataset, datasets, preparation, prepare
 from floater.datasets.preparation import BUILD
 from floater.datasets.translation import tokenised
 from floater.errors import DataError
@@ -118,6 +118,45 @@ def test_a_second_process_is_refused(server: Server, tmp_path: Path) -> None:
     work = tmp_path / ".wikitext2.unfinished"
     work.mkdir()
     with FileLock(work / "lock"), pytest.raises(DataError, match="another process is preparing it"):
+        prepare(wikitext(server), tmp_path)
+
+
+def test_what_another_process_has_just_made_is_kept(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, lock = wikitext(server), FileLock
+
+    def late(*args: object, **kwargs: object) -> FileLock:
+        monkeypatch.setattr(preparation, "FileLock", lock)
+        prepare(wanted, tmp_path)
+        (tmp_path / ".wikitext2.unfinished").mkdir()
+        return lock(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(preparation, "FileLock", late)
+    assert (prepare(wanted, tmp_path) / "wiki.train.raw").read_text() == " = train = \n"
+    assert len(server.asked) == 1
+
+
+def test_a_checksum_that_another_process_overwrites_is_still_known(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = wikitext(server)
+    wanted = replace(wanted, files=(replace(wanted.files[0], hash=None),))
+    build = BUILD["wikitext2"]
+
+    def other(*args: object) -> None:
+        (tmp_path / "data.lock.json").write_text("{}")
+        build(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setitem(BUILD, "wikitext2", other)
+    told = json.loads((prepare(wanted, tmp_path) / "sources.json").read_text())
+    assert told["files"][0]["hash"].startswith("sha256:")
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"url": 1}', "{"])
+def test_recorded_checksums_that_are_none_are_named(server: Server, tmp_path: Path, text: str) -> None:
+    (tmp_path / "data.lock.json").write_text(text)
+    with pytest.raises(DataError, match=r"data\.lock\.json"):
         prepare(wikitext(server), tmp_path)
 
 

@@ -70,12 +70,14 @@ def prepare(chosen: str | Dataset, to: str | Path = "data", *, processes: int = 
     downloads.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(work / "lock", timeout=0), disk_errors(whole):
-            files = _download(wanted, downloads, whole / RECORDED)
+            if (target / SOURCES).is_file():  # another process has made it since the check above
+                return target
+            files, recorded = _download(wanted, downloads, whole / RECORDED)
             for folder in (scratch, made):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
             BUILD[wanted.name](files, scratch, made, processes)
-            _write_sources(wanted, files, whole / RECORDED, made / SOURCES)
+            _write_sources(wanted, files, recorded, made / SOURCES)
             os.sync()
             os.replace(made, target)
             shutil.rmtree(work, ignore_errors=True)
@@ -85,7 +87,8 @@ def prepare(chosen: str | Dataset, to: str | Path = "data", *, processes: int = 
     return target
 
 
-def _download(wanted: Dataset, downloads: Path, lock: Path) -> dict[str, Path]:
+def _download(wanted: Dataset, downloads: Path, lock: Path) -> tuple[dict[str, Path], dict[str, str]]:
+    """Return the files by name, and the checksums recorded at this download or an earlier one by URL."""
     there = sum(path.stat().st_size for path in downloads.iterdir())
     free, needed = shutil.disk_usage(downloads).free, wanted.bytes - there
     if free < needed:
@@ -99,11 +102,10 @@ def _download(wanted: Dataset, downloads: Path, lock: Path) -> dict[str, Path]:
         if len(recorded) > before:
             logger.info("nobody states the checksum of %s; that of this download is in %s", file.name, lock)
             write_json(lock, dict(sorted((_read(lock) | recorded).items())))
-    return files
+    return files, recorded
 
 
-def _write_sources(wanted: Dataset, files: dict[str, Path], lock: Path, path: Path) -> None:
-    recorded = _read(lock)
+def _write_sources(wanted: Dataset, files: dict[str, Path], recorded: dict[str, str], path: Path) -> None:
     rows = [
         {
             "urls": file.urls,
@@ -121,7 +123,9 @@ def _read(lock: Path) -> dict[str, str]:
     if not lock.is_file():
         return {}
     try:
-        read: dict[str, str] = json.loads(lock.read_text(encoding="utf-8"))
+        read = json.loads(lock.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{lock}: not JSON ({error})") from error
+    if not isinstance(read, dict) or not all(isinstance(hash, str) for hash in read.values()):
+        raise DataError(f"{lock} has no checksums by URL; move it away")
     return read
