@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ def mapped(function: Callable[[_In], _Out], items: Iterable[_In], processes: int
         yield from map(function, items)
         return
     rest: Iterator[Any] = iter(items)
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+    ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)  # of Ctrl-C: this process ends the others
+    with multiprocessing.get_context("spawn").Pool(processes, *ignore) as pool:
         while some := list(itertools.islice(rest, _AT_ONCE * processes)):
             yield from pool.map(function, some, chunksize=_AT_ONCE // 10)
