@@ -48,3 +48,14 @@ def first_line(error: Exception) -> str:
         ('wrong', 'KeyError')
     """
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def reason(error: Exception) -> str:
+    """Return why reading failed, in one line: in the words of the operating system, or in the exception's.
+
+    Example:
+        >>> reason(FileNotFoundError(2, "No such file or directory", "a")), reason(ValueError("no\\nzip"))
+        ('No such file or directory', 'no zip')
+    """
+    number = getattr(error, "errno", None)
+    return " ".join(str(error).split()) if number is None else os.strerror(number)

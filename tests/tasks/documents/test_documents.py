@@ -257,7 +257,7 @@ def test_two_documents_of_one_id_are_refused(tmp_path: Path) -> None:
 def test_what_a_person_gets_wrong_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = str(write_config(folder, "new"))
     for changes, message in (
-        (["data.train=none.zip"], "none.zip: cannot be read"),
+        (["data.train=none.zip"], "none.zip: cannot be read (No such file or directory)"),
         (["data.valid_share=0.0001"], "none of the 60 examples is for 'valid', with data.valid_share"),
         (["training.max_tokens=9"], "more than training.max_tokens, 9; raise that"),
         (["model.position=learned"], "a training document: 'learned' counts tokens; real positions need"),

@@ -195,7 +195,9 @@ def test_what_a_person_gets_wrong_is_one_line_and_nothing_is_written(
         return last.removeprefix("floater: ")
 
     config = str(write_config(folder, "new"))
-    assert "none.csv: cannot be read" in said("train", config, "data.train=none.csv")
+    assert "none.csv: cannot be read (No such file or directory)" in said(
+        "train", config, "data.train=none.csv"
+    )
     assert "more than training.max_tokens, 9" in said("train", config, "training.max_tokens=9")
     learned = said("train", config, "model.position=learned")
     assert re.match(r"training sequence 'u\d+': 'learned' counts tokens; real positions need", learned)

@@ -8,7 +8,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from floater.errors import DataError
+from floater.errors import DataError, reason
 from floater.tasks.corpora.text import decode_lines, most_unpacked, read_lines
 
 
@@ -54,7 +54,7 @@ def read_documents(source: str | Path) -> list[Document]:
                     raise DataError(f"{name}: it unpacks to {size:,} bytes, which is no text of its size")
                 files = [(p, decode_lines(io.BytesIO(archive.read(p)), p)) for p in paths]
     except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # the last if encrypted
-        raise DataError(f"{name}: cannot be read ({error})") from error
+        raise DataError(f"{name}: cannot be read ({reason(error)})") from error
     found, seen = [], dict[str, str]()
     for file, of_file in files:
         path = "/".join(Path(file).parts[-2:])

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from floater.errors import DataError
+from floater.errors import DataError, reason
 from floater.tasks.corpora.text import read_lines
 
 TIMES, TYPES = "time.txt", "event.txt"
@@ -131,7 +131,7 @@ def _table(name: str, columns: Columns) -> pa.Table:
     except DataError:
         raise
     except Exception as error:  # Arrow and datasets raise many types of exceptions
-        raise DataError(f"{name}: cannot be read ({' '.join(str(error).split())})") from error
+        raise DataError(f"{name}: cannot be read ({reason(error)})") from error
     for column in wanted:
         if there.count(column) != 1:
             how = "two columns" if column in there else "no column"
