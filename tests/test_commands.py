@@ -1,10 +1,12 @@
 """Commands that need no run: help, names, configurations, completion."""
 
 import json
+import math
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -114,6 +116,17 @@ def test_unknown_names_are_answered_with_the_nearest(capsys: pytest.CaptureFixtu
 def test_names_that_are_known_without_extras_are_those_of_the_library() -> None:
     assert registry.BUILTIN == TASKS
     assert tuple(analyses.KINDS) == KINDS
+
+
+def test_json_has_null_for_numbers_that_are_not_finite(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"perplexity": math.inf, "correlations": [math.nan, 0.5], "bins": ({"loss": -math.inf},)}
+    monkeypatch.setattr("floater.study.glue_table.read_runs", lambda _: [SimpleNamespace(record=found)])
+    assert main(["glue", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == [
+        {"perplexity": None, "correlations": [None, 0.5], "bins": [{"loss": None}]}
+    ]
 
 
 def test_every_configuration_is_listed_with_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:

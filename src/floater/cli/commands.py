@@ -8,6 +8,7 @@ import gc
 import inspect
 import json
 import logging
+import math
 import os
 import shlex
 import sys
@@ -364,13 +365,22 @@ def _reported(results: Results, as_json: bool) -> int:
 def _print(found: Mapping[str, Any] | Sequence[Any], as_json: bool) -> None:
     """Print a result as JSON, or with one line per value."""
     if as_json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+        print(json.dumps(_finite(found), indent=1, ensure_ascii=False, allow_nan=False))
         return
     assert isinstance(found, Mapping)
     left = max(map(len, found)) + 2
     for name, value in found.items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
         print(f"{name:<{left}}{shown}")
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with None for infinities and NaN, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _writable(path: str | None) -> None:
