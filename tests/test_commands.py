@@ -96,6 +96,10 @@ def test_unknown_names_are_answered_with_the_nearest(capsys: pytest.CaptureFixtu
     assert refused(capsys, "help", "xyz").startswith("unknown command 'xyz'; there are: train")
     wrong = refused(capsys, "evaluate", "run", "--refrence", "x")
     assert wrong == "floater evaluate takes no '--refrence'; did you mean --reference?"
+    wrong = refused(capsys, "train", "my.yaml", "--training.max_steps=3")
+    assert wrong.endswith("no '--training.max_steps=3'; settings have no dashes: training.max_steps=3")
+    wrong = refused(capsys, "study", "my.yaml", "--budget.cores", "3")
+    assert wrong.endswith("no '--budget.cores'; settings have no dashes: budget.cores=VALUE")
     assert refused(capsys, "models", "--xyz") == "floater models takes no '--xyz'; see floater help models"
     assert refused(capsys, "train", "--help", "translate") == (
         "no help on 'translate'; did you mean 'translation'?"

@@ -51,7 +51,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     found, more = whole.parse_known_args(given)
     wrong = [argument for argument in more if argument.startswith("-") or "overrides" not in found]
     if wrong:
-        whole.error(f"floater {given[0]} takes no '{wrong[0]}'{_hint(names[given[0]], wrong[0])}")
+        hint = _hint(names[given[0]], wrong[0])
+        if "overrides" in found and "did you mean" not in hint and re.search(r"[.=]", wrong[0]):
+            name, _, value = wrong[0].lstrip("-").partition("=")
+            hint = f"; settings have no dashes: {name}={value or 'VALUE'}"
+        whole.error(f"floater {given[0]} takes no '{wrong[0]}'{hint}")
     if more:
         found.overrides = [*found.overrides, *more]
     return found
@@ -81,27 +85,27 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
     train = command("train", commands.train, "Train a model, or resume a stopped run.", add_help=False)
     _add_settings(train, "model.preset=tiny", TrainHelp, "TASK", ", or every setting of a task")
     length = train.add_mutually_exclusive_group()
-    _add(length, "--epochs", "N", "train to N epochs in all, a finished run, too", type=_count)
-    _add(length, "--steps", "N", "train to N steps in all, likewise", type=_count)
+    _add(length, "--epochs", "N", "train to N epochs in total; continues a finished run", type=_count)
+    _add(length, "--steps", "N", "train to N steps in total; continues a finished run", type=_count)
     _add_json(train)
 
     translate = command("translate", commands.translate, "Translate lines of text with a finished run.")
     _add(translate, "run", "RUN", "run directory, or a saved model")
     _add(translate, "--source", "FILE", "source lines (default: standard input)")
     _add(translate, "--output", "FILE", "translations (default: standard output)")
-    _add(translate, "--beam", "N", "hypotheses that are kept (default: the run's)", type=_count)
+    _add(translate, "--beam", "N", "beam size (default: the run's)", type=_count)
     _add(
         translate,
         "--length-penalty",
         "X",
-        "exponent of the length that scores are divided by (default: the run's)",
+        "scores are divided by the length to this power (default: the run's)",
         type=_number,
     )
     _add(
         translate,
         "--batch-tokens",
         "N",
-        "source tokens in a batch, times the beam; fewer take less memory (default: the run's)",
+        "largest product of source tokens and beam size in a batch (default: the run's)",
         type=_count,
     )
     _add(translate, "--device", "NAME", "cpu, cuda, cuda:1, mps, ... (default: a GPU if there is one)")
@@ -111,7 +115,7 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
         "evaluate",
         commands.evaluate,
         "Score a finished run on a test set: BLEU, chrF and tokenised BLEU of a translation run, perplexity "
-        "of a language model, accuracy of a tagger or of labels of documents, likelihood of events, exact "
+        "of a language model, accuracy of a tagger or a classifier of documents, likelihood of events, exact "
         "match by length on a generated task, the official metrics of GLUE, SQuAD and RACE.",
     )
     _add(evaluate, "run", "RUN", "run directory, or a saved translation model")
@@ -125,14 +129,14 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
     _add_json(evaluate)
     _add_reading(evaluate)
     translation = evaluate.add_argument_group("translation")
-    _add(translation, "--reference", "FILE", "its translation, line by line")
-    _add(translation, "--language", "CODE", "of the reference (default: the run's target)")
+    _add(translation, "--reference", "FILE", "reference translation, line by line")
+    _add(translation, "--language", "CODE", "language of the reference (default: the run's target)")
     _add(
         translation,
         "--bins",
         "N,N,...",
-        "score by source length in words, too, as in 80,100,120,140; on a generated task by its "
-        "lengths, of a causal language model by the tokens read before",
+        "also score by source length in words, as in 80,100,120,140; on a generated task by its "
+        "lengths, for a causal language model by the number of preceding tokens",
         type=_edges,
     )
     language_modeling = evaluate.add_argument_group("language modelling and events")
@@ -147,15 +151,15 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
         language_modeling,
         "--stride",
         "N",
-        "tokens that the window moves by (default: the run's; of a given window half, or all but one if "
-        "it is longer than the training rows)",
+        "tokens that the window moves by (default: the run's; with --window, half the window, or all but "
+        "one of its tokens if it is longer than the training rows)",
         type=_whole,
     )
     _add(
         language_modeling,
         "--memory",
         "N",
-        "tokens that the blocks remember (default: the run's)",
+        "tokens of segment memory (default: the run's)",
         type=_whole,
     )
 
@@ -163,18 +167,24 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
     split.add_argument(
         "--part",
         choices=("train", "valid", "test"),
-        help="of the source, as the run splits its own data (default: all of it)",
+        help="part of the source to score, split as in the run (default: all of it)",
     )
 
     images = evaluate.add_argument_group("image classification")
-    _add(images, "--size", "N", "pixels a side (default: the run's)", type=_count)
+    _add(images, "--size", "N", "side of the images in pixels (default: the run's)", type=_count)
     images.add_argument(
         "--coordinates",
         choices=("scaled", "counted"),
-        help="of patches at another size: those of the training grid, or their number (default: scaled)",
+        help="at another size: scaled to the training grid, or counted (default: scaled)",
     )
     squad = evaluate.add_argument_group("SQuAD")
-    _add(squad, "--threshold", "X", "for no answer (default: the run's)", type=_number)
+    _add(
+        squad,
+        "--threshold",
+        "X",
+        "score difference above which no answer is predicted (default: the run's)",
+        type=_number,
+    )
 
     predict = command(
         "predict",
@@ -182,32 +192,36 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
         "Write the predictions of a finished glue, squad or race run for data without labels.",
     )
     _add(predict, "run", "RUN", "run directory")
-    _add(predict, "--source", "FILE", "in the layout of the run's task", required=True)
+    _add(predict, "--source", "FILE", "data in the layout of the run's task", required=True)
     _add(predict, "--output", "FILE", "predictions (default: standard output)")
 
-    extend = command("extend", commands.extend, "Let a Hugging Face checkpoint take longer inputs.")
+    extend = command("extend", commands.extend, "Extend a Hugging Face checkpoint to longer inputs.")
     _add(extend, "checkpoint", "CHECKPOINT", "directory, or a name on the Hugging Face hub")
-    _add(extend, "length", "LENGTH", "tokens, or the side of images in pixels", type=_count)
-    _add(extend, "--method", "NAME", "see floater.extend (default: that of its positions)")
-    _add(extend, "--option", "NAME=VALUE", "of the method; may be repeated", action="append", default=[])
+    _add(extend, "length", "LENGTH", "new length in tokens, or side of images in pixels", type=_count)
+    _add(extend, "--method", "NAME", "method of floater.extend (default: depends on the kind of positions)")
+    _add(
+        extend, "--option", "NAME=VALUE", "option of the method; may be repeated", action="append", default=[]
+    )
     _add(extend, "--to", "FOLDER", "new directory for model and tokenizer", required=True)
 
     glue = command("glue", commands.glue, "Print Table 3 of the FLOATER paper from finished glue runs.")
-    _add(glue, "runs", "RUN", "run directories, of several tasks and seeds", nargs="+")
+    _add(glue, "runs", "RUN", "run directories of several tasks and seeds", nargs="+")
     _add_json(glue)
 
     models = command("models", commands.models, "List the position encodings, or describe one.")
     _add(models, "name", "NAME", "describe this one: equation, options, limits", nargs="?")
-    models.add_argument("--format", choices=FORMATS, default="text", help="of the list (default: text)")
-    _add(models, "--dim", "N", "width at which to count parameters", type=_whole, default=512)
-    _add(models, "--heads", "N", "attention heads there", type=_whole, default=8)
-    _add(models, "--layers", "N", "blocks there", type=_whole, default=6)
+    models.add_argument(
+        "--format", choices=FORMATS, default="text", help="format of the list (default: text)"
+    )
+    _add(models, "--dim", "N", "width for the number of parameters (default: 512)", type=_whole, default=512)
+    _add(models, "--heads", "N", "attention heads for it (default: 8)", type=_whole, default=8)
+    _add(models, "--layers", "N", "blocks for it (default: 6)", type=_whole, default=6)
 
     plot = command("plot", commands.plot, "Analyse the positions of a trained model: numbers and a figure.")
     _add(plot, "run", "RUN", "run directory, saved model, or a Hugging Face checkpoint")
     _add(plot, "kind", "KIND", ", ".join(KINDS[:-1]) + f" or {KINDS[-1]}", type=_kind)
     _add(plot, "--where", "PLACE", "place in the model, as in 'block 1 query'")
-    _add(plot, "--length", "N", "positions that are shown", type=_count)
+    _add(plot, "--length", "N", "number of positions to show", type=_count)
     _add(plot, "--trained", "N", "positions trained on (default: the model's training length)", type=_count)
     _add(plot, "--text", "FILE", "lines that the model reads (probe, reordering)")
     _add(
@@ -216,7 +230,7 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
         "FILE",
         "figure, .png, .svg or .pdf (default: in the run's directory, plots/KIND.png)",
     )
-    _add(plot, "--numbers", "FILE", "write the numbers, too: a NumPy archive, .npz")
+    _add(plot, "--numbers", "FILE", "also write the numbers to a NumPy archive, .npz")
     _add_json(plot)
 
     study = command(
@@ -231,26 +245,32 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
 
     data = command("data", commands.data, "Download and prepare a data set of the papers, or list them.")
     _add(data, "name", "NAME", "data set (default: list them)", nargs="?")
-    _add(data, "--to", "FOLDER", "gets a directory NAME (default: data)", default="data")
-    _add(data, "--processes", "N", "for text that is tokenised", type=_count, default=1)
+    _add(data, "--to", "FOLDER", "parent of the new directory NAME (default: data)", default="data")
+    _add(data, "--processes", "N", "processes for tokenisation (default: 1)", type=_count, default=1)
 
     demo = command(
         "demo",
         commands.demo,
         "Train three position encodings on the built-in corpus and compare them by length.",
     )
-    _add(demo, "--run", "DIR", "where runs, tables and report go", default="runs/demo")
+    _add(
+        demo,
+        "--run",
+        "DIR",
+        "directory for runs, tables and report (default: runs/demo)",
+        default="runs/demo",
+    )
     _add_json(demo)
 
     configs = command("configs", commands.configs, "List the configurations that come with the library.")
-    _add(configs, "part", "TEXT", "only names that have this", nargs="?", default="")
+    _add(configs, "part", "TEXT", "show only names that contain this text", nargs="?", default="")
     _add_json(configs)
 
-    init = command("init", commands.init, "Write one of these configurations into a file of your own.")
-    _add(init, "name", "NAME", "as floater configs lists it, or its last part")
-    _add(init, "file", "FILE", "what to write (default: NAME.yaml here)", nargs="?")
+    init = command("init", commands.init, "Copy one of these configurations to a file of your own.")
+    _add(init, "name", "NAME", "name in the list of floater configs, or its last part")
+    _add(init, "file", "FILE", "new file (default: NAME.yaml in the working directory)", nargs="?")
 
-    completion = command("completion", commands.completion, "Print what completes commands in a shell.")
+    completion = command("completion", commands.completion, "Print the completion script of a shell.")
     completion.add_argument(
         "shell", choices=("bash", "zsh", "tcsh"), help='as in: eval "$(floater completion bash)"'
     )
