@@ -96,6 +96,13 @@ def test_what_was_stopped_is_not_there_and_goes_on(
     assert len(server.asked) == 1  # the download was kept
 
 
+def test_downloads_that_a_call_killed_at_its_end_has_left_are_removed(server: Server, tmp_path: Path) -> None:
+    made = prepare(wikitext(server), tmp_path)
+    (tmp_path / ".wikitext2.unfinished/downloads").mkdir(parents=True)
+    assert prepare(wikitext(server), tmp_path) == made
+    assert [path.name for path in tmp_path.iterdir()] == ["wikitext2"]
+
+
 def test_a_broken_archive_leaves_nothing_that_looks_whole(server: Server, tmp_path: Path) -> None:
     whole = zipped({"wiki.train.raw": "text"})
     wanted = served("wikitext2", server, {"wikitext-2-raw-v1.zip": whole[: len(whole) // 2]})

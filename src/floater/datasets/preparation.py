@@ -63,6 +63,7 @@ def prepare(chosen: str | Dataset, to: str | Path = "data", *, processes: int = 
         raise DataError(f"{whole} is a file; --to takes a directory")
     if (target / SOURCES).is_file():
         logger.info("%s is there", target)
+        shutil.rmtree(work, ignore_errors=True)  # of a call that was killed at its end
         return target
     if target.exists():
         raise DataError(f"{target} is there and was not made by `floater data` (no {SOURCES}); move it away")
