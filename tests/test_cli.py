@@ -452,6 +452,15 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+def test_output_on_a_full_disk_is_an_error_of_one_line() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*PROGRAM, "configs"], stdout=full, stderr=subprocess.PIPE, timeout=600, check=False
+        )
+    assert (done.returncode, done.stderr) == (2, b"floater: No space left on device\n")
+
+
 def test_an_interrupted_command_says_how_to_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ from signal import SIGINT
 from typing import Any
 
 from floater.cli.arguments import parse
+from floater.errors import reason
 from floater.interruption import Interrupted, raising
 
 
@@ -54,7 +55,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _fail(f"this command needs {error.name}, {install}")
     except OSError as error:
         named = error.filename is not None
-        return _fail(f"{error.filename}: {error.strerror}" if named else str(error))
+        return _fail(f"{error.filename}: {error.strerror}" if named else reason(error))
     except (ValueError, RuntimeError) as error:
         if (refused := _code(error)) is None:
             raise
