@@ -228,7 +228,6 @@ class Task(ABC):
         if (run / MODEL).is_dir():
             logger.info("%s is finished; its model is in %s", run, run / MODEL)
             return run
-        self.check(settings)
         with locked(run) if state.is_main_process else nullcontext(), flush_denormals():
             find_run(settings)  # check again: another process may have started the run while it held the lock
             splits = self.read(settings)

@@ -47,6 +47,7 @@ class Translation(Task):
     shorten = ", or exclude long pairs with data.max_tokens"
 
     def read(self, settings: TranslationSettings) -> Splits:
+        self.check(settings)
         start = settings.training.warm_start
         if start is not None and not (inside(Path(start), MODEL) / "config.json").is_file():
             raise DataError(f"{start} holds no trained model, which training.warm_start needs")
