@@ -79,15 +79,27 @@ OPTIONS = [
     ("compose", {"models": [{"name": "alibi", 1: 2}]}, "is no encoding; give a name, or a mapping of name"),
     ("compose", {"models": [{"name": "alibi", "m": 1}]}, "unknown option 'm' of position model 'alibi'"),
     ("compose", {"models": ["t5", "deberta"]}, "the scales of the dot products differ"),
-    ("compose", {"models": ["shaw", "pope"]}, "PoPE changes the width of queries and keys, which Shaw needs"),
-    ("compose", {"models": ["pope", "path"]}, "PoPE changes the width of queries and keys, which Path needs"),
-    ("compose", {"models": ["pope", "self_extend"]}, "PoPE changes the width of .*, which SelfExtend needs"),
+    (
+        "compose",
+        {"models": ["shaw", "pope"]},
+        "'pope' changes the width .* which 'shaw' needs",
+    ),
+    (
+        "compose",
+        {"models": ["pope", "path"]},
+        "'pope' changes the width .* which 'path' needs",
+    ),
+    (
+        "compose",
+        {"models": ["pope", "self_extend"]},
+        "'pope' changes the width .* which 'self_extend' needs",
+    ),
     (
         "compose",
         {"models": ["forgetting", "spe_sine"]},
-        "SineSPE changes the width .* is fixed by Forgetting",
+        "'spe_sine' changes the width .* is fixed by 'forgetting'",
     ),
-    ("mix", {"model": "spe_sine", "other": "t5"}, "SineSPE changes the width .* is fixed by T5"),
+    ("mix", {"model": "spe_sine", "other": "t5"}, "'spe_sine' changes the width .* is fixed by 't5'"),
     ("compose", {"models": ["pnat"]}, "needs a decoder of its own kind"),
     ("mix", {"every": 1}, "every is 1; it must be at least 2"),
     # crosslingual

@@ -8,7 +8,7 @@ from typing import Any
 from floater.encodings.card import Card
 from floater.encodings.composed.parts import Composite, Part, reads_content
 from floater.encodings.errors import PositionError
-from floater.encodings.registry import register
+from floater.encodings.registry import name_of, register
 from floater.encodings.spec import StackSpec
 
 
@@ -48,10 +48,10 @@ class Compose(Composite):
         wide = [part for part in self.models if part.turn == 1]
         readers = [part for part in self.models if part not in wide and reads_content(part)]
         if wide and len(wide) + len(readers) > 1:
-            other = type((wide[1:] or readers)[0]).__name__
+            other = name_of((wide[1:] or readers)[0])
             raise PositionError(
-                f"{type(wide[0]).__name__} changes the width of queries and keys, which {other} needs as "
-                "wide as a head; one can be a part"
+                f"'{name_of(wide[0])}' changes the width of queries and keys, which '{other}' needs as wide "
+                "as a head; only one of them can be a part"
             )
 
     @classmethod

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from floater.encodings.card import Card, Point
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Projection
-from floater.encodings.registry import build_for, catalogue
+from floater.encodings.registry import build_for, catalogue, name_of
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
@@ -66,11 +66,9 @@ class Composite(PositionModel):
         pairs = [named(part) for part in parts]
         self.parts = nn.ModuleList(build_for(name, spec, **options) for name, options in pairs)
         kinds = [catalogue()[name] for name, _ in pairs]
-        for kind in kinds:
+        for (name, _), kind in zip(pairs, kinds, strict=True):
             if kind.length_aware or not kind.autoregressive:
-                raise PositionError(
-                    f"'{kind.__name__}' needs a decoder of its own kind; it is no part of another"
-                )
+                raise PositionError(f"'{name}' needs a decoder of its own kind; it is no part of another")
         kinds = [kind for kind in kinds if spec.site in kind.sites]  # the others are identities here
         self.card = _together(type(self).card, [kind.card for kind in kinds])
         self.derives_places = all(
@@ -78,14 +76,14 @@ class Composite(PositionModel):
         )
         self._scaled = [part for part in self.models if part.overrides("scale")]
         self.needs_cross_attention = any(part.needs_cross_attention for part in self.models)
-        scales = {type(part).__name__: part.scale(spec.dim // spec.heads) for part in self._scaled}
+        scales = {name_of(part): part.scale(spec.dim // spec.heads) for part in self._scaled}
         if len(set(scales.values())) > 1:
             raise PositionError(f"the scales of the dot products differ, {scales}; one must serve all parts")
         free = [part for part in self.models if part.turn == 1 and not part.overrides("scale")]
         if free and self._scaled:
             raise PositionError(
-                f"{type(free[0]).__name__} changes the width of queries and keys, and with it the scale of "
-                f"the dot products, which is fixed by {next(iter(scales))}; one can be a part"
+                f"'{name_of(free[0])}' changes the width of queries and keys, and with it the scale of the "
+                f"dot products, which is fixed by '{next(iter(scales))}'; only one of them can be a part"
             )
         if sum(part.overrides("inputs") for part in self.models) > 1:
             raise PositionError("two encodings choose what the projections read; one can be a part")

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one
 from floater.encodings.errors import PositionError
-from floater.encodings.registry import register
+from floater.encodings.registry import name_of, register
 from floater.encodings.spec import StackSpec
 from floater.encodings.structural.structured import WHOLE, PairVectors, Paths, Structured, scores
 from floater.positions import Positions
@@ -86,7 +86,7 @@ class GraphGRU(Structured):
             nn.init.xavier_uniform_(weight)
 
     def prepare(self, positions: Positions) -> PairVectors:
-        paths = Paths(self.structure(positions), self.labels, type(self).__name__)
+        paths = Paths(self.structure(positions), self.labels, name_of(self))
         place = torch.arange(paths.rows.shape[1], device=paths.rows.device)
         backward = paths.rows.gather(1, (paths.lengths[:, None] - 1 - place).clamp(min=0))
         last = [

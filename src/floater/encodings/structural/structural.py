@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one, one_of
 from floater.encodings.errors import PositionError
-from floater.encodings.registry import register
+from floater.encodings.registry import name_of, register
 from floater.encodings.spec import StackSpec
 from floater.encodings.structural.structured import WHOLE, PairVectors, Paths, Structured, mixture, scores
 from floater.flow import sinusoid
@@ -104,7 +104,7 @@ class Structural(Structured):
             nn.init.xavier_uniform_(weight)
 
     def prepare(self, positions: Positions) -> PairVectors:
-        paths = Paths(self.structure(positions), self.labels, type(self).__name__)
+        paths = Paths(self.structure(positions), self.labels, name_of(self))
         encode = self._attend if self.encoder == "attention" else self._convolve
         return PairVectors(encode(self.symbol(paths.rows), paths)[paths.own], paths.pair)
 
