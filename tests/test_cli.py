@@ -323,6 +323,8 @@ def test_output_that_cannot_be_written_is_named_before_the_work(fails: Says, tra
     source = ["--source", "corpus/test.en"]
     assert fails("translate", "run", *source, "--output", "none/out.de") == "none: no such directory"
     assert fails("translate", "run", *source, "--output", "corpus") == "corpus: Is a directory"
+    same = "the output ./corpus/test.en is an input of the command; name another file"
+    assert fails("translate", "run", "--source", "corpus/test.en", "--output", "./corpus/test.en") == same
     assert (
         fails("translate", "run", *source, "--output", "/proc/none")
         == "/proc/none: No such file or directory"

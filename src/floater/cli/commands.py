@@ -62,7 +62,7 @@ def translate(arguments: argparse.Namespace) -> None:
         raise DataError(
             f"{arguments.run} is a run of task '{task.name}'; only one of 'translation' translates"
         )
-    _writable(arguments.output)
+    _writable(arguments.output, arguments.source)
     search = {
         "beam": arguments.beam,
         "length_penalty": arguments.length_penalty,
@@ -83,7 +83,7 @@ def translate(arguments: argparse.Namespace) -> None:
 
 def evaluate(arguments: argparse.Namespace) -> None:
     task, run = _task_of(arguments.run, "--source")
-    _writable(arguments.output)
+    _writable(arguments.output, arguments.source, arguments.reference)
     own = {"command", "run", "json"} | ({"output"} if task.output else set())
     given = {name: value for name, value in vars(arguments).items() if name not in own and value is not None}
     # the options that a task takes are the parameters of its `evaluate`
@@ -113,7 +113,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 def predict(arguments: argparse.Namespace) -> None:
     task, run = _task_of(arguments.run, "--source")
-    _writable(arguments.output)
+    _writable(arguments.output, arguments.source)
     if task.predict is None:
         other = "translate" if task.name == "translation" else "evaluate"
         raise DataError(
@@ -383,8 +383,8 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _writable(path: str | None) -> None:
-    """Refuse an output file that cannot be written, before the command runs."""
+def _writable(path: str | None, *inputs: str | None) -> None:
+    """Refuse an output file that cannot be written, or that is an input, before the command runs."""
     if not path:
         return
     place = Path(path)
@@ -397,6 +397,8 @@ def _writable(path: str | None) -> None:
         place.unlink()
     elif not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+    elif any(given and Path(given).exists() and place.samefile(given) for given in inputs):
+        raise DataError(f"the output {path} is an input of the command; name another file")
 
 
 def _write(lines: Sequence[str], path: str | None) -> None:
