@@ -323,7 +323,7 @@ def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, position_sour
         ({"word_position": "tre"}, "word_position: unknown position model 'tre'; did you mean 'tree'"),
         (
             {"word_position": "floater", "word_position_options": {"delta": "x"}},
-            "word_position: delta is 'x'; it must be a number",
+            "word_position: delta is 'x'; it must be a finite number",
         ),
     ],
 )

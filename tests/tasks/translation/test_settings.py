@@ -70,7 +70,7 @@ def base(tmp_path: Path) -> Path:
         ("model.changes.activation_function=rleu", "'rleu'; there are: "),
         ("model.position=floatr", "unknown position model 'floatr'; did you mean 'floater'?"),
         ("model.position_options.dleta=1", "did you mean 'delta'?"),
-        ("model.position_options.delta=wide", "delta is 'wide'; it must be a number"),
+        ("model.position_options.delta=wide", "delta is 'wide'; it must be a finite number"),
         ("model.position_options.blocks=[0, 2]", "there are blocks 0 to 1"),
         ("model.times={max_scale: 2}", "times has no mode; valid: 'stretch', 'shift', 'float', 'subset'"),
         ("model.times.mode=drift", "'drift'; it must be one of 'stretch', 'shift', 'float', 'subset'"),
