@@ -103,6 +103,15 @@ STUDIES = (
         longest=40,
     ),
     Study(
+        name="news_s2l",
+        command="floater study configs/study/news_s2l.yaml seeds=[1]",
+        title="Translation of news, below 80 words",
+        drawn=("sinusoidal", "alibi", "floater_relative-cross"),
+        metric="chrf",
+        label="chrF",
+        longest=527,
+    ),
+    Study(
         name="causal_far",
         command="floater study configs/study/causal_far.yaml",
         title="Language model of news, trained on 128 tokens",
