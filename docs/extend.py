@@ -75,7 +75,7 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "clex declared slow": ("clex", {"declared": True}),
 }
 MULTIPLIER = {"clex slow": 0.01, "clex declared slow": 0.01}
-"""Of the learning rate, for CLEX's flow; chosen on held-out training text. That of the others is 1."""
+"""Multipliers of the learning rate of CLEX's flow, chosen on held-out training text; elsewhere 1."""
 
 COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#7f3f00")
 LONG = "trained on long rows"
