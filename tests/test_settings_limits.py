@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from floater.settings import MOST_BYTES, SettingsError, load
+from floater.settings import SettingsError, load
+from floater.yaml_format import MOST_BYTES
 
 
 @dataclass(frozen=True)

@@ -6,31 +6,20 @@ of a Google style docstring the meanings. Values are YAML 1.1, save that ``3e-4`
 
 import difflib
 import functools
-import re
 import textwrap
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import yaml
 from docstring_parser import google
 from jsonargparse import ArgumentError, ArgumentParser
-from yaml.composer import ComposerError
-from yaml.constructor import ConstructorError
-from yaml.reader import ReaderError
 
-MOST_BYTES = 2**20
-"""Size of a YAML file; the largest that ships has 6 kB."""
-MOST_NODES = 10**5
-"""Values in a YAML file, those that aliases repeat included."""
-DEEPEST = 40
-"""Collections within one another in a YAML file."""
-MOST_BITS = 1024
-"""Of an integer: those of the exponents of floating-point numbers."""
+from floater.yaml_format import MOST_BYTES, Dumper, NotYamlError, parse
 
 T = TypeVar("T")
 Tree = dict[str, Any]
@@ -82,12 +71,12 @@ def read(path: str | Path) -> Tree:
     """
     try:
         with Path(path).open("rb") as file:  # it may be no settings: a device, or data
-            tree = _parse(file.read(MOST_BYTES + 1))
+            tree = parse(file.read(MOST_BYTES + 1))
         if not isinstance(tree, dict | None):
             raise SettingsError(f"the top level must be a mapping of keys, not {_shown(tree)}")
     except OSError as error:
         raise SettingsError(f"{error.filename or path}: {error.strerror or error}") from None
-    except SettingsError as error:
+    except (SettingsError, NotYamlError) as error:
         raise SettingsError(" ".join(f"{path}: {error}".split())) from None
     return tree or {}
 
@@ -117,10 +106,10 @@ def make(cls: type[T], tree: Mapping[str, Any], origin: str, overrides: Sequence
             name, equals, text = override.partition("=")
             if not (equals and all(name.split("."))):
                 raise SettingsError("expected key=value")
-            values |= _flat(keys, values, {name: _parse(text)})
+            values |= _flat(keys, values, {name: parse(text)})
         origin = place
         return cast(T, _build(cls, keys, values))
-    except SettingsError as error:
+    except (SettingsError, NotYamlError) as error:
         raise SettingsError(" ".join(f"{origin}: {error}".split())) from None
 
 
@@ -144,8 +133,8 @@ def peek(tree: Tree, name: str, default: Any, overrides: Sequence[str] = ()) -> 
         key, _, text = override.partition("=")
         if key == name:
             try:
-                value = _parse(text)
-            except SettingsError as error:
+                value = parse(text)
+            except NotYamlError as error:
                 raise SettingsError(f"override '{override}': {error}") from None
     return value
 
@@ -161,7 +150,7 @@ def dump(instance: Any) -> str:
     'steps: 100\\nlr: 0.001\\n'
     """
     try:
-        return yaml.dump(_written(instance), Dumper=_Dumper, sort_keys=False)
+        return yaml.dump(_written(instance), Dumper=Dumper, sort_keys=False)
     except yaml.representer.RepresenterError as error:
         raise SettingsError(f"no YAML form for {error.args[-1]!r}") from None
 
@@ -195,7 +184,7 @@ def describe(cls: type, width: int = 100) -> str:
     for name, key in keys.items():
         default = "" if is_dataclass(key.type) else "[required]"
         if default and key.default is not MISSING:
-            default = yaml.dump([key.default], None, _Dumper, default_flow_style=True, allow_unicode=True)
+            default = yaml.dump([key.default], None, Dumper, default_flow_style=True, allow_unicode=True)
         head = f"{name:<{left}}{_name(key.type):<{middle}}  {' '.join(default.split())[1:-1]}"
         lines += textwrap.wrap(head, width, subsequent_indent=" " * left, break_on_hyphens=False)
         lines += textwrap.wrap(key.meaning, width, initial_indent=" " * 4, subsequent_indent=" " * 4)
@@ -205,86 +194,6 @@ def describe(cls: type, width: int = 100) -> str:
 def undocumented(cls: type) -> list[str]:
     """Name the dotted keys that no ``Attributes:`` section explains; see the example of `describe`."""
     return [name for name, key in _keys(cls).items() if not key.meaning]
-
-
-class _Loader(yaml.SafeLoader):
-    """PyYAML's, within the limits above: aliases could fill the memory."""
-
-    def __init__(self, stream: str | bytes) -> None:
-        super().__init__(stream)
-        self._depth = 0
-        self._sizes: dict[int, int] = {}  # nodes in each node that is composed, by its identity
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        mark, is_alias = event.start_mark, isinstance(event, yaml.AliasEvent)
-        if self._depth == DEEPEST:
-            raise ComposerError(None, None, f"nested more than {DEEPEST} deep", mark)
-        self._depth += 1
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        if is_alias and id(node) not in self._sizes:
-            raise ComposerError(None, None, "an alias stands for what it is in", mark)
-        if node is not None and not is_alias:
-            parts = [] if isinstance(node, yaml.ScalarNode) else node.value
-            below = (part for each in parts for part in (each if isinstance(each, tuple) else (each,)))
-            self._sizes[id(node)] = size = 1 + sum(self._sizes[id(part)] for part in below)
-            if size > MOST_NODES:
-                raise ComposerError(None, None, f"more than {MOST_NODES:,} values", mark)
-        return node
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        try:
-            return super().construct_object(node, deep)
-        except (AttributeError, LookupError):  # a tag that its scalar does not fit, as in !!bool maybe
-            wrong = f"{_shown(node.value)} is no {node.tag.rpartition(':')[2]}"
-            raise ConstructorError(None, None, wrong, node.start_mark) from None
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        value = int(super().construct_yaml_int(node))
-        if value.bit_length() > MOST_BITS:
-            raise ConstructorError(None, None, f"a number of more than {MOST_BITS} bits", node.start_mark)
-        return value
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = [key.value for key, _ in node.value]
-        for i, (key, value) in enumerate(node.value):
-            if key.value in seen[:i]:
-                raise ConstructorError(None, None, f"duplicate key {key.value!r}", key.start_mark)
-            if ":" in key.value and value.value == "":  # {delta:0.1} is a key without a value
-                name, _, rest = key.value.partition(":")
-                hint = f"'{key.value}' needs a space after the colon: {name}: {rest}"
-                raise ConstructorError(None, None, hint, key.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-class _Dumper(yaml.SafeDumper): ...
-
-
-# YAML 1.1 wants a point and a signed exponent in a float. The writer needs the rule too, to quote such texts.
-for _side in (_Loader, _Dumper):
-    _float = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-    _side.add_implicit_resolver("tag:yaml.org,2002:float", _float, list("-+.0123456789"))
-_Dumper.add_multi_representer(PurePath, lambda dumper, path: dumper.represent_str(str(path)))
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
-
-
-def _parse(text: str | bytes) -> Any:
-    if len(text) > MOST_BYTES:
-        raise SettingsError(f"more than {MOST_BYTES:,} bytes: these are no settings")
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError) as error:
-        words = (getattr(error, part, None) for part in ("context", "problem"))
-        reason = ", ".join(filter(None, words)) or error
-        if isinstance(error, ReaderError):
-            reason = f"not text in UTF-8 (position {error.position})"
-        mark = (
-            getattr(error, "problem_mark", None) if isinstance(text, bytes) else None
-        )  # an override is a line
-        raise SettingsError(f"{f'line {mark.line + 1}: ' if mark else ''}{reason}") from None
 
 
 def _keys(cls: Any, prefix: str = "", outer: Any = MISSING) -> dict[str, _Key]:

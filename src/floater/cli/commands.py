@@ -319,7 +319,7 @@ def _task_of(run: str, option: str) -> tuple[Any, Any]:
 
 def _options(texts: Sequence[str]) -> dict[str, Any]:
     """Return options by name, parsed from texts name=value with the value in YAML."""
-    import yaml
+    from floater.yaml_format import NotYamlError, parse
 
     given: dict[str, Any] = {}
     for text in texts:
@@ -329,9 +329,9 @@ def _options(texts: Sequence[str]) -> dict[str, Any]:
         if name in given:
             raise DataError(f"option {name!r} is given twice")
         try:
-            given[name] = yaml.safe_load(value)
-        except (yaml.YAMLError, AttributeError, LookupError, ValueError) as error:  # as for 2026-13-01
-            raise DataError(f"option {name!r} is {value!r}, which is not YAML") from error
+            given[name] = parse(value)
+        except NotYamlError as error:
+            raise DataError(f"option {name!r} is {value!r}, which is not YAML: {error}") from error
     return given
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from floater.encodings import PositionError
@@ -17,6 +16,7 @@ from floater.encodings.model import PositionModel
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 from floater.transformer.times import Times, check_names
+from floater.yaml_format import NotYamlError, parse
 
 
 @dataclass(frozen=True, eq=False)  # a tensor has no single truth value to compare by
@@ -131,8 +131,8 @@ def _value(text: str) -> Any:
     if text.replace(":", "").isdecimal() and ":" in text:
         return tuple(int(part) if part else 0 for part in text.split(":"))
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, AttributeError, LookupError, ValueError):  # as for 2026-13-01
+        return parse(text)
+    except NotYamlError:
         return text
 
 

@@ -1,0 +1,115 @@
+"""YAML 1.1 as settings are written in it: within limits, and with ``3e-4`` as a number."""
+
+import re
+import reprlib
+from pathlib import PurePath
+from typing import Any
+
+import yaml
+from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
+from yaml.reader import ReaderError
+
+MOST_BYTES = 2**20
+"""Size of a YAML file; the largest that ships has 6 kB."""
+MOST_NODES = 10**5
+"""Values in a YAML file, those that aliases repeat included."""
+DEEPEST = 40
+"""Collections within one another in a YAML file."""
+MOST_BITS = 1024
+"""Of an integer: those of the exponents of floating-point numbers."""
+
+
+class NotYamlError(ValueError):
+    """A text that is not YAML, or exceeds the limits; the message is one line and says why."""
+
+
+def parse(text: str | bytes) -> Any:
+    """Return the value of a text in YAML.
+
+    Args:
+        text: a value on one line, or the bytes of a file, whose lines errors then name.
+
+    Raises:
+        NotYamlError: If it is not YAML, or larger or deeper than settings are.
+
+    >>> parse("[1, 3e-4]")
+    [1, 0.0003]
+    >>> parse("2026-13-01")
+    Traceback (most recent call last):
+    floater.yaml_format.NotYamlError: month must be in 1..12
+    """
+    if len(text) > MOST_BYTES:
+        raise NotYamlError(f"more than {MOST_BYTES:,} bytes: these are no settings")
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError) as error:
+        words = (getattr(error, part, None) for part in ("context", "problem"))
+        reason = ", ".join(filter(None, words)) or error
+        if isinstance(error, ReaderError):
+            reason = f"not text in UTF-8 (position {error.position})"
+        mark = getattr(error, "problem_mark", None) if isinstance(text, bytes) else None
+        raise NotYamlError(f"{f'line {mark.line + 1}: ' if mark else ''}{reason}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's, within the limits above: aliases could fill the memory."""
+
+    def __init__(self, stream: str | bytes) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._sizes: dict[int, int] = {}  # nodes in each node that is composed, by its identity
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        mark, is_alias = event.start_mark, isinstance(event, yaml.AliasEvent)
+        if self._depth == DEEPEST:
+            raise ComposerError(None, None, f"nested more than {DEEPEST} deep", mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if is_alias and id(node) not in self._sizes:
+            raise ComposerError(None, None, "an alias stands for what it is in", mark)
+        if node is not None and not is_alias:
+            parts = [] if isinstance(node, yaml.ScalarNode) else node.value
+            below = (part for each in parts for part in (each if isinstance(each, tuple) else (each,)))
+            self._sizes[id(node)] = size = 1 + sum(self._sizes[id(part)] for part in below)
+            if size > MOST_NODES:
+                raise ComposerError(None, None, f"more than {MOST_NODES:,} values", mark)
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (AttributeError, LookupError):  # a tag that its scalar does not fit, as in !!bool maybe
+            wrong = f"{reprlib.repr(node.value)} is no {node.tag.rpartition(':')[2]}"
+            raise ConstructorError(None, None, wrong, node.start_mark) from None
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        value = int(super().construct_yaml_int(node))
+        if value.bit_length() > MOST_BITS:
+            raise ConstructorError(None, None, f"a number of more than {MOST_BITS} bits", node.start_mark)
+        return value
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = [key.value for key, _ in node.value]
+        for i, (key, value) in enumerate(node.value):
+            if key.value in seen[:i]:
+                raise ConstructorError(None, None, f"duplicate key {key.value!r}", key.start_mark)
+            if ":" in key.value and value.value == "":  # {delta:0.1} is a key without a value
+                name, _, rest = key.value.partition(":")
+                hint = f"'{key.value}' needs a space after the colon: {name}: {rest}"
+                raise ConstructorError(None, None, hint, key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+class Dumper(yaml.SafeDumper):
+    """PyYAML's; a path is written as text."""
+
+
+# YAML 1.1 wants a point and a signed exponent in a float. The writer needs the rule too, to quote such texts.
+for _side in (_Loader, Dumper):
+    _float = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+    _side.add_implicit_resolver("tag:yaml.org,2002:float", _float, list("-+.0123456789"))
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+Dumper.add_multi_representer(PurePath, lambda dumper, path: dumper.represent_str(str(path)))
