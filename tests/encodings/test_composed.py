@@ -77,6 +77,14 @@ def test_keys_are_replaced_before_a_rotation_and_widened_after_it(name, other):
         assert not torch.allclose(found[0], attended(part, x, positions).logits, atol=1e-3)
 
 
+def test_a_part_that_replaces_keys_does_so_inside_a_composition_too():
+    x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)
+    inner = {"name": "compose", "models": ["tener", "none"]}
+    flat, nested = (composed("compose", models=["rotary", part]) for part in ("tener", inner))
+    nested.parts[1].parts[0].load_state_dict(flat.parts[1].state_dict())
+    torch.testing.assert_close(*(attended(model, x, positions).logits for model in (flat, nested)))
+
+
 @pytest.mark.parametrize("anew", ["path", "self_extend"])
 def test_factors_of_logits_that_another_part_computes_anew_are_not_lost(anew):
     x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from enum import IntEnum
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -16,6 +17,22 @@ from floater.positions import Positions
 
 Projection = Literal["query", "key", "value", "cross_query"]
 QKV = tuple[Tensor, Tensor, Tensor]
+
+
+class Stage(IntEnum):
+    """When the `qkv` of an encoding acts among composed ones, by what it does to queries and keys.
+
+    Encodings of the same stage act in the order in which they are listed.
+    """
+
+    REPLACE = 0
+    """It replaces keys, so that whatever changes them must come later."""
+    KEEP = 1
+    """It keeps their widths."""
+    WIDEN = 2
+    """It changes their widths, and nothing that needs the width of a head may come later."""
+    APPEND = 3
+    """It appends components that its own `bias` or `logits` reads."""
 
 
 class PositionModel(nn.Module):
@@ -32,10 +49,8 @@ class PositionModel(nn.Module):
     acts; `length_aware` means that its decoder needs the final length of the text, `autoregressive` that
     a decoder may write one token after another; `bounded` that it has `max_length` positions;
     `derives_places` that it derives positions itself, from order, segments, coordinates or a structure;
-    `needs_cross_attention` that it acts there alone; `turn` is when its `qkv` acts among composed models: -1
-    first, as it replaces keys, 0 in the order of the models, 1 next, as it changes the width of queries and
-    keys, 2 last, as it appends components to them that its own `bias` or `logits` reads. `reads_content`
-    means that its `bias` or `logits` reads queries or keys, as wide as a head.
+    `needs_cross_attention` that it acts there alone; `stage` is when its `qkv` acts among composed models;
+    `reads_content` means that its `bias` or `logits` reads queries or keys, as wide as a head.
 
     Args:
         spec: the stack of blocks it serves.
@@ -58,7 +73,7 @@ class PositionModel(nn.Module):
     bounded: ClassVar[bool] = False
     derives_places: bool = False
     needs_cross_attention: bool = False
-    turn: int = 0
+    stage: Stage = Stage.KEEP
     reads_content: bool = True
 
     def __init__(self, spec: StackSpec) -> None:

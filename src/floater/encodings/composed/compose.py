@@ -8,6 +8,7 @@ from typing import Any
 from floater.encodings.card import Card
 from floater.encodings.composed.parts import Composite, Part, reads_content
 from floater.encodings.errors import PositionError
+from floater.encodings.model import Stage
 from floater.encodings.registry import name_of, register
 from floater.encodings.spec import StackSpec
 
@@ -45,7 +46,7 @@ class Compose(Composite):
         self, spec: StackSpec, *, models: Sequence[Part] = ("floater_relative", "sinusoidal")
     ) -> None:
         super().__init__(spec, models)
-        wide = [part for part in self.models if part.turn == 1]
+        wide = [part for part in self.models if part.stage == Stage.WIDEN]
         readers = [part for part in self.models if part not in wide and reads_content(part)]
         if wide and len(wide) + len(readers) > 1:
             other = name_of((wide[1:] or readers)[0])

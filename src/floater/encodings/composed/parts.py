@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card, Point
 from floater.encodings.errors import PositionError
-from floater.encodings.model import QKV, PositionModel, Projection
+from floater.encodings.model import QKV, PositionModel, Projection, Stage
 from floater.encodings.registry import build_for, catalogue, name_of
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
@@ -45,7 +45,7 @@ class Composite(PositionModel):
 
     Biases and values are added, masks intersected, changes of embeddings, queries, keys, values and logits
     chained in the order of the parts. Parts that change the width of queries and keys come last there, and
-    first at the logits, which they may compute anew (`PositionModel.turn`). Biases are added to logits that
+    first at the logits, which they may compute anew (`Stage`). Biases are added to logits that
     other parts have changed, so that none is lost. Bounds, exceptions and needs are those of all parts
     together; the scales of the dot products must agree.
 
@@ -79,7 +79,7 @@ class Composite(PositionModel):
         scales = {name_of(part): part.scale(spec.dim // spec.heads) for part in self._scaled}
         if len(set(scales.values())) > 1:
             raise PositionError(f"the scales of the dot products differ, {scales}; one must serve all parts")
-        free = [part for part in self.models if part.turn == 1 and not part.overrides("scale")]
+        free = [part for part in self.models if part.stage == Stage.WIDEN and not part.overrides("scale")]
         if free and self._scaled:
             raise PositionError(
                 f"'{name_of(free[0])}' changes the width of queries and keys, and with it the scale of the "
@@ -92,7 +92,8 @@ class Composite(PositionModel):
         trees = {kind.needs for kind in kinds if hasattr(kind, "needs")}
         if trees:
             self.needs = "tree" if "tree" in trees else trees.pop()
-        self.turn = max((part.turn for part in self.models), key=abs)
+        stages = [part.stage for part in self.models]
+        self.stage = min(stages) if max(stages) == Stage.KEEP else max(stages)
         self.reads_content = any(reads_content(part) for part in self.models)
 
     @classmethod
@@ -189,7 +190,7 @@ class Composite(PositionModel):
         return _sum([part.projection_bias(name, own, layer) for part, own in self._acting(state, layer)])
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: list[Any], layer: int) -> QKV:
-        for part, own in sorted(self._acting(state, layer), key=lambda pair: pair[0].turn):
+        for part, own in sorted(self._acting(state, layer), key=lambda pair: pair[0].stage):
             q, k, v = part.qkv(q, k, v, own, layer)
         return q, k, v
 
@@ -205,7 +206,7 @@ class Composite(PositionModel):
 
     def _content(self, part: PositionModel, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Return the queries and keys that a part reads: without what other parts have appended."""
-        if self.turn == 2 and part.turn < 1 and part.reads_content:
+        if self.stage == Stage.APPEND and part.stage < Stage.WIDEN and part.reads_content:
             width = self.spec.dim // self.spec.heads
             return q[..., :width], k[..., :width]
         return q, k
@@ -227,7 +228,7 @@ class Composite(PositionModel):
         return None  # products of queries and keys would have another scale than those of its `bias`
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: list[Any], layer: int) -> Tensor:
-        for part, own in sorted(self._acting(state, layer), key=lambda pair: pair[0].turn < 1):
+        for part, own in sorted(self._acting(state, layer), key=lambda pair: pair[0].stage < Stage.WIDEN):
             logits = part.logits(logits, *self._content(part, q, k), own, layer)
         bias = self._bias(q, k, state, layer) if self.overrides("logits") else None
         return logits if bias is None else logits + bias.to(logits.dtype)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
-from floater.encodings.model import QKV, PositionModel
+from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
@@ -56,7 +56,7 @@ class Forgetting(PositionModel):
         parameters="l * h * (d + 1)",
     )
 
-    turn = 2
+    stage = Stage.APPEND
     reads_content = False
 
     def __init__(self, spec: StackSpec, *, start: float = 5.0) -> None:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
-from floater.encodings.model import QKV, PositionModel
+from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
@@ -63,7 +63,7 @@ class Path(PositionModel):
         parameters="l * (2 * rank * d + kernel * d + h * (d + 1))",
     )
 
-    turn = 2
+    stage = Stage.APPEND
 
     def __init__(self, spec: StackSpec, *, rank: int = 32, kernel: int = 3) -> None:
         super().__init__(spec)

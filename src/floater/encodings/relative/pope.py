@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from floater.encodings.card import Card
 from floater.encodings.errors import PositionError
-from floater.encodings.model import QKV, PositionModel
+from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.waves import Waves
@@ -52,7 +52,7 @@ class PoPE(PositionModel):
         parameters="l * d",
     )
 
-    turn = 1
+    stage = Stage.WIDEN
 
     def __init__(self, spec: StackSpec, *, base: float = 10000.0) -> None:
         super().__init__(spec)

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one, one_of
 from floater.encodings.errors import PositionError
+from floater.encodings.model import Stage
 from floater.encodings.registry import register
 from floater.encodings.relative.rotary import Rotary
 from floater.encodings.spec import StackSpec
@@ -68,7 +69,7 @@ class SelfExtend(Rotary):
         equation="rotary at d for d < w, else at floor(t/G) - floor(s/G) + w - w/G; ReRoPE: at w",
     )
 
-    turn = 1
+    stage = Stage.WIDEN
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one
 from floater.encodings.errors import PositionError
-from floater.encodings.model import QKV, PositionModel
+from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
@@ -57,7 +57,7 @@ class StochasticPositions(PositionModel):
         seed: seed of the noise in evaluation, not negative.
     """
 
-    turn = 1
+    stage = Stage.WIDEN
 
     def __init__(self, spec: StackSpec, realizations: int, gated: bool, seed: int) -> None:
         super().__init__(spec)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import one_of
 from floater.encodings.errors import PositionError
-from floater.encodings.model import QKV, PositionModel
+from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.registry import register
 from floater.encodings.relative.waves import Waves, frequencies
 from floater.encodings.spec import StackSpec
@@ -70,7 +70,7 @@ class Tener(PositionModel):
         ),
     )
 
-    turn = -1
+    stage = Stage.REPLACE
 
     def __init__(self, spec: StackSpec, *, form: str = "paper") -> None:
         super().__init__(spec)
