@@ -75,10 +75,10 @@ def whole_sequence(positions: Positions, name: str) -> Tensor | None:
     Example:
         >>> whole_sequence(Positions.arange(1, offset=4), "a GRU")
         Traceback (most recent call last):
-        floater.encodings.errors.PositionError: a GRU reads a whole sequence: decode without a cache
+        floater.encodings.errors.PositionError: a GRU reads a whole sequence: decode without a cache ...
     """
     if positions.query.shape[1] != positions.key.shape[1]:
-        raise PositionError(f"{name} reads a whole sequence: decode without a cache")
+        raise PositionError(f"{name} reads a whole sequence: decode without a cache (use_cache=False)")
     if positions.document is not None:
         raise PositionError(f"{name} reads over the ends of packed documents: give it one document a row")
     return positions.key_valid
