@@ -1,14 +1,18 @@
 """Cost of FLOATER in a Transformer, in paired steps against the same model with sinusoids.
 
 FLOATER is at all blocks with injection "qkv". Training steps are forward, backward and Adam on random
-pairs of texts; inference is a forward pass with baked vectors. Both models take every step in
-alternating order, and the ratio of their times is printed with a 95 % interval (of
-the geometric mean of the paired ratios, by Student's t; whole refresh cycles count as one pair).
+pairs of texts; inference is a forward pass with baked vectors. `--times` compares FLOATER at random times
+with FLOATER at the positions, `--relative` the solves of `floater_relative`, forward and backward, with a
+whole step. Both sides take every step in alternating order, and the ratio of their times is printed with a
+95 % interval (of the geometric mean of the paired ratios, by Student's t; whole refresh cycles count as one
+pair).
 
     python benchmarks/overhead.py                            # tiny
     python benchmarks/overhead.py --refresh-every 10
     python benchmarks/overhead.py --preset transformer-base --vocabulary 37000 --steps 30
     python benchmarks/overhead.py --inference
+    python benchmarks/overhead.py --times stretch
+    python benchmarks/overhead.py --relative --preset transformer-base --vocabulary 37000 --steps 10
     python benchmarks/overhead.py --monitoring               # the flow alone: meshes checked and trusted
 """
 
@@ -20,11 +24,15 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from scipy.stats import t as student
+from torch import Tensor
 from torch.nn import functional as F
 
+from floater import Positions
+from floater.encodings.relative.floater_relative import FloaterRelative
 from floater.flow import FlowEncoder
 from floater.flow.collocation import solver
 from floater.transformer import PRESETS, FloaterConfig, FloaterForConditionalGeneration
@@ -36,15 +44,15 @@ class Case:
     """One model and its optimizer; `step` takes a training step and returns its seconds."""
 
     def __init__(
-        self, position: str, options: dict[str, object], arguments: argparse.Namespace, lr: float = 1e-4
+        self, position: str, arguments: argparse.Namespace, lr: float = 1e-4, **changes: Any
     ) -> None:
         torch.manual_seed(0)
         config = FloaterConfig.preset(
             arguments.preset,
             vocab_size=arguments.vocabulary,
             position=position,
-            position_options=options,
             training_length=arguments.length,
+            **changes,
         )
         self.model = FloaterForConditionalGeneration(config).train()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=lr, fused=True)
@@ -82,27 +90,52 @@ def report(label: str, base: list[float], other: list[float]) -> None:
     )
 
 
-def training(arguments: argparse.Namespace) -> None:
-    every = arguments.refresh_every
-    plain, floater = (
-        Case(position, options, arguments)
-        for position, options in (("sinusoidal", {}), ("floater", {"refresh_every": every}))
-    )
-    generator = torch.Generator().manual_seed(0)
+def texts(arguments: argparse.Namespace) -> Tensor:
+    """Return the token ids of pairs of random texts, (2, sentences, length)."""
     shape = (2, arguments.sentences, arguments.length)
-    batch = torch.randint(3, arguments.vocabulary, shape, generator=generator)
+    return torch.randint(3, arguments.vocabulary, shape, generator=torch.Generator().manual_seed(0))
+
+
+def training(arguments: argparse.Namespace) -> None:
+    every, batch = arguments.refresh_every, texts(arguments)
+    plain = Case("sinusoidal", arguments)
+    floater = Case("floater", arguments, position_options={"refresh_every": every})
     steps = math.ceil(arguments.steps / every) * every
     times = paired(lambda: plain.step(*batch), lambda: floater.step(*batch), steps, every)
     report(f"training, {arguments.preset}, refresh_every={every}", *times)
 
 
+def random_times(arguments: argparse.Namespace) -> None:
+    batch = texts(arguments)
+    plain = Case("floater", arguments)
+    drawn = Case("floater", arguments, times={"mode": arguments.times})
+    times = paired(lambda: plain.step(*batch), lambda: drawn.step(*batch), arguments.steps)
+    report(f"training, {arguments.preset}, floater, times {arguments.times}", *times)
+
+
+def relative(arguments: argparse.Namespace) -> None:
+    batch, case = texts(arguments), Case("floater_relative", arguments)
+    flows = [module for module in case.model.modules() if isinstance(module, FloaterRelative)]
+    positions = Positions.arange(arguments.length)
+
+    def solved() -> float:
+        began = time.perf_counter()
+        for flow in flows:
+            flow.prepare(positions).biases.square().mean().backward()
+        spent = time.perf_counter() - began
+        case.optimizer.zero_grad()
+        return spent
+
+    times = paired(lambda: case.step(*batch), solved, arguments.steps)
+    report(f"a step and {len(flows)} solves, {arguments.preset}, floater_relative", *times)
+
+
 def inference(arguments: argparse.Namespace) -> None:
-    plain, floater = (Case(name, {}, arguments).model.eval() for name in ("sinusoidal", "floater"))
+    plain, floater = (Case(name, arguments).model.eval() for name in ("sinusoidal", "floater"))
     for module in floater.modules():
         if isinstance(module, FlowEncoder):
             module.bake(arguments.length)
-    shape = (2, arguments.sentences, arguments.length)
-    source, target = torch.randint(3, arguments.vocabulary, shape)
+    source, target = texts(arguments)
 
     def step(model: torch.nn.Module) -> float:
         began = time.perf_counter()
@@ -122,7 +155,7 @@ def monitoring(arguments: argparse.Namespace) -> None:
     and replaces it when it fails. The other uses, without checks, the final plan of a third solve, which also
     warms the caches.
     """
-    case = Case("floater", {}, arguments, lr=1e-3)
+    case = Case("floater", arguments, lr=1e-3)
     encoder = next(module for module in case.model.modules() if isinstance(module, FlowEncoder))
     leading, checked, trusting = (copy.deepcopy(encoder) for _ in range(3))
     positions = torch.arange(arguments.length).unsqueeze(0)
@@ -162,14 +195,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--refresh-every", type=int, default=1)
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--inference", action="store_true")
-    kind.add_argument("--monitoring", action="store_true")
+    for run in (inference, monitoring, relative):
+        kind.add_argument(f"--{run.__name__}", dest="run", action="store_const", const=run, default=training)
+    kind.add_argument("--times", choices=("stretch", "shift", "float", "subset"))
     arguments = parser.parse_args()
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}\n")
     print("| what | base, median ms | other, median ms | pairs | ratio | 95 % interval |")
     print("|---|---:|---:|---:|---:|---:|")
-    run = inference if arguments.inference else monitoring if arguments.monitoring else training
-    run(arguments)
+    (random_times if arguments.times else arguments.run)(arguments)
 
 
 if __name__ == "__main__":
