@@ -18,9 +18,11 @@ import pytest
 from floater.cli import main
 from floater.settings import SettingsError, dump
 from floater.study import run
+from floater.study.results import Outcome
 from floater.tasks import task
 from floater.tasks.measurement import Measurement
 from floater.tasks.translation import decode
+from floater.training.lengthen import lengthen
 from processes import in_process
 
 from .small import ONE_STEP, run_inline, scores, settings
@@ -88,6 +90,26 @@ def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "study" / "trials" / "none-1" / "cost.json").unlink()  # it was stopped, and would go on
     with pytest.raises(SettingsError, match=changed):
         run.study(asked)
+
+
+def test_a_trial_that_was_trained_for_longer_is_scored_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_inline(monkeypatch, report=False)
+    common = settings(tmp_path).settings
+    common["training"] |= {"max_steps": 2, "eval_steps": 2}
+    small = {"models": {"none": {}}, "seeds": [1], "short_to_long": {"builtin": 20, "builtin_test": 1}}
+
+    def studied() -> Outcome:
+        (outcome,) = run.study(settings(tmp_path / "study", settings=common, **small)).outcomes
+        return outcome
+
+    before = studied()
+    common["training"]["max_steps"] = 4
+    task("translation").train(lengthen(before.trial.settings, steps=4))
+    after = studied()
+    assert (before.result["steps"], after.result["steps"]) == (2, 4)
+    assert before.measured["lengths"].score("loss") != after.measured["lengths"].score("loss")
 
 
 def test_a_trial_goes_on_from_one_that_is_trained_and_fails_a_test(

@@ -26,7 +26,7 @@ from floater.study.grid import COST, DIGESTS, PLAN, TRIALS, files_read
 from floater.study.progress import entries
 from floater.tasks import registry
 from floater.tasks.measurement import Measurement
-from floater.training.files import write_json, write_whole
+from floater.training.files import MANIFEST, write_json, write_whole
 from floater.training.run import MODEL, RunWithSettings
 
 MEASURED = "measured"
@@ -106,12 +106,18 @@ def is_trained(run: Path) -> bool:
 
 
 def is_measured(run: Path, test: str, given: Mapping[str, Any]) -> bool:
-    """Return whether a run is scored on a test set, as it is now."""
+    """Return whether the run's model is scored on a test set, both as they are now."""
     path = run / MEASURED / f"{test}.json"
     if not path.is_file():
         return False
     record = json.loads(path.read_text(encoding="utf-8"))
-    return record["test"] == given and changed(record.get("files", {}), given) is None
+    now = {**given, **_weights(run)}
+    return record["test"] == given and changed(record.get("files", {}), now) is None
+
+
+def _weights(run: Path) -> dict[str, Any]:
+    """Return the file by which another model in the run's directory is noticed: it was trained for longer."""
+    return {f"{MODEL}/{MANIFEST}": str(run / MODEL / MANIFEST)}
 
 
 def read(run: Path, test: str) -> Measurement:
@@ -142,7 +148,7 @@ def _write(run: Path, test: str, given: Mapping[str, Any], found: Measurement, s
         write_whole(folder / f"{test}.txt", "".join(f"{line}\n" for line in found.lines))
     record = {
         "test": given,
-        "files": digests(given),
+        "files": digests({**given, **_weights(run)}),
         "metrics": list(found.statistics),
         "notes": list(found.notes),
         "signatures": found.signatures,
