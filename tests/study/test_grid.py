@@ -57,6 +57,17 @@ def test_a_model_may_change_any_setting_and_start_from_another(tmp_path: Path) -
     assert [trial.after for trial in made.trials] == [None, "sinusoidal-input-4", None]
 
 
+def test_a_label_changes_a_setting_that_the_model_sets_too(tmp_path: Path) -> None:
+    asked = settings(
+        tmp_path,
+        models={"learned": {"max_length": 512}},
+        axes={"table": {"short": {"model": {"max_length": 256}}, "own": {}}},
+        seeds=[1],
+    )
+    lengths = {trial.name: trial.settings.model.max_length for trial in grid(asked, "here").trials}
+    assert lengths == {"learned-short-1": 256, "learned-own-1": 512}
+
+
 def test_a_model_may_have_seeds_of_its_own(tmp_path: Path) -> None:
     """Many variants are screened with one seed, some are settled with several; the first seeds run first."""
     models = {"none": {}, "rnn": {"seeds": [7]}, "learned": {"seeds": [2, 3, 1]}, "t5": {"seeds": [1]}}

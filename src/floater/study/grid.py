@@ -241,7 +241,7 @@ def _trial(
     """Return the settings of a trial."""
     entry = dict(settings.models[variant.model] or {})
     own = entry.pop("settings", None) or {}
-    for key in ("start", "seeds"):
+    for key in ("start", "seeds", "position", "position_options"):
         entry.pop(key, None)
     where = f"{origin}: trial {variant.name}-{seed}"
     runs = Path(settings.folder) / TRIALS
@@ -252,12 +252,12 @@ def _trial(
         "training": {"seed": seed},
     }
     if variant.position:
-        trial["model"] = entry | {"position": variant.position, "position_options": dict(variant.options)}
+        trial["model"] = {"position": variant.position, "position_options": dict(variant.options)}
     if variant.start is not None:
         trial["training"]["warm_start"] = str(runs / f"{variant.start}-{seed}")
     changes = [axis[label] for axis, label in zip(settings.axes.values(), variant.labels, strict=True)]
     try:
-        whole = functools.reduce(merged, [common, own, *changes, trial])
+        whole = functools.reduce(merged, [common, own, {"model": entry} if entry else {}, *changes, trial])
     except SettingsError as error:
         raise SettingsError(f"{where}: {error}") from None
     for tree in (common, own, *changes):

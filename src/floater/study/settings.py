@@ -151,7 +151,7 @@ class StudySettings:
             "all". Empty leaves their default. A model that sets the option itself has one variant.
         axes: further axes by a name of yours, each with labels and the settings that a label changes, as in
             {rate: {"2e-5": {training: {learning_rate: 2.0e-5}}}}. Every model is run on all combinations of
-            labels, one variant each.
+            labels, one variant each. A label replaces what the model sets.
         seeds: seeds of the training, one trial each. The trials run seed by seed.
         baseline: name of the variant that others are compared with; null for the first.
         comparisons: further pairs of variants to compare, as in [[rotary, learned]], the first with the
