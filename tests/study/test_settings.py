@@ -43,6 +43,13 @@ from .small import settings
         ({"short_to_long": {"source": ["a"]}}, "source and target must have as many files"),
         ({"short_to_long": {"source": ["a"], "target": ["b"], "skip": {"c": 1}}}, "skip names c"),
         ({"short_to_long": {"source": ["a"], "target": ["b"], "token": "("}}, "no regular expression"),
+        ({"short_to_long": {"cut": 15}}, "cut needs source, dataset or builtin"),
+        ({"short_to_long": {"unique": False}}, "unique needs source, dataset or builtin"),
+        (
+            {"short_to_long": {"source": ["a"], "target": ["b"], "cut": 15}},
+            r"bins are \[80, 100, 120, 140\] by default, without the cut of short_to_long at 15",
+        ),
+        ({"comparisons": [["a", "b"], ["b", "c"], ["a", "b"]]}, r"comparisons has \['a', 'b'\] twice"),
         ({"budget": {"cores": 2, "threads": 4}}, "threads is 4, more than the 2 cores"),
         ({"comparisons": [["none", "none"]]}, "it must be a list of pairs of different variants"),
         ({"budget": {"memory": 1, "trial_memory": 2}}, "trial_memory is 2"),

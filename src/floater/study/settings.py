@@ -70,6 +70,7 @@ class ShortToLong:
             ("source or dataset", self.source or self.dataset, ("test_source", "test_target", "skip")),
             ("dataset", self.dataset, ("dataset_config",)),
             ("builtin", self.builtin, ("builtin_test", "builtin_mean")),
+            ("source, dataset or builtin", self.given, ("cut", "valid", "seed", "token", "unique")),
         ):
             if not given and (idle := self._changed(names)):
                 raise ValueError(f"{idle} needs {needed}")
@@ -224,7 +225,8 @@ class StudySettings:
                     raise ValueError(
                         f"{kind} {name!r}: a name has letters, digits and . _ + - only, as files are named so"
                     )
-        for values, what in ((self.seeds, "seeds"), (self.blocks, "blocks")):
+        pairs = self.comparisons
+        for values, what in ((self.seeds, "seeds"), (self.blocks, "blocks"), (pairs, "comparisons")):
             if (twice := repeated(values)) is not None:
                 raise ValueError(f"{what} has {twice} twice")
         for pair in self.comparisons:
@@ -234,6 +236,11 @@ class StudySettings:
             raise ValueError(f"bins are {self.bins}; they must be positive and growing")
         if self.short_to_long.given and self.task != "translation":
             raise ValueError(f"short_to_long cuts translation data; the task is {self.task!r}")
+        if self.short_to_long.given and not self.bins and self.short_to_long.cut not in PAPER_BINS:
+            raise ValueError(
+                f"bins are {PAPER_BINS} by default, without the cut of short_to_long at "
+                f"{self.short_to_long.cut}: give bins that start there, as one would mix lengths"
+            )
         if self.short_to_long.given and "lengths" in self.tests:
             raise ValueError("'lengths' is the test set of short_to_long; name the other one differently")
 
