@@ -259,6 +259,22 @@ def test_bars_of_a_row_are_not_drawn_around_a_difference() -> None:
         assert sum(container.has_yerr for container in axes.containers) == bars
 
 
+def test_a_pair_is_tested_by_its_own_number_of_examples() -> None:
+    """The row above them has one example in the bin, which none of its two are scored on."""
+    of = {"none": np.append(np.full(399, 5), 100), "low": LENGTHS, "high": LENGTHS}
+    found = made(
+        [*of],
+        [1],
+        lambda variant, seed: np.full(len(of[variant]), variant == "high"),
+        lengths=lambda variant: of[variant],
+        comparisons=[("high", "low")],
+    )
+    last = Column("lengths", "exact", 50)
+    assert found.count(last) == 1
+    (compared,) = (c for c in found.comparisons if c.reference == "low" and c.column == last)
+    assert found.conclusion(compared) == "better"
+
+
 def test_other_examples_are_not_paired() -> None:
     draw = np.random.default_rng(0)
     longer = np.repeat([5, 20, 40, 100], 150)

@@ -94,6 +94,16 @@ def test_no_difference_is_no_discovery() -> None:
     assert paired_p(same, same, 0.0, 100) == 1.0
 
 
+def test_samples_without_a_score_are_no_discovery() -> None:
+    """As of a ratio whose denominator is 0 in all examples but two."""
+    values = np.array([[1.0, 1], [1, 1], *[[0, 0]] * 98])
+    ours, theirs = (
+        resampled(METRICS["accuracy"].score, [of], 1000) for of in (values, values * np.array([0, 1]))
+    )
+    assert 0.1 < np.isnan(ours).mean() < 0.2
+    assert paired_p(ours, theirs, 100.0, 100) > 0.1
+
+
 @given(
     ours=st.lists(st.integers(0, 100).map(float), min_size=2, max_size=6),
     theirs=st.lists(st.integers(0, 100).map(float), min_size=2, max_size=6),

@@ -276,7 +276,9 @@ class Results:
                     one, other = drawn[variant.name], drawn[reference.name]
                     assert one is not None
                     assert other is not None
-                    sentences = paired_p(one, other, difference, self.count(column) or 0)
+                    (measured, *_) = self._measured(variant, column)  # of other variants there may be more
+                    count = int(column.chosen(measured.lengths).sum())
+                    sentences = paired_p(one, other, difference, count)
                 seeds = self._seeds_p(variant, reference, column)
                 if sentences is None and seeds == 0.0:  # without a spread over seeds nothing can be tested
                     seeds = None

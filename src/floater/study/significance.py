@@ -80,7 +80,8 @@ def paired_p(ours: Array, theirs: Array, difference: float, examples: int) -> fl
     small: it is at least that of all n examples favouring one side under the null, 2^(1 - n).
 
     Args:
-        ours: resampled scores of a variant, from `resampled`.
+        ours: resampled scores of a variant, from `resampled`; a sample whose score is NaN counts against a
+            difference.
         theirs: those of the other.
         difference: difference of the scores on the test set itself.
         examples: number of its examples, n.
@@ -91,7 +92,8 @@ def paired_p(ours: Array, theirs: Array, difference: float, examples: int) -> fl
         (0.25, 0.5)
     """
     drawn = ours - theirs
-    beyond = int(np.sum(np.abs(drawn - drawn.mean()) >= abs(difference)))
+    within = np.abs(drawn - np.nanmean(drawn)) < abs(difference)  # not so where a sample has no score
+    beyond = int(np.sum(~within))
     return max((beyond + 1) / (len(drawn) + 1), 2.0 ** (1 - examples))
 
 
