@@ -19,6 +19,7 @@ from floater.study import figures, panels, summary, tables
 from floater.study.grid import Grid, Trial, Variant
 from floater.study.results import Column, Outcome, Results
 from floater.study.settings import StudySettings
+from floater.tasks import task
 from floater.tasks.measurement import Array, Measurement
 
 LENGTHS = np.repeat([5, 20, 40, 100], 100)
@@ -81,6 +82,24 @@ def test_seeds_without_a_spread_are_not_tested() -> None:
     ]
     alone = replace(found, outcomes=outcomes, grid=replace(found.grid, tests={}))
     assert [(c.column.test, alone.conclusion(c)) for c in alone.comparisons] == [("validation", "not tested")]
+
+
+@pytest.mark.parametrize(("greater", "conclusion"), [(True, "worse"), (False, "better")])
+def test_a_task_says_whether_a_higher_validation_score_is_better(
+    greater: bool, conclusion: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(task("translation")), "greater", greater)
+    found = made(["none", "a"], [1, 2], lambda variant, seed: np.zeros(400))
+    errors = {"none": [0.5, 0.6], "a": [0.1, 0.2]}
+    outcomes = [
+        replace(o, measured={}, result={"best_valid_error": error, "error": error})
+        for o in found.outcomes
+        for error in [errors[o.trial.variant.name][o.trial.seed - 1]]
+    ]
+    validated = replace(found, outcomes=outcomes, grid=replace(found.grid, tests={}))
+    assert [validated.conclusion(c) for c in validated.comparisons] == [conclusion]
+    (column,) = validated.columns()
+    assert [variant.name for variant in validated.best(column)] == ["none" if greater else "a"]
 
 
 def test_rows_of_other_examples_are_tested_by_the_seeds_alone_and_it_is_said() -> None:

@@ -75,7 +75,7 @@ def lengths(results: Results) -> Iterator[Panel]:
 def learning(results: Results) -> Iterator[Panel]:
     """Yield training loss, validation loss and the validation score that chooses the checkpoint."""
     found = {key for outcome in results.outcomes for entry in outcome.log for key in entry}
-    best = results.best_of_validation or "loss"
+    best = results.validation.metric if results.validation else "loss"
     labels = {"loss": "training loss", "eval_loss": "validation loss"}
     labels.setdefault(f"eval_{best}", f"validation {METRICS[best].label if best in METRICS else best}")
     several = any(len(results.of(variant)) > 1 for variant in figures.drawn(results))

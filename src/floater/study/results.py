@@ -37,12 +37,15 @@ class Column:
         metric: a name of `METRICS`, or of the run's result.
         low: least length of the examples, and
         high: the length that they are below; None for no bound. Both None: all examples.
+        rises: whether a higher score is better, of a metric that is none of `METRICS`; by default judged by
+            its name.
     """
 
     test: str
     metric: str
     low: int | None = None
     high: int | None = None
+    rises: bool | None = None
 
     @property
     def label(self) -> str:
@@ -74,6 +77,8 @@ class Column:
         """Return whether higher is better; None where neither is."""
         if self.metric in METRICS:
             return METRICS[self.metric].greater
+        if self.rises is not None:
+            return self.rises
         return not any(word in self.metric for word in ("loss", "perplexity", "nll"))
 
     def chosen(self, lengths: Array) -> Array:
@@ -208,16 +213,20 @@ class Results:
                 bins = self._bins(test, name)
                 whole = [] if bins and test == short_to_long.TEST else [Column(test, name)]
                 columns += whole + [Column(test, name, *bin) for bin in bins]
-        if not self.grid.tests and not metric and self.best_of_validation:
-            columns.append(Column(VALIDATION, self.best_of_validation))
+        if not self.grid.tests and not metric and self.validation:
+            columns.append(self.validation)
         return columns
 
-    @property
-    def best_of_validation(self) -> str | None:
-        """Return the metric that chooses checkpoints; None where no trial has one."""
-        names = (name for outcome in self.outcomes for name in outcome.result)
-        prefix = "best_valid_"
-        return next((name.removeprefix(prefix) for name in names if name.startswith(prefix)), None)
+    @cached_property
+    def validation(self) -> Column | None:
+        """Return the column of the metric that chooses checkpoints; None where no trial has one."""
+        task, prefix = registry.task(self.settings.task), "best_valid_"
+        for outcome in self.outcomes:
+            for name in outcome.result:
+                if name.startswith(prefix):
+                    rises = task.best(outcome.trial.settings)["greater"]
+                    return Column(VALIDATION, name.removeprefix(prefix), rises=rises)
+        return None
 
     def _bins(self, test: str, metric: str) -> list[tuple[int, int | None]]:
         """Return the bins of a test set, without those that only test sets with longer windows reach."""
