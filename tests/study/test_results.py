@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,6 +101,49 @@ def test_a_task_says_whether_a_higher_validation_score_is_better(
     assert [validated.conclusion(c) for c in validated.comparisons] == [conclusion]
     (column,) = validated.columns()
     assert [variant.name for variant in validated.best(column)] == ["none" if greater else "a"]
+
+
+def asked(found: Results, data: Mapping[str, dict[str, Any]]) -> Results:
+    """The results of variants with these settings of their data."""
+    trials = [
+        replace(trial, settings=SimpleNamespace(data=SimpleNamespace(**data[trial.variant.name])))
+        for trial in found.grid.trials
+    ]
+    return replace(found, grid=replace(found.grid, trials=trials))
+
+
+@pytest.mark.parametrize("name", ["task", "problem"])
+def test_scores_of_other_tasks_are_not_compared(name: str) -> None:
+    """As in a study of GLUE, whose tasks are an axis."""
+    rates = {"none-RTE": 0.5, "a-RTE": 0.6, "none-MRPC": 0.8, "a-MRPC": 0.9}
+    draw = np.random.default_rng(0)
+    found = made([*rates], [1, 2, 3], lambda variant, seed: draw.random(400) < rates[variant])
+    apart = asked(found, {variant: {name: variant.partition("-")[2], "train": variant} for variant in rates})
+    assert {(c.variant, c.reference) for c in apart.comparisons} == {("a-RTE", "none-RTE")}
+    assert not any(apart.best(column) for column in apart.columns())
+    said = summary.answer(apart)
+    assert said[-1] == (
+        "Not compared with `none-RTE`, as they answer other questions than it: `none-MRPC`, `a-MRPC`."
+    )
+    assert not any("MRPC" in text for text in said[:-1])
+    (axes,) = figures.score_by_length(apart, apart.columns()[1:], apart.baseline).axes
+    assert len(axes.containers) == 2, "lines of the differences from the baseline"
+    alike = asked(found, {variant: {name: "RTE", "train": variant} for variant in rates})
+    assert len({c.variant for c in alike.comparisons}) == 3
+    assert summary.answer(alike) == summary.answer(found)
+
+
+def test_scores_on_other_validation_examples_are_not_compared() -> None:
+    found = made(["none", "a"], [1, 2], lambda variant, seed: np.arange(400) < 100 * seed)
+    other = {"none": {"valid": "a.txt"}, "a": {"valid": "b.txt"}}
+    assert len(asked(found, other).comparisons) == len(found.columns()), "the test set is the same"
+    outcomes = [
+        replace(o, measured={}, result={"best_valid_exact": 1.0 * o.trial.seed, "exact": 1.0 * o.trial.seed})
+        for o in found.outcomes
+    ]
+    validated = replace(found, outcomes=outcomes, grid=replace(found.grid, tests={}))
+    assert len(validated.comparisons) == 1
+    assert not asked(validated, other).comparisons
 
 
 def test_rows_of_other_examples_are_tested_by_the_seeds_alone_and_it_is_said() -> None:

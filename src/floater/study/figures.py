@@ -125,8 +125,9 @@ def score_by_length(results: Results, columns: Sequence[Column], less: Variant |
         values = [results.value(variant, column) for column in columns]
         known = [
             (place, value, zero)
-            for place, (value, zero) in enumerate(zip(values, zeros, strict=True))
+            for place, (column, value, zero) in enumerate(zip(columns, values, zeros, strict=True))
             if value is not None and zero is not None
+            if less is None or results.comparable(variant, less, column)
         ]
         if known:
             axes.errorbar(

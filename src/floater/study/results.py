@@ -26,6 +26,8 @@ VALIDATION = "validation"
 Conclusion = Literal["better", "worse", "not significant", "not tested"]
 
 _BELOW = 3
+_QUESTIONS = ("task", "problem")
+"""Settings of the data by which scores of one name are of other questions."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,10 @@ class Results:
         return Value(scores, len(scored)) if scores else None
 
     def best(self, column: Column) -> list[Variant]:
-        """Return the variants of the best mean: several if tied, none if all are."""
+        """Return the variants of the best mean: several if tied, none if all are.
+
+        There is none either where variants answer other questions than each other.
+        """
         means = {
             variant.name: value.mean
             for variant in self.grid.variants
@@ -252,8 +257,29 @@ class Results:
         }
         if not means or column.greater is None or len(set(means.values())) == 1 < len(means):
             return []
+        first, *others = [variant for variant in self.grid.variants if variant.name in means]
+        if not all(self.comparable(first, other, column) for other in others):
+            return []
         top = (max if column.greater else min)(means.values())
         return [variant for variant in self.grid.variants if means.get(variant.name) == top]
+
+    def comparable(self, variant: Variant, other: Variant, column: Column) -> bool:
+        """Return whether the scores of two variants are of the same questions.
+
+        They are not where the variants differ in the task of their data or, if the score is that of the
+        validation, in its examples.
+        """
+        return self._questions(variant, column) == self._questions(other, column)
+
+    def _questions(self, variant: Variant, column: Column) -> dict[str, Any]:
+        """Return the settings of a variant's data that decide what its score is of."""
+        settings = next(trial.settings for trial in self.grid.trials if trial.variant.name == variant.name)
+        data = getattr(settings, "data", None)
+        return {
+            name: value
+            for name, value in ({} if data is None else vars(data)).items()
+            if name in _QUESTIONS or (column.test == VALIDATION and name.startswith("valid"))
+        }
 
     def count(self, column: Column) -> int | None:
         """Return the number of examples of a column; None where that is not known."""
@@ -275,7 +301,7 @@ class Results:
             drawn: dict[str, Array | None] = {}
             for variant, reference in self.pairs:
                 ours, theirs = self.value(variant, column), self.value(reference, column)
-                if ours is None or theirs is None:
+                if ours is None or theirs is None or not self.comparable(variant, reference, column):
                     continue
                 difference, sentences = ours.mean - theirs.mean, None
                 if self._paired(variant, reference, column):

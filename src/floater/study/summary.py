@@ -17,7 +17,7 @@ def answer(results: Results) -> list[str]:
         found for ours, theirs in results.settings.comparisons for found in _of_pair(results, ours, theirs)
     ]
     standing = [] if all(o.status == "finished" for o in results.outcomes) else [_standing(results)]
-    return standing + _leaders(results) + (pairs or _overall(results))
+    return standing + _leaders(results) + (pairs or _overall(results)) + _apart(results)
 
 
 def _leaders(results: Results) -> list[str]:
@@ -53,7 +53,7 @@ def _of_pair(results: Results, ours: str, theirs: str) -> list[str]:
 
 def sentences(results: Results) -> list[str]:
     """Summarise which differences are statistically significant, a sentence or two per column."""
-    lines = [_standing(results), *_continued(results), *_overall(results)]
+    lines = [_standing(results), *_continued(results), *_overall(results), *_apart(results)]
     for column in results.columns():
         lines += _of_column(results, column)
     if results.comparisons:
@@ -143,6 +143,21 @@ def _overall(results: Results) -> list[str]:
     }
     parts = [f"{words[side]}: {_listed(variants)}" for side, variants in found.items() if variants]
     return ["; ".join([parts[0], *(part[0].lower() + part[1:] for part in parts[1:])]) + "."]
+
+
+def _apart(results: Results) -> list[str]:
+    """Name the variants that are not compared with the baseline, as their scores are of other questions."""
+    base, columns = results.baseline, results.columns()
+    if base is None:
+        return []
+    apart = [
+        variant.name
+        for variant in results.grid.variants
+        if columns and not any(results.comparable(variant, base, column) for column in columns)
+    ]
+    if not apart:
+        return []
+    return [f"Not compared with `{base.name}`, as they answer other questions than it: {_listed(apart)}."]
 
 
 def _of_column(results: Results, column: Column) -> list[str]:
