@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,14 @@ def test_the_best_rate_is_that_of_the_highest_median(tmp_path: Path) -> None:
         for seed, score in enumerate(scores)
     ]
     assert row(runs)["RTE"] == "52.0 (10.0-53.0, 5; 3e-05)"
+
+
+def test_a_run_without_its_model_is_not_finished(tmp_path: Path) -> None:
+    """As one that was killed while it was trained for longer, whose result is of the shorter training."""
+    run = finished(tmp_path, "RTE", (50.0,), seed=1, learning_rate=2e-5)
+    shutil.rmtree(Path(run) / "model")
+    with pytest.raises(DataError, match=r"is not finished \(no model/config.json\)"):
+        glue_table.table([run])
 
 
 def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:

@@ -76,8 +76,9 @@ def read_run(run: str) -> Finished:
     tree = read(Path(run) / SETTINGS)
     if (task := tree.get("task", "translation")) != "glue":
         raise DataError(f"{run} is a run of task {task!r}, not 'glue'")
-    if not (Path(run) / RESULT).is_file():
-        raise DataError(f"{run} is not finished (no {RESULT})")
+    for name in (RESULT, f"{MODEL}/config.json"):  # of a run that is trained for longer, the result is there
+        if not (Path(run) / name).is_file():
+            raise DataError(f"{run} is not finished (no {name})")
     settings = make(GlueSettings, tree, str(Path(run) / SETTINGS))
     try:
         result, config = (

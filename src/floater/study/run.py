@@ -13,9 +13,9 @@ from floater.study.launch import launcher, run_trials
 from floater.study.report import write_report
 from floater.study.results import Results, gather
 from floater.study.settings import StudySettings
+from floater.study.trial import is_trained
 from floater.training.files import write_whole
 from floater.training.lock import locked
-from floater.training.run import RESULT
 from floater.training.run import SETTINGS as RUN_SETTINGS
 
 SETTINGS, GLUE = "study.yaml", "glue.md"
@@ -58,7 +58,7 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
                 run_trials(trials, where)
         results = gather(settings, trials)
         write_report(results, origin)
-        done = [str(trial.run) for trial in trials.trials if (trial.run / RESULT).is_file()]
+        done = [str(trial.run) for trial in trials.trials if is_trained(trial.run)]
         if settings.task == "glue" and done:
             write_whole(folder / GLUE, glue_table.table(done) + "\n")
     return results
