@@ -15,7 +15,7 @@ from floater.settings import SettingsError, dump, load, make
 from floater.training import FlowSchedule
 from floater.training.arguments import arguments
 from floater.training.run_trainer import RunTrainer
-from floater.training.settings import FIXED, Flow, SmoothedTrainingSettings, TrainingSettings
+from floater.training.settings import Flow, SmoothedTrainingSettings, TrainingSettings
 from floater.transformer import FloaterConfig, FloaterForTokenClassification
 from helpers import check_every_setting_acts
 
@@ -120,7 +120,9 @@ def test_other_arguments_of_hugging_face_stand_beside_and_are_written_so(tmp_pat
     assert load(TrainingSettings, config) == made
 
 
-@pytest.mark.parametrize("name", sorted(FIXED & {"output_dir", "optim", "report_to", "push_to_hub"}))
+@pytest.mark.parametrize(
+    "name", ["output_dir", "optim", "report_to", "push_to_hub", "bf16_full_eval", "fp16_full_eval", "project"]
+)
 def test_what_follows_from_the_run_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=f"here: {name} is not to be set"):
         make(TrainingSettings, {name: "x"}, "here")

@@ -63,6 +63,8 @@ FIXED = {
     *("optim", "optim_args", "optim_target_modules", "lr_scheduler_kwargs", "warmup_ratio", "adafactor"),
     *("per_device_eval_batch_size", "eval_accumulation_steps", "prediction_loss_only", "batch_eval_metrics"),
     *("eval_use_gather_object", "eval_on_start", "eval_delay", "eval_do_concat_batches", "label_names"),
+    *("bf16_full_eval", "fp16_full_eval"),
+    *("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
     *(
         "group_by_length",
         "length_column_name",
