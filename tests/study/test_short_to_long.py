@@ -71,6 +71,18 @@ def test_the_share_below_the_cut_is_told_as_in_the_paper(tmp_path: Path) -> None
     assert share_below(ShortToLong(builtin=60), tmp_path / "data") is None
 
 
+def test_the_share_below_the_cut_is_that_of_the_files_that_train(tmp_path: Path) -> None:
+    source, target = files(tmp_path, [f"a {n}" for n in range(9)] + ["i j k l"])
+    held, aims = files(
+        tmp_path, [f"b {n}" for n in range(30)] + [f"m n o {n}" for n in range(5)], name="test"
+    )
+    asked = ShortToLong(source=source, target=target, test_source=held, test_target=aims, cut=4, valid=0.3)
+    write(asked, tmp_path / "data", "en", "de")
+    said = share_below(asked, tmp_path / "data")
+    assert said is not None
+    assert said.startswith("90.0% of 10 pairs have fewer than 4 tokens")
+
+
 def test_files_that_only_test_do_not_train(tmp_path: Path) -> None:
     source, target = files(tmp_path, ["a b", "c d", "e f", "g h", "i j k l"])
     held, aims = files(tmp_path, ["canary", "a b", "m n o p q"], name="test")

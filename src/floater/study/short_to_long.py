@@ -20,7 +20,7 @@ from floater.training.files import write_json
 Pair = tuple[str, str]
 Parts = dict[str, list[Pair]]
 TEST = "lengths"
-_DONE = "cut.json"
+_DONE, _ONLY_TESTED = "cut.json", "only tested"
 
 
 def cut(settings: ShortToLong, source: str, target: str) -> Parts:
@@ -65,15 +65,10 @@ def cut(settings: ShortToLong, source: str, target: str) -> Parts:
         scored = [pair for name, pairs in made.items() if name.startswith("test") for pair in pairs]
         return {"train": made["train"], "valid": made["valid"], TEST: scored}
 
-    def length(pair: Pair) -> int:
-        return len(re.findall(settings.token, pair[0]))
-
     seen: set[str] = set()
-    tests = _pairs(settings.test_source, settings.test_target, settings.skip)
-    longer = [pair for pair in _new(tests, seen, settings.unique) if length(pair) >= settings.cut]
-    short: list[Pair] = []
+    longer, short = _only_tested(settings, seen), list[Pair]()
     for pair in _new(_pool(settings, source, target), seen, settings.unique):
-        (short if length(pair) < settings.cut else longer).append(pair)
+        (short if _length(settings, pair) < settings.cut else longer).append(pair)
     sources = list(dict.fromkeys(text for text, _ in short))
     held_out = round(settings.valid * len(sources))
     if not longer or not 0 < held_out < len(sources):
@@ -128,6 +123,7 @@ def write(
         parts = cut(settings, source, target)
         cldr.write(folder, parts, source=source, target=target)
         counts = {name: len(pairs) for name, pairs in parts.items()}
+        counts |= {_ONLY_TESTED: len(_only_tested(settings, set()))}
         write_json(done, record | {"files": digests(record), "pairs": counts})
     data = {
         f"{part}_{side}": str(path)
@@ -141,6 +137,9 @@ def write(
 def share_below(settings: ShortToLong, folder: Path) -> str | None:
     """Describe the share of the pairs below the cut and the paper's share; None for the built-in corpus.
 
+    The files that only test are excluded: of them the data have the long pairs alone. None if the number of
+    these was not written down.
+
     Args:
         settings: settings of the split.
         folder: the folder that `write` wrote to.
@@ -150,14 +149,25 @@ def share_below(settings: ShortToLong, folder: Path) -> str | None:
     """
     done = folder / _DONE
     counts = json.loads(done.read_text(encoding="utf-8")).get("pairs") if done.is_file() else None
-    if settings.builtin or not counts:
+    if settings.builtin or not counts or (settings.test_source and _ONLY_TESTED not in counts):
         return None
     short = counts["train"] + counts["valid"]
-    total = counts["train"] + counts[TEST]
+    total = counts["train"] + counts[TEST] - counts.get(_ONLY_TESTED, 0)
     return (
         f"{short / total:.1%} of {total:,} pairs have fewer than {settings.cut} tokens in their source; of "
         "WMT14's English-German training sentences 98.6% have fewer than 80 (Liu et al. 2020, section 4.3)."
     )
+
+
+def _only_tested(settings: ShortToLong, seen: set[str]) -> list[Pair]:
+    """Return the long pairs of the files that only test, and add all their sentences to those seen."""
+    tests = _pairs(settings.test_source, settings.test_target, settings.skip)
+    new = _new(tests, seen, settings.unique)
+    return [pair for pair in new if _length(settings, pair) >= settings.cut]
+
+
+def _length(settings: ShortToLong, pair: Pair) -> int:
+    return len(re.findall(settings.token, pair[0]))
 
 
 def _pool(settings: ShortToLong, source: str, target: str) -> Iterator[Pair]:
