@@ -12,10 +12,13 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from floater.errors import DataError
+from floater.study.grid import grid
 from floater.study.settings import ShortToLong
 from floater.study.short_to_long import cut, share_below, write
 from floater.tasks.corpora import cldr
 from floater.tasks.corpora.text import read_lines
+
+from .small import settings
 
 DATA = Path(os.environ.get("FLOATER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 WORDS = r"\w+(?:[-'’.]\w+)*|[^\w\s]"
@@ -134,6 +137,18 @@ def test_other_sentences_in_the_same_files_are_cut_anew_or_refused(tmp_path: Pat
     with pytest.raises(DataError, match="data that were cut with other contents of short_to_long"):
         cut_of(200, used=True)
     assert cut_of(200, used=False) == 180
+
+
+def test_a_report_does_not_need_the_files_that_were_cut(tmp_path: Path) -> None:
+    source, target = files(tmp_path, [f"a{i} b" for i in range(20)] + ["c d e f"])
+    cut_of = {"source": source, "target": target, "cut": 4}
+    asked = settings(tmp_path / "study", short_to_long=cut_of, bins=[4], seeds=[1], models={"none": {}})
+    grid(asked, "here").write(threads=1)
+    for path in source + target:
+        Path(path).unlink()
+    assert [trial.name for trial in grid(asked, "here", train=False).trials] == ["none-1"]
+    with pytest.raises(DataError, match="data that were cut with other contents of short_to_long"):
+        grid(asked, "here")
 
 
 @pytest.mark.skipif(not (DATA / "multi30k").is_dir(), reason="needs Multi30k")

@@ -175,7 +175,11 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
         data = _mapping(common.get("data"), f"{origin}: settings.data")
         languages = data.get("source", "en"), data.get("target", "de")
         given, tests[short_to_long.TEST] = short_to_long.write(
-            settings.short_to_long, folder / "data", *languages, used=(folder / TRIALS).is_dir()
+            settings.short_to_long,
+            folder / "data",
+            *languages,
+            used=(folder / TRIALS).is_dir(),
+            train=train,
         )
         common = merged(common, {"data": given})
     trials = [

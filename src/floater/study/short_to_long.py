@@ -86,7 +86,7 @@ def cut(settings: ShortToLong, source: str, target: str) -> Parts:
 
 
 def write(
-    settings: ShortToLong, folder: Path, source: str, target: str, *, used: bool = True
+    settings: ShortToLong, folder: Path, source: str, target: str, *, used: bool = True, train: bool = True
 ) -> tuple[dict[str, str], dict[str, Any]]:
     """Split the data and write the parts, unless they exist.
 
@@ -96,6 +96,7 @@ def write(
         source: language code, the suffix of the source files.
         target: the suffix of the target files.
         used: whether a model was trained on the existing data; otherwise they are replaced if they differ.
+        train: whether models will train; otherwise the files that existing data were cut from are not read.
 
     Returns:
         The settings `data` of a translation run, and the arguments of `floater evaluate` for the test set.
@@ -110,7 +111,7 @@ def write(
     done = folder / _DONE
     before = json.loads(done.read_text(encoding="utf-8")) if done.is_file() else {}
     differs = sorted(name for name in record if before.get(name) != record[name])
-    other = changed(before.get("files", {}), record)
+    other = changed(before.get("files", {}), record) if train else None
     if before and used and (differs or other):
         how = (
             f"another short_to_long.{differs[0]}, {before.get(differs[0])!r}"
