@@ -103,6 +103,15 @@ def test_a_task_says_whether_a_higher_validation_score_is_better(
     assert [variant.name for variant in validated.best(column)] == ["none" if greater else "a"]
 
 
+def test_a_metric_that_the_first_trial_lacks_is_shown() -> None:
+    """As the excess of a window that is longer than the training rows of one variant alone."""
+    found = made(["none", "a"], [1], lambda variant, seed: np.ones(400))
+    loss = found.outcomes[1].measured["lengths"].statistics["exact"]
+    found.outcomes[1].measured["lengths"].statistics["loss"] = loss
+    (rows,) = (table.rows for table in tables.others(found).values())
+    assert [[cell.text for cell in row[:2]] for row in rows] == [["none", "–"], ["a", "1.000"]]
+
+
 def asked(found: Results, data: Mapping[str, dict[str, Any]]) -> Results:
     """The results of variants with these settings of their data."""
     trials = [

@@ -199,12 +199,12 @@ class Results:
 
     @cached_property
     def metrics(self) -> dict[str, list[str]]:
-        """Return the metrics of each test set, the task's own first."""
-        found: dict[str, list[str]] = {}
+        """Return the metrics of each test set that some trial has, the task's own first."""
+        found: dict[str, dict[str, None]] = {}
         for outcome in self.outcomes:
             for test, measured in outcome.measured.items():
-                found.setdefault(test, measured.metrics)
-        return found
+                found.setdefault(test, {}).update(dict.fromkeys(measured.metrics))
+        return {test: [*names] for test, names in found.items()}
 
     def columns(self, metric: int | None = 0) -> list[Column]:
         """Return the columns of the first metric of each test set, or of another; of all for None."""
