@@ -83,6 +83,9 @@ def test_seeds_without_a_spread_are_not_tested() -> None:
     ]
     alone = replace(found, outcomes=outcomes, grid=replace(found.grid, tests={}))
     assert [(c.column.test, alone.conclusion(c)) for c in alone.comparisons] == [("validation", "not tested")]
+    said = "Without a spread over the seeds of either variant, a difference was not tested."
+    assert summary.method(alone).endswith(said)
+    assert "second scored seed" not in summary.method(alone)
 
 
 @pytest.mark.parametrize(("greater", "conclusion"), [(True, "worse"), (False, "better")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from floater.study.results import Column, Conclusion, Results, Value, follows
+from floater.study.results import Column, Comparison, Conclusion, Results, Value, follows
 from floater.study.tables import digits, signed, spread
 
 _MOST = 12
@@ -65,10 +65,12 @@ def method(results: Results) -> str:
     """Describe the tests by which a difference is significant."""
     tests = list[str]()
     tested = [found for found in results.comparisons if found.p is not None]
+    level = any(_is_level(results, found) for found in results.comparisons if found.p is None)
+    why = " Without a spread over the seeds of either variant, a difference was not tested." * level
     if not tested:
         return (
             "Nothing was tested: that takes two seeds of each variant, or one of each and scores of the same "
-            "examples."
+            f"examples.{why}"
         )
     if any(found.difference.p_examples is not None for found in tested):
         tests.append(f"of the test examples (paired bootstrap, {results.samples:,} samples)")
@@ -92,9 +94,16 @@ def method(results: Results) -> str:
         text += f" By the seeds alone, as their examples are not those of the others: {_listed(names)}."
     if not seeds:
         text += " There is one seed of each: what is called better or worse may still be due to the seed."
-    if len(tested) < len(results.comparisons):
+    if any(found.p is None and not _is_level(results, found) for found in results.comparisons):
         text += " Variants without a second scored seed were not tested."
-    return text
+    return text + why
+
+
+def _is_level(results: Results, found: Comparison) -> bool:
+    """Return whether both variants of a comparison have several seeds, which all score the same."""
+    of = {variant.name: variant for variant in results.grid.variants}
+    values = [results.value(of[name], found.column) for name in (found.variant, found.reference)]
+    return all(value is not None and len({*value.scores}) == 1 < len(value.scores) for value in values)
 
 
 def _standing(results: Results) -> str:
