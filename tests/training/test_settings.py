@@ -121,7 +121,11 @@ def test_other_arguments_of_hugging_face_stand_beside_and_are_written_so(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "name", ["output_dir", "optim", "report_to", "push_to_hub", "bf16_full_eval", "fp16_full_eval", "project"]
+    "name",
+    [
+        *("output_dir", "optim", "report_to", "push_to_hub", "bf16_full_eval", "fp16_full_eval", "project"),
+        "dataloader_persistent_workers",
+    ],
 )
 def test_what_follows_from_the_run_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=f"here: {name} is not to be set"):
