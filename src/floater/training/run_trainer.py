@@ -310,6 +310,8 @@ class RunTrainer(FloaterTrainer):
             state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
             check_trainer_state(checkpoint, step_of(checkpoint), state)
             if self.stopped_early(state):
+                patience = f"training.early_stopping_patience={self.training.early_stopping_patience}"
+                logger.warning("%s ended the training there: no further step is trained", patience)
                 self.state = state
             else:
                 self.train(resume_from_checkpoint=str(checkpoint))

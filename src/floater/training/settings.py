@@ -64,7 +64,7 @@ FIXED = {
     *("per_device_eval_batch_size", "eval_accumulation_steps", "prediction_loss_only", "batch_eval_metrics"),
     *("eval_use_gather_object", "eval_on_start", "eval_delay", "eval_do_concat_batches", "label_names"),
     *("bf16_full_eval", "fp16_full_eval"),
-    "dataloader_persistent_workers",  # they would keep the epoch of the first one, by which batches are masked
+    "dataloader_persistent_workers",  # they keep the epoch that they began in, which masks
     *("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
     *(
         "group_by_length",

@@ -123,7 +123,9 @@ def scored(monkeypatch: pytest.MonkeyPatch, *bleu: float) -> None:
     monkeypatch.setattr(TASK, "validate", lambda prepared: next(found))
 
 
-def test_patience_ends_a_training(tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_ends_a_training(
+    tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     scored(monkeypatch, 1.0, 3.0, 2.0, 3.0, 9.0)
     patient = {"eval_steps": 2, "save_steps": 2, "early_stopping_patience": 2, "average_last": 1}
     run = train(settings(tmp_path, files, "run", training=patient))
@@ -135,6 +137,8 @@ def test_patience_ends_a_training(tmp_path: Path, files: Files, monkeypatch: pyt
     assert train(settings(tmp_path, files, "run", training=patient)) == run
     assert equal(weights(run), load_file(tmp_path / "model" / "model.safetensors"))
     assert read(run / "result.json")["steps"] == 8
+    ended = "training.early_stopping_patience=2 ended the training there: no further step is trained"
+    assert ended in caplog.messages, "one that is to train for longer says why it does not"
 
 
 def test_without_an_average_the_best_validation_is_the_final_model(
