@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 
 from floater.errors import DataError
-from floater.settings import SettingsError, make
-from floater.study import glue_table
+from floater.settings import SettingsError, dump, make
+from floater.study import glue_table, run
 from floater.study.grid import grid
 from floater.study.settings import StudySettings
+
+from .small import run_inline
 
 TABLE2 = {  # Ke et al. 2021, Table 2, BERT-A
     "MNLI": (84.93, 84.91),
@@ -119,6 +122,28 @@ def test_a_run_without_its_model_is_not_finished(tmp_path: Path) -> None:
     shutil.rmtree(Path(run) / "model")
     with pytest.raises(DataError, match=r"is not finished \(no model/config.json\)"):
         glue_table.table([run])
+
+
+def test_a_study_whose_runs_have_no_common_table_has_its_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its variants differ in the number of epochs, which no row of the table names."""
+    run_inline(monkeypatch, report=False)
+    longer = {"settings": {"training": {"num_train_epochs": 20}}}
+    asked = study(tmp_path, models={"plain": {}, "longer": longer}, seeds=[1])
+    for trial in grid(asked, "here").trials:
+        (trial.run / "model").mkdir(parents=True)
+        (trial.run / "model" / "config.json").write_text("{}")
+        (trial.run / "config.yaml").write_text(dump(trial.settings))
+        score = "matthews" if "CoLA" in trial.name else "accuracy"
+        (trial.run / "result.json").write_text(json.dumps({score: 50.0, f"best_valid_{score}": 50.0}))
+        (trial.run / "cost.json").write_text("{}")
+    table = tmp_path / "study" / "glue.md"
+    table.write_text("of an earlier study")
+    results = run.study(asked)
+    assert {outcome.status for outcome in results.outcomes} == {"finished"}
+    assert not table.exists()
+    assert re.search("no .*glue.md: .* cannot be compared: training.num_train_epochs", caplog.text)
 
 
 def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from floater.training.lock import locked
 from floater.training.run import SETTINGS as RUN_SETTINGS
 
 SETTINGS, GLUE = "study.yaml", "glue.md"
+logger = logging.getLogger(__name__)
 
 
 def study(settings: StudySettings, origin: str = "study", *, train: bool = True) -> Results:
@@ -33,7 +35,8 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
         train: whether to run trials; otherwise the report has the results so far, even while trials run.
 
     Returns:
-        The results. A study of GLUE also writes the table of its tasks, glue.md: see `glue_table`.
+        The results. A study of GLUE also writes the table of its tasks, glue.md, if its runs fit in one:
+        see `glue_table`.
 
     Raises:
         SettingsError: if a trial is impossible; it names the trial.
@@ -60,5 +63,9 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
         write_report(results, origin)
         done = [str(trial.run) for trial in trials.trials if is_trained(trial.run)]
         if settings.task == "glue" and done:
-            write_whole(folder / GLUE, glue_table.table(done) + "\n")
+            try:
+                write_whole(folder / GLUE, glue_table.table(done) + "\n")
+            except DataError as error:  # variants that differ in more than the table's rows and cells
+                (folder / GLUE).unlink(missing_ok=True)
+                logger.warning("no %s: %s", folder / GLUE, error)
     return results
