@@ -162,7 +162,7 @@ class Documents(Task):
             lengths=np.array(examples.lengths),
             statistics={
                 "accuracy": np.stack([right, ones], axis=1),
-                "loss": np.stack([losses, ones], axis=1),
+                "document_loss": np.stack([losses, ones], axis=1),
             },
             lines=[processor.tags[label] for label in best.tolist()],
             scores={"loss": round(float(loss), 4), "accuracy": percent},

@@ -184,9 +184,10 @@ METRICS: dict[str, Metric] = {
     # The first statistics are sacrebleu's numbers of tokens in the hypotheses and in the references.
     "length_ratio": Metric("length ratio (BLEU's tokens)", greater=None, score=_ratio, of="bleu"),
     "loss": Metric("loss (nats/token)", greater=False, score=_ratio),
+    "document_loss": Metric("loss (nats/document)", greater=False, score=_ratio),
     "excess": Metric("loss beyond that of the training length (nats/token)", greater=False, score=_ratio),
     "accuracy": Metric("accuracy (%)", greater=True, score=_percent),
     "exact": Metric("exact match (%)", greater=True, score=_percent),
     "tokens": Metric("teacher-forced token accuracy (%)", greater=True, score=_percent),
 }
-"""The statistics of "loss" and "excess" are nats and tokens, those of percentages right and all answers."""
+"""The statistics of losses are nats and tokens or documents, those of percentages right and all answers."""
