@@ -135,7 +135,7 @@ def test_scores_of_other_tasks_are_not_compared(name: str) -> None:
     assert not any(apart.best(column) for column in apart.columns())
     said = summary.answer(apart)
     assert said[-1] == (
-        "Not compared with `none-RTE`, as they answer other questions than it: `none-MRPC`, `a-MRPC`."
+        "Not compared with `none-RTE`, as their scores are of something else: `none-MRPC`, `a-MRPC`."
     )
     assert not any("MRPC" in text for text in said[:-1])
     (axes,) = figures.score_by_length(apart, apart.columns()[1:], apart.baseline).axes
@@ -143,6 +143,26 @@ def test_scores_of_other_tasks_are_not_compared(name: str) -> None:
     alike = asked(found, {variant: {name: "RTE", "train": variant} for variant in rates})
     assert len({c.variant for c in alike.comparisons}) == 3
     assert summary.answer(alike) == summary.answer(found)
+
+
+@pytest.mark.parametrize(
+    ("none", "other", "comparable"),
+    [
+        ({}, {"vocabulary_size": 900}, False),
+        ({}, {"train": "b"}, False),  # whose words make another vocabulary
+        ({"vocabulary": "v"}, {"vocabulary": "v", "train": "b", "vocabulary_size": 900}, True),
+        ({"vocabulary": "v"}, {"vocabulary": "w"}, False),
+    ],
+)
+def test_losses_per_token_of_other_vocabularies_are_not_compared(
+    none: dict[str, Any], other: dict[str, Any], comparable: bool
+) -> None:
+    plain = {"train": "a", "vocabulary": None, "vocabulary_size": 300}
+    found = made(["none", "a"], [1], lambda variant, seed: np.ones(400))
+    found = asked(found, {"none": plain | none, "a": plain | other})
+    variants = found.grid.variants
+    assert found.comparable(*variants, Column("lengths", "loss")) == comparable
+    assert found.comparable(*variants, Column("lengths", "bleu"))
 
 
 def test_scores_on_other_validation_examples_are_not_compared() -> None:

@@ -166,7 +166,7 @@ def _apart(results: Results) -> list[str]:
     ]
     if not apart:
         return []
-    return [f"Not compared with `{base.name}`, as they answer other questions than it: {_listed(apart)}."]
+    return [f"Not compared with `{base.name}`, as their scores are of something else: {_listed(apart)}."]
 
 
 def _of_column(results: Results, column: Column) -> list[str]:
