@@ -50,6 +50,13 @@ def gradients(model: Any, inputs: dict[str, Any]) -> list[Tensor | None]:
     return list(torch.autograd.grad(loss, parameters, allow_unused=True))
 
 
+def same(found: list[Tensor | None], expected: list[Tensor | None]) -> None:
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(
+            torch.zeros(()) if a is None else a, torch.zeros_like(a) if b is None else b, atol=1e-6, rtol=1e-5
+        )
+
+
 @pytest.mark.parametrize(
     ("name", "padded"),
     cases(gpt2=True, llama=True, bert=True, roberta=True, t5=True, whisper=True, siglip_text=False),
@@ -58,11 +65,15 @@ def test_a_plugged_model_trains_as_one_graph(name: str, padded: bool) -> None:
     model, inputs = plugged(name), given(name, padded)
     expected = gradients(model, inputs)
     found = gradients(compiled(model, "aot_eager"), inputs)
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(
-            torch.zeros(()) if a is None else a, torch.zeros_like(a) if b is None else b, atol=1e-6, rtol=1e-5
-        )
+    same(found, expected)
     assert any(gradient is not None and bool(gradient.any()) for gradient in found)
+
+
+def test_checkpoints_are_part_of_the_graph() -> None:
+    model, inputs = plugged("llama").train(), given("llama", True)
+    expected = gradients(model, inputs)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    same(gradients(compiled(model, "aot_eager"), inputs), expected)
 
 
 @pytest.mark.parametrize(

@@ -204,8 +204,11 @@ class Injection:
                 f"{self.body.path or 'the model'}, so the positions of its tokens are unknown; call the "
                 "model itself, model(...), not model.forward(...) or a part of it"
             )
-        call = current.calls.get(self.path, 0)
-        current.calls[self.path] = call + 1
+        call = 0
+        # one use needs no count, and a compiled checkpoint must not change what lies outside of it
+        if len(self.uses) > 1 or self.body.family.again or not torch.compiler.is_compiling():
+            call = current.calls.get(self.path, 0)
+            current.calls[self.path] = call + 1
         if call >= len(self.uses):
             if self.body.family.again:
                 return None
