@@ -455,6 +455,18 @@ def test_a_plugged_part_of_a_larger_model_comes_back(tmp_path: Path) -> None:
     torch.testing.assert_close(zoo.output(again, **given), zoo.output(model, **given), atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("name", "path"), [("bert", "bert"), ("bert2bert", "encoder")])
+def test_a_part_is_not_saved_without_the_flow_of_the_whole(tmp_path: Path, name: str, path: str) -> None:
+    model = trained(name)
+    part: Any = model.get_submodule(path)
+    with pytest.raises(PlugError, match=f"this BertModel runs with the flow of a {type(model).__name__}"):
+        part.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+    floater.unplug(model)
+    part.save_pretrained(tmp_path)
+    assert not hasattr(AutoModel.from_pretrained(tmp_path), "floater")
+
+
 def test_weights_without_the_flow_are_refused(tmp_path: Path) -> None:
     model = trained("bert")
     model.save_pretrained(tmp_path, state_dict=zoo.build("bert").state_dict())

@@ -46,7 +46,17 @@ from floater.names import by_own_names
 from floater.pretrained.card import write_card
 from floater.pretrained.extending import installed
 from floater.pretrained.families import PlugError
-from floater.pretrained.plug import GUARD, UNSAVED, bake, inner, plug, plugged, record, refuse_to_run
+from floater.pretrained.plug import (
+    GUARD,
+    UNSAVED,
+    bake,
+    inner,
+    plug,
+    plugged,
+    plugged_around,
+    record,
+    refuse_to_run,
+)
 from floater.pretrained.saving import check_same, fill, read_tensors
 
 _PREFIX, _EXTENSION = "floater.", f"{installed.KEY}."
@@ -209,7 +219,16 @@ def load_adapter(original: Callable[..., Any], model: Any, *args: Any, **kwargs:
 def save_pretrained(
     original: Callable[..., None], model: Any, save_directory: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Save a model as `original` does, with the guard and, if Transformers alone refuses it, a model card."""
+    """Save a model as `original` does, with the guard and, if Transformers alone refuses it, a model card.
+
+    Raises:
+        PlugError: if the model runs with the flow of a model that contains it, which its files would lack.
+    """
+    if (whole := plugged_around(model)) is not None:
+        raise PlugError(
+            f"this {type(model).__name__} runs with the flow of a {type(whole).__name__}, which its files "
+            f"would lack: save the {type(whole).__name__}, or unplug it first"
+        )
     apart = plugged(model) is None and installed.installed(model) is None and _ours(model)
     if apart or _scaled_apart(model):
         # Transformers reads the fusions that a model needs only from the configuration of the whole model

@@ -313,6 +313,14 @@ def warn_of_adapters(model: nn.Module, part: str, how: str) -> None:
         )
 
 
+def plugged_around(model: nn.Module) -> nn.Module | None:
+    """Return the plugged model that has the flow of a model's body and is not in the model; None if none."""
+    parts = list(model.modules())
+    hooks = (hook for part in parts for hook in part._forward_pre_hooks.values())
+    bodies = (body for hook in hooks if isinstance(body := getattr(hook, "__self__", None), Body))
+    return next((body.root for body in bodies if not any(body.root is part for part in parts)), None)
+
+
 def flows_of(model: nn.Module) -> Flows:
     """Return the flows of a plugged model; if PEFT keeps a copy for an adapter, the trained copy."""
     flows: Any = model.floater
