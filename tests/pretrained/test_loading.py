@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from accelerate import init_empty_weights
 from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from torch import Tensor
@@ -403,6 +404,17 @@ def test_a_model_made_from_the_configuration_is_plugged(tmp_path: Path) -> None:
         config = AutoConfig.from_pretrained(tmp_path, attn_implementation="eager")
         again = auto(model).from_config(config)
         again.load_state_dict(model.state_dict())
+        assert_same("bert", again, model)
+
+
+def test_a_model_made_without_memory_takes_its_weights_later() -> None:
+    model = trained("bert")
+    for baked in (False, True):
+        if baked:
+            floater.bake(model, 16)
+        with init_empty_weights():
+            again = auto(model).from_config(model.config, attn_implementation="eager")
+        again.load_state_dict(model.state_dict(), assign=True)
         assert_same("bert", again, model)
 
 

@@ -233,10 +233,13 @@ class Flows(nn.Module):
         """
         if not is_count(length):
             raise ValueError(f"length must be a whole number of at least 1 position, got {length!r}")
-        tables = nn.ModuleDict()
+        tables, shapes = nn.ModuleDict(), self.baked_shapes(length)
         for site, encoders in self.encoders.items():
             table = tables[site] = nn.Module()
             for name, encoder in encoders.items():  # type: ignore[operator]
+                if encoder.start.is_meta:  # its values are loaded later
+                    table.register_buffer(name, encoder.start.new_empty(shapes[f"vectors.{site}.{name}"]))
+                    continue
                 positions = torch.arange(length, device=encoder.start.device)[None]
                 # not from the cache, which may have more positions, or vectors of an earlier step
                 solved = FlowEncoder.forward(encoder.eval(), positions).rows
