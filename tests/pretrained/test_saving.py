@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
@@ -185,3 +186,9 @@ def test_the_configuration_says_how(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     said = json.loads((tmp_path / "config.json").read_text())["floater"]
     assert (said["delta"], said["blocks"], said["baked"]) == (0.05, [0], None)
+
+
+def test_numbers_of_numpy_are_saved(tmp_path: Path) -> None:
+    trained("llama", delta=numpy.float32(0.25), time_scale=numpy.int64(2)).save_pretrained(tmp_path)
+    said = json.loads((tmp_path / "config.json").read_text())["floater"]
+    assert (said["delta"], said["time_scale"]) == (0.25, 2.0)

@@ -85,6 +85,8 @@ def known_options(given: Mapping[str, Any]) -> dict[str, Any]:
         if not (is_number(value) and value > 0) and value not in other:
             valid = " or ".join(["a positive number", *map(repr, other)])
             raise PositionError(f"{name} is {value!r}; it must be {valid}")
+        if is_number(value):  # JSON does not take the numbers of numpy
+            known[name] = value if isinstance(value, int) else float(value)
     for name in ("hidden", "refresh_every"):
         value = known[name]
         if not is_count(value) and not (name == "hidden" and value is None):
