@@ -154,6 +154,15 @@ def test_a_part_with_a_configuration_of_its_own_does_not_come_back_without_its_e
     assert again.model.language_model.config.rope_parameters["rope_type"] == "yarn"
 
 
+@pytest.mark.parametrize(("name", "path"), [("llama", "model"), ("t5", "encoder"), ("bloom", "transformer")])
+def test_a_part_is_not_saved_without_the_extension_of_the_whole(tmp_path: Path, name: str, path: str) -> None:
+    model = copy.deepcopy(extended(name, "clex" if name == "llama" else None))
+    part = model.get_submodule(path)
+    with pytest.raises(PlugError, match=f"runs with the extension of a {type(model).__name__}, which"):
+        part.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_weights_without_the_extension_are_refused() -> None:
     state = extended("llama", "clex").state_dict()
     with pytest.raises(PlugError, match=r"not extended, and the weights .*floater.extend"):

@@ -222,13 +222,18 @@ def save_pretrained(
     """Save a model as `original` does, with the guard and, if Transformers alone refuses it, a model card.
 
     Raises:
-        PlugError: if the model runs with the flow of a model that contains it, which its files would lack.
+        PlugError: if the model runs with the flow or the extension of a model that contains it, which its
+            files would lack.
     """
-    if (whole := plugged_around(model)) is not None:
-        raise PlugError(
-            f"this {type(model).__name__} runs with the flow of a {type(whole).__name__}, which its files "
-            f"would lack: save the {type(whole).__name__}, or unplug it first"
-        )
+    for whole, what, other in (
+        (plugged_around(model), "flow", ", or unplug it first"),
+        (installed.extended_around(model), "extension", ""),
+    ):
+        if whole is not None:
+            raise PlugError(
+                f"this {type(model).__name__} runs with the {what} of a {type(whole).__name__}, which its "
+                f"files would lack: save the {type(whole).__name__}{other}"
+            )
     apart = plugged(model) is None and installed.installed(model) is None and _ours(model)
     if apart or _scaled_apart(model):
         # Transformers reads the fusions that a model needs only from the configuration of the whole model

@@ -47,6 +47,12 @@ def installed(model: nn.Module) -> dict[str, Any] | None:
     return found
 
 
+def extended_around(model: nn.Module) -> nn.Module | None:
+    """Return the extended model that has the weights of a part's extension; None if it is no such part."""
+    found: nn.Module | None = model.__dict__.get("_floater_whole")
+    return found
+
+
 def reads_as(model: nn.Module, method: str) -> bool:
     """Return whether attention in a model is extended; True for all methods that do not change attention."""
     if method not in _WEIGHTLESS:
@@ -97,8 +103,10 @@ def install(model: Any, settings: Mapping[str, Any]) -> list[tuple[FloaterRelati
         ExtendError: if the model's positions do not allow the method.
     """
     settings, parts, fitted = dict(settings), dict[str, nn.Module](), []
+    changed: list[Any] = []
     if settings["method"] == "flow":
-        for part in biases.biased_parts(model):
+        changed = biases.biased_parts(model)
+        for part in changed:
             heads, causal = biases.of_part(part)
             # names do not depend on the head of the model
             name = "past" if causal else "both"
@@ -108,7 +116,8 @@ def install(model: Any, settings: Mapping[str, Any]) -> list[tuple[FloaterRelati
     elif settings["method"] in _WEIGHTLESS:
         _install_attention(model, settings)
     else:
-        for body in rotary.rotary_bodies(model):
+        changed = rotary.rotary_bodies(model)
+        for body in changed:
             _install_scale(model, body, settings, parts)
     if parts:
         weights = nn.Module()  # PEFT's modules_to_save takes no ModuleDict
@@ -116,6 +125,10 @@ def install(model: Any, settings: Mapping[str, Any]) -> list[tuple[FloaterRelati
             weights.add_module(name, module)
         weights.register_state_dict_pre_hook(refresh)  # type: ignore[no-untyped-call]
         setattr(model, KEY, weights.train(model.training))
+        for part in model.modules():
+            inside = isinstance(part, PreTrainedModel) and part is not model and set(part.modules())
+            if inside and not inside.isdisjoint(changed):
+                part.__dict__["_floater_whole"] = model
     model.__dict__["_floater_extension"] = settings
     own_configs(model)
     setattr(model.config, KEY, settings)
