@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, PeftType, get_peft_model
+from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
 
 import floater
+from floater.pretrained import PlugError
 from processes import in_two_processes
 
 from . import extended, zoo
@@ -189,6 +192,44 @@ def test_lora_on_top() -> None:
     torch.testing.assert_close(zoo.output(merged, **given), trained, atol=1e-6, rtol=1e-6)
     floater.bake(merged, 8)
     torch.testing.assert_close(zoo.output(merged, **given), trained, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["HRA", "SHIRA"])
+def test_an_adapter_that_would_ignore_the_flow_is_refused(kind: str) -> None:
+    model, given = plugged("bert"), zoo.inputs("bert")
+    before = zoo.output(model, **given)
+    adapted = get_peft_model(model, _configuration(kind, ["query"]))
+    with pytest.raises(PlugError, match=rf"{kind} reads the weights of .*query without calling it"):
+        adapted(**given)
+    with adapted.disable_adapter():
+        assert torch.equal(zoo.output(adapted, **given), before)
+    left_out = get_peft_model(plugged("bert", projections=["query"]), _configuration(kind, ["value"]))
+    assert torch.isfinite(zoo.output(left_out, **given)).all()
+
+
+@pytest.mark.parametrize("kind", ["IA3", "ROAD", "DORA"])
+def test_an_adapter_that_scales_the_flow_is_warned_of(kind: str) -> None:
+    given = zoo.inputs("bert")
+    adapted = get_peft_model(plugged("bert"), _configuration(kind, ["query", "value"]))
+    with pytest.warns(UserWarning, match=f"{kind} scales the output of .* until it is merged"):
+        adapted(**given)
+    merged: Any = adapted.merge_and_unload()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        merged(**given)
+
+
+def _configuration(kind: str, targets: list[str]) -> Any:
+    """A configuration of PEFT for a kind of adapter."""
+    if kind == "DORA":
+        return LoraConfig(target_modules=targets, r=2, use_dora=True)
+    options: dict[str, Any] = {
+        "IA3": {"feedforward_modules": []},
+        "ROAD": {"group_size": 4},
+        "HRA": {"r": 2},
+        "SHIRA": {"r": 1},
+    }
+    return PEFT_TYPE_TO_CONFIG_MAPPING[PeftType(kind)](target_modules=targets, **options[kind])
 
 
 @pytest.mark.parametrize(("name", "method"), [("llama", "clex"), ("t5", "flow"), ("bloom", "flow")])

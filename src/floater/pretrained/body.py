@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from floater.flow import FlowVectors
 from floater.pretrained import places
+from floater.pretrained.adapters import check_adapters
 from floater.pretrained.families import Family, PlugError
 from floater.pretrained.flows import Trajectory
 from floater.pretrained.places import Places
@@ -94,6 +95,8 @@ class Body:
             raise PlugError("a plugged model does not run in DataParallel; use DistributedDataParallel")
         every = {**dict(zip(self.names, args, strict=False)), **kwargs}
         given = {name: value for name, value in every.items() if value is not None}
+        if not torch.compiler.is_compiling():
+            check_adapters(self.root, module, (injection.path for injection in self.injections))
         self.current = Pass()
         if (at := self.places(module, given)) is not None:
             self.solve(self.site, at)

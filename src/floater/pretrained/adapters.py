@@ -1,0 +1,62 @@
+"""Adapters of PEFT beside a flow: those whose output a flow cannot simply be added to."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+from floater.pretrained.families import PlugError
+
+_SCALING = {"IA3", "BOFT", "ROAD"}
+"""They change the output of the projection, what a flow has added to it included."""
+_BYPASSING = {"HRA", "SHIRA"}
+"""They read the weights of the projection without calling it."""
+
+
+def check_adapters(root: nn.Module, body: nn.Module, paths: Iterable[str]) -> None:
+    """Refuse adapters that would ignore a flow, and warn of those that scale it until they are merged.
+
+    Args:
+        root: the plugged model.
+        body: its body, with the projections.
+        paths: the names in the body of the projections that a flow is added to.
+
+    Raises:
+        PlugError: if an active adapter does not call such a projection.
+
+    Example:
+        >>> check_adapters(nn.Identity(), nn.Identity(), ["query"])
+    """
+    configs = (getattr(root, "peft_config", None) or {}).values()
+    kinds = {_kind(config) for config in configs} & (_SCALING | _BYPASSING | {"DORA"})
+    if not kinds:
+        return
+    wrapped = {path: body.get_submodule(path) for path in paths}
+    active = [path for path, part in wrapped.items() if hasattr(part, "base_layer") and _acts(part)]
+    if not active:
+        return
+    names, other = " and ".join(sorted(kinds)), "an adapter that adds to its output, such as LoRA"
+    if kinds & _BYPASSING:
+        raise PlugError(
+            f"{names} reads the weights of {active[0]} without calling it, so its flow would be ignored; use "
+            f"{other}, or leave it out of target_modules"
+        )
+    warnings.warn(
+        f"{names} scales the output of {active[0]} with its flow until it is merged: merging will change "
+        f"what the model computes; {other} does not",
+        stacklevel=2,
+    )
+
+
+def _kind(config: Any) -> str:
+    """Return the kind of an adapter's configuration, DORA for LoRA with that option."""
+    kind = getattr(config, "peft_type", "")
+    return "DORA" if getattr(config, "use_dora", False) else str(getattr(kind, "value", kind)).upper()
+
+
+def _acts(part: Any) -> bool:
+    """Return whether a wrapped projection is computed with adapters that are not merged into it."""
+    return not (part.merged or part.disable_adapters)
