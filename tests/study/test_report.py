@@ -14,12 +14,13 @@ import torch
 from floater.settings import make
 from floater.study import report as reports
 from floater.study import run, summary, tables
+from floater.study.grid import grid
 from floater.study.panels import learning
-from floater.study.results import Column, Results
+from floater.study.results import Column, Results, gather
 from floater.study.settings import StudySettings
 from floater.transformer import FloaterConfig, FloaterForMaskedLM
 
-from . import browser
+from . import browser, small
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,21 @@ def test_a_note_stands_before_the_answer(finished: Results) -> None:
     noted = replace(finished, settings=replace(finished.settings, note="Withdrawn: `t5` & <b>."))
     text = reports.page(noted, origin="small.yaml", positions=[], versions={}, configuration="")
     assert "Withdrawn: <code>t5</code> &amp; &lt;b&gt;." in text[: text.index("<h2>Answer</h2>")]
+
+
+@pytest.mark.parametrize(("average", "said"), [(0, True), (1, False)])
+def test_it_says_when_the_first_bin_selected_checkpoints(tmp_path: Path, average: int, said: bool) -> None:
+    for language in "en", "de":
+        (tmp_path / f"pool.{language}").write_text("".join(f"{'a ' * n}{n}\n" for n in range(12)))
+    asked = small.settings(
+        tmp_path / "study",
+        settings={"training": {**small.ONE_STEP, "average_last": average}},
+        short_to_long={"source": [f"{tmp_path}/pool.en"], "target": [f"{tmp_path}/pool.de"], "cut": 8},
+        bins=[8],
+    )
+    results = gather(asked, grid(asked, "small"))
+    page = reports.page(results, origin="small.yaml", positions=[], versions={}, configuration="")
+    assert ("below 8 tokens are the validation part, which selected checkpoints" in page) == said
 
 
 def test_an_error_in_a_report_is_text(report: Path) -> None:

@@ -262,6 +262,11 @@ class TrainingSettings:
         """Return the steps between checkpoints, or "epoch"."""
         return _when(self.save_strategy, self.save_steps)
 
+    @property
+    def selects(self) -> bool:
+        """Return whether the validation has a say in which checkpoints become the model."""
+        return not self.average_last or self.early_stopping_patience > 0
+
 
 def _when(strategy: str | None, steps: int | None) -> int | str:
     if steps is not None and strategy in (None, "steps"):
