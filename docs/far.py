@@ -32,6 +32,7 @@ LOOKS = {
     "alibi": (BLUE, "--", "D"),
     "sinusoidal": (BLACK, "--", "x"),
     "none": (GREY, ":", "o"),
+    "none-logn": (BLACK, ":", "o"),
     "rotary": (GREEN, "-.", "*"),
     "t5": (GREEN, "--", "v"),
     "fire": (PURPLE, "-.", "<"),
@@ -140,8 +141,9 @@ STUDIES = (
             ("copy", "Copy", ("none", "t5", "shaw", "chang", "floater_relative")),
             ("reverse_tuned", "Reverse, 3,000 and 6,000 steps", TWICE),
             ("reverse", "Reverse", ("t5", "chang", "floater_relative")),
+            ("sort_tuned", "Sort, 3,000 steps", ("none", "none-logn", "floater_relative-second-zero-logn")),
             ("sort", "Sort", ("none", "alibi", "rotary", "t5", "floater_relative")),
-            ("recall", "Recall", ("none", "alibi", "rotary", "t5", "floater_relative")),
+            ("recall", "Recall", ("none-6000", "alibi-6000", "floater_relative-6000")),
         )
     ),
 )
@@ -212,7 +214,7 @@ def looks(name: str) -> tuple[str, str, str]:
     >>> looks("chang-lr1e3-twice") == looks("chang")
     True
     """
-    return LOOKS[re.sub(r"(-input|-lr.e.|-twice)+$", "", name)]
+    return LOOKS[re.sub(r"(-input|-lr.e.|-twice|-6000|-second(-zero)?-logn)+$", "", name)]
 
 
 def draw(studies: tuple[Study, ...], path: Path, columns: int) -> None:
