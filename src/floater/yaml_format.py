@@ -11,13 +11,13 @@ from yaml.constructor import ConstructorError
 from yaml.reader import ReaderError
 
 MOST_BYTES = 2**20
-"""Size of a YAML file; the largest that ships has 6 kB."""
+"""Largest size of a YAML file in bytes; the largest that ships has 6 kB."""
 MOST_NODES = 10**5
-"""Values in a YAML file, those that aliases repeat included."""
+"""Largest number of values in a YAML file; a value that an alias repeats counts each time."""
 DEEPEST = 40
-"""Collections within one another in a YAML file."""
+"""Largest depth of nested collections in a YAML file."""
 MOST_BITS = 1024
-"""Of an integer: those of the exponents of floating-point numbers."""
+"""Largest number of bits of an integer; larger ones exceed the range of floating-point numbers."""
 
 
 class NotYamlError(ValueError):

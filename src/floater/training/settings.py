@@ -213,7 +213,7 @@ class TrainingSettings:
                     f"keep_steps has {step}, which is no checkpoint: they are saved each {self.saves}; set "
                     "save_steps so that it divides it"
                 )
-        if self.evaluates == "no" and (self.early_stopping_patience or not self.average_last):
+        if self.evaluates == "no" and self.selects:
             raise ValueError(
                 "early_stopping_patience and average_last=0 need validation; eval_strategy is 'no'"
             )

@@ -45,9 +45,9 @@ class Composite(PositionModel):
 
     Biases and values are added, masks intersected, changes of embeddings, queries, keys, values and logits
     chained in the order of the parts. Parts that change the width of queries and keys come last there, and
-    first at the logits, which they may compute anew (`Stage`). Biases are added to logits that
-    other parts have changed, so that none is lost. Bounds, exceptions and needs are those of all parts
-    together; the scales of the dot products must agree.
+    first at the logits, which they may compute anew (`Stage`). Biases are added to logits that other parts
+    have changed, so that none is lost. Bounds, exceptions and needs are those of all parts together; the
+    scales of the dot products must agree.
 
     Args:
         parts: the encodings.
