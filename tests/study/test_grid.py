@@ -116,6 +116,9 @@ def test_each_trial_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
         ({"models": {"floater": {}}, "blocks": ["first"]}, "trial floater-first-1: model: blocks is 'first'"),
         ({"comparisons": [["none", "x"]]}, "comparisons has 'x', which is no variant; there are: none, "),
         ({"baseline": "sinusoid"}, "baseline 'sinusoid' is no variant; there are: none, sinusoidal"),
+        ({"metric": "BLEU"}, "metric is 'BLEU'; there are: bleu, chrf"),
+        ({"metric": "length_ratio"}, "metric is 'length_ratio'; there are: bleu, chrf"),
+        ({"metric": "chrf", "short_to_long": {}}, "metric needs tests"),
         ({"checkpoints": {"mine": "/no/such/model"}}, "checkpoint mine: .*no such directory"),
         (
             {"task": "events", "bins": [5], "short_to_long": {}},

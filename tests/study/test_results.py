@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from floater.settings import make
-from floater.study import figures, panels, summary, tables
+from floater.settings import SettingsError, make
+from floater.study import figures, panels, results, summary, tables
 from floater.study.grid import Grid, Trial, Variant
-from floater.study.results import Column, Outcome, Results
+from floater.study.results import Column, Outcome, Results, gather
 from floater.study.settings import StudySettings
 from floater.tasks import task
 from floater.tasks.measurement import Array, Measurement
@@ -113,6 +113,22 @@ def test_a_metric_that_the_first_trial_lacks_is_shown() -> None:
     found.outcomes[1].measured["lengths"].statistics["loss"] = loss
     (rows,) = (table.rows for table in tables.others(found).values())
     assert [[cell.text for cell in row[:2]] for row in rows] == [["none", "–"], ["a", "1.000"]]
+
+
+def test_the_metric_of_the_settings_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the main metric is against the variant, and the chosen one for it."""
+    found = made(["none", "a"], [1], lambda variant, seed: np.full(400, variant == "none"))
+    for outcome in found.outcomes:
+        right = outcome.measured["lengths"].statistics["exact"]
+        outcome.measured["lengths"].statistics["accuracy"] = np.stack([1 - right[:, 0], right[:, 1]], axis=1)
+    assert {found.conclusion(c) for c in found.comparisons} == {"worse"}
+    outcomes = iter([*found.outcomes] * 2)
+    monkeypatch.setattr(results, "_outcome", lambda trial, grid: next(outcomes))
+    chosen = gather(replace(found.settings, metric="accuracy"), found.grid)
+    assert {(c.column.metric, chosen.conclusion(c)) for c in chosen.comparisons} == {("accuracy", "better")}
+    assert list(tables.others(chosen)) == ["exact match (%)"]
+    with pytest.raises(SettingsError, match="metric is 'loss'; the test sets have: accuracy, exact"):
+        gather(replace(found.settings, metric="loss"), found.grid)
 
 
 def asked(found: Results, data: Mapping[str, dict[str, Any]]) -> Results:

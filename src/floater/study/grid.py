@@ -19,6 +19,7 @@ from floater.study.analyses import KINDS, subject
 from floater.study.digests import changed, file_of
 from floater.study.settings import StudySettings, repeated
 from floater.tasks import Task, registry
+from floater.tasks.measurement import METRICS
 from floater.text.bpe import TOKENIZER_FILE
 from floater.training.files import write_json, write_whole
 from floater.training.run import MODEL, VOCABULARY, find_run, inside
@@ -182,6 +183,12 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
             train=train,
         )
         common = merged(common, {"data": given})
+    if settings.metric is not None:
+        judged = [name for name, metric in METRICS.items() if metric.greater is not None]
+        if settings.metric not in judged:
+            raise SettingsError(f"{origin}: metric is {settings.metric!r}; there are: {', '.join(judged)}")
+        if not tests:
+            raise SettingsError(f"{origin}: metric needs tests; a validation has the metric of its task")
     trials = [
         Trial(variant, seed, _trial(task, settings, common, variant, seed, origin), folder)
         for turn in range(max((len(variant.seeds) for variant in variants), default=0))

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from floater.settings import SettingsError
 from floater.study import short_to_long
 from floater.study.grid import COST, Grid, Trial, Variant
 from floater.study.launch import last_error
@@ -201,12 +202,13 @@ class Results:
 
     @cached_property
     def metrics(self) -> dict[str, list[str]]:
-        """Return the metrics of each test set that some trial has, the task's own first."""
+        """Return the metrics of each test set that some trial has, that of the comparisons first."""
         found: dict[str, dict[str, None]] = {}
         for outcome in self.outcomes:
             for test, measured in outcome.measured.items():
                 found.setdefault(test, {}).update(dict.fromkeys(measured.metrics))
-        return {test: [*names] for test, names in found.items()}
+        first = self.settings.metric
+        return {test: sorted(names, key=lambda name: name != first) for test, names in found.items()}
 
     def columns(self, metric: int | None = 0) -> list[Column]:
         """Return the columns of the first metric of each test set, or of another; of all for None."""
@@ -396,8 +398,16 @@ def follows(variant: Variant, other: Variant) -> bool:
 
 
 def gather(settings: StudySettings, grid: Grid) -> Results:
-    """Return the results of a study's trials so far."""
-    return Results(settings, grid, [_outcome(trial, grid) for trial in grid.trials])
+    """Return the results of a study's trials so far.
+
+    Raises:
+        SettingsError: if no test set has the metric of the settings.
+    """
+    results = Results(settings, grid, [_outcome(trial, grid) for trial in grid.trials])
+    known = {name for metrics in results.metrics.values() for name in metrics}
+    if known and settings.metric is not None and settings.metric not in known:
+        raise SettingsError(f"metric is {settings.metric!r}; the test sets have: {', '.join(sorted(known))}")
+    return results
 
 
 def _outcome(trial: Trial, grid: Grid) -> Outcome:

@@ -159,6 +159,8 @@ class StudySettings:
             second. They are the report's answer; without any, the comparisons with the baseline are.
         tests: test sets by name, each with the arguments of the task's scoring: files, such as source and
             reference, and options. A test set named "lengths" is shown by its bins only, without a name.
+        metric: the metric of the test sets by which the variants are compared, as in "chrf"; null for the
+            main metric of the task.
         bins: bounds of the bins of length, as in 80, 100, 120, 140; by default these for short_to_long. Of a
             causal language model they are those of the tokens read before. A bin that only other test
             sets reach is not shown.
@@ -192,6 +194,7 @@ class StudySettings:
     baseline: str | None = None
     comparisons: list[list[str]] = field(default_factory=list)
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    metric: str | None = None
     bins: list[int] = field(default_factory=list)
     short_to_long: ShortToLong = field(default_factory=ShortToLong)
     checkpoints: dict[str, str] = field(default_factory=dict)
