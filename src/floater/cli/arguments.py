@@ -274,6 +274,7 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
     completion.add_argument(
         "shell", choices=("bash", "zsh", "tcsh"), help='as in: eval "$(floater completion bash)"'
     )
+    completion.set_defaults(parser=whole)
 
     asked = command("help", lambda _: whole.print_help(), "Describe one command.", add_help=False)
     _add(asked, "topic", "COMMAND", "the command", nargs="?")

@@ -270,10 +270,7 @@ def init(arguments: argparse.Namespace) -> None:
 def completion(arguments: argparse.Namespace) -> None:
     import shtab
 
-    from floater.cli.arguments import parser
-
-    whole, _ = parser()
-    print(shtab.complete(whole, arguments.shell))
+    print(shtab.complete(arguments.parser, arguments.shell))
 
 
 def _read_config(path: str, command: str, foreign: str, other: str) -> dict[str, Any]:
