@@ -1,5 +1,6 @@
 """The command line: what a person types, reads and gets wrong."""
 
+import contextlib
 import csv
 import gzip
 import io
@@ -7,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -472,6 +474,23 @@ def test_an_interrupted_command_says_how_to_go_on(
     monkeypatch.setattr("floater.cli.commands.models", interrupted)
     assert main(["models"]) == 130
     assert "resumes from its last checkpoint" in capsys.readouterr().err
+
+
+def test_an_interruption_that_an_import_turns_into_another_error_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where torch drops it while it imports NumPy."""
+
+    def imports(*arguments: object) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise ImportError("cannot load module more than once per process")
+
+    monkeypatch.setattr("floater.cli.commands.models", imports)
+    assert main(["models"]) == 130
+    said = capsys.readouterr().err
+    assert said.startswith("floater: stopped by SIGINT")
+    assert said.count("\n") == 1
 
 
 def test_a_mistake_of_the_program_is_not_called_one_of_the_person(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,17 +63,23 @@ class StopRequest:
 
 
 @contextmanager
-def raising() -> Iterator[None]:
+def raising() -> Iterator[list[int]]:
     """Raise `Interrupted` for each of the signals until the end of the block.
 
     Outside the main thread, which alone handles signals, nothing changes.
+
+    Yields:
+        The numbers of the signals so far. What was raised for one may be lost: within an import, torch drops
+        it, and Python 3.11 may wrap it, and another error follows.
     """
+    received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
+        received.append(number)
         raise Interrupted(number)
 
     with _handled_by(stop):
-        yield
+        yield received
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from signal import SIGINT
 from typing import Any
 
-from floater.cli.arguments import parse
 from floater.errors import reason
 from floater.interruption import Interrupted, raising
 
@@ -28,12 +27,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         >>> main(["translate", "no-such-run"])
         2
     """
+    received: Sequence[int] = ()
     try:  # around the signal handlers: a signal may arrive while they are restored
-        with warnings.catch_warnings(), raising():
+        with warnings.catch_warnings(), raising() as received:
             warnings.showwarning = _one_line
             return _run(arguments)
-    except KeyboardInterrupt as error:
-        stop = error if isinstance(error, Interrupted) else Interrupted(SIGINT)
+    except (Exception, KeyboardInterrupt) as error:
+        if not (received or isinstance(error, KeyboardInterrupt)):
+            raise
+        stop = error if isinstance(error, Interrupted) else Interrupted((*received, SIGINT)[0])
         if message := str(stop):
             _fail(message)
         return stop.exit_code
@@ -41,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     """Run the command line and report an error in one line."""
+    from floater.cli.arguments import parse  # here a signal that arrives meanwhile is handled
+
     code = 0
     try:
         parsed = parse(arguments)
