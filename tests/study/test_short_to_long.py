@@ -12,6 +12,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from floater.errors import DataError
+from floater.study import short_to_long
 from floater.study.grid import grid
 from floater.study.settings import ShortToLong
 from floater.study.short_to_long import cut, share_below, write
@@ -74,13 +75,18 @@ def test_the_share_below_the_cut_is_told_as_in_the_paper(tmp_path: Path) -> None
     assert share_below(ShortToLong(builtin=60), tmp_path / "data") is None
 
 
-def test_the_share_below_the_cut_is_that_of_the_files_that_train(tmp_path: Path) -> None:
+def test_the_share_below_the_cut_is_that_of_the_files_that_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, target = files(tmp_path, [f"a {n}" for n in range(9)] + ["i j k l"])
     held, aims = files(
         tmp_path, [f"b {n}" for n in range(30)] + [f"m n o {n}" for n in range(5)], name="test"
     )
     asked = ShortToLong(source=source, target=target, test_source=held, test_target=aims, cut=4, valid=0.3)
+    read: list[str] = []
+    monkeypatch.setattr(short_to_long, "read_lines", lambda path: read.append(path) or read_lines(path))
     write(asked, tmp_path / "data", "en", "de")
+    assert sorted(read) == sorted(source + target + held + aims), "each file once"
     said = share_below(asked, tmp_path / "data")
     assert said is not None
     assert said.startswith("90.0% of 10 pairs have fewer than 4 tokens")

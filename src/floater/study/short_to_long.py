@@ -36,7 +36,8 @@ def cut(settings: ShortToLong, source: str, target: str) -> Parts:
 
     Returns:
         "train" and "valid", pairs below the cut, and "lengths", those of "valid" and all longer ones; of the
-        built-in corpus other short pairs instead of "valid".
+        built-in corpus other short pairs instead of "valid". From files also "only tested", the pairs of
+        "lengths" from those that only test.
 
     Raises:
         DataError: if a file cannot be read, files are not aligned, or a part is empty; if the built-in corpus
@@ -66,7 +67,9 @@ def cut(settings: ShortToLong, source: str, target: str) -> Parts:
         return {"train": made["train"], "valid": made["valid"], TEST: scored}
 
     seen: set[str] = set()
-    longer, short = _only_tested(settings, seen), list[Pair]()
+    tests = _new(_pairs(settings.test_source, settings.test_target, settings.skip), seen, settings.unique)
+    tested = [pair for pair in tests if _length(settings, pair) >= settings.cut]
+    longer, short = [*tested], list[Pair]()
     for pair in _new(_pool(settings, source, target), seen, settings.unique):
         (short if _length(settings, pair) < settings.cut else longer).append(pair)
     sources = list(dict.fromkeys(text for text, _ in short))
@@ -82,6 +85,7 @@ def cut(settings: ShortToLong, source: str, target: str) -> Parts:
         "train": [pair for pair in short if pair[0] not in chosen],
         "valid": valid,
         TEST: valid + longer,
+        _ONLY_TESTED: tested,
     }
 
 
@@ -122,9 +126,8 @@ def write(
     if differs or other:
         done.unlink(missing_ok=True)
         parts = cut(settings, source, target)
-        cldr.write(folder, parts, source=source, target=target)
+        cldr.write(folder, {name: parts[name] for name in files}, source=source, target=target)
         counts = {name: len(pairs) for name, pairs in parts.items()}
-        counts |= {_ONLY_TESTED: len(_only_tested(settings, set()))}
         write_json(done, record | {"files": digests(record), "pairs": counts})
     data = {
         f"{part}_{side}": str(path)
@@ -158,13 +161,6 @@ def share_below(settings: ShortToLong, folder: Path) -> str | None:
         f"{short / total:.1%} of {total:,} pairs have fewer than {settings.cut} tokens in their source; of "
         "WMT14's English-German training sentences 98.6% have fewer than 80 (Liu et al. 2020, section 4.3)."
     )
-
-
-def _only_tested(settings: ShortToLong, seen: set[str]) -> list[Pair]:
-    """Return the long pairs of the files that only test, and add all their sentences to those seen."""
-    tests = _pairs(settings.test_source, settings.test_target, settings.skip)
-    new = _new(tests, seen, settings.unique)
-    return [pair for pair in new if _length(settings, pair) >= settings.cut]
 
 
 def _length(settings: ShortToLong, pair: Pair) -> int:
