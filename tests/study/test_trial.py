@@ -1,10 +1,14 @@
-"""Costs of its training that a trial records."""
+"""Records of a trial: its scores, and the costs of its training."""
 
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from floater.study import trial
 from floater.study.trial import _cost as cost
+from floater.tasks.measurement import Measurement
 from floater.transformer import FloaterConfig, FloaterForCausalLM
 
 
@@ -18,3 +22,14 @@ def test_position_parameters_are_those_of_the_model(tmp_path: Path, periods: str
     found = cost(tmp_path)
     assert found["position_parameters"] == counted
     assert found["parameters"] == sum(p.numel() for p in model.parameters())
+
+
+def test_scores_are_on_the_disk_before_the_record_that_vouches_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
+    trial._write(tmp_path, "news", {}, Measurement(np.array([3]), {"exact": np.ones((1, 2))}), 1.0)
+    arrays, record = (tmp_path / trial.MEASURED / f"news.{suffix}" for suffix in ("npz", "json"))
+    assert synced == [arrays.stat().st_ino, record.stat().st_ino]
+    assert trial.read(tmp_path, "news").score("exact") == 100.0
