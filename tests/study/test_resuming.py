@@ -19,6 +19,7 @@ from floater.cli import main
 from floater.settings import SettingsError, dump
 from floater.study import run
 from floater.study.results import Outcome
+from floater.study.trial import is_finished
 from floater.tasks import task
 from floater.tasks.measurement import Measurement
 from floater.tasks.translation import decode
@@ -107,7 +108,10 @@ def test_a_trial_that_was_trained_for_longer_is_scored_again(
     before = studied()
     common["training"]["max_steps"] = 4
     task("translation").train(lengthen(before.trial.settings, steps=4))
+    assert not is_finished(before.trial.run, {}), "its costs are not those of the whole training"
+    monkeypatch.setattr("floater.study.trial.software", lambda: {"commit": "later"})
     after = studied()
+    assert (after.status, after.cost["commit"]) == ("finished", "later")
     assert (before.result["steps"], after.result["steps"]) == (2, 4)
     assert before.measured["lengths"].score("loss") != after.measured["lengths"].score("loss")
 

@@ -85,7 +85,7 @@ def run_trial(folder: Path, name: str) -> None:
     if not (kept.is_file() and Path(settings.run).is_dir()):
         write_json(kept, digests(files_read(settings)))
     run = task.train(settings)
-    if not (run / COST).is_file():
+    if not is_trained(run):
         write_json(run / COST, _cost(run))
     for test, given in plan["tests"].items():
         if not is_measured(run, test, given):
@@ -101,8 +101,11 @@ def is_finished(run: Path, tests: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 def is_trained(run: Path) -> bool:
-    """Return whether a run has its final model."""
-    return (run / MODEL).is_dir() and (run / COST).is_file()
+    """Return whether a run has its final model, and the costs of that model's training."""
+    if not ((run / MODEL).is_dir() and (run / COST).is_file()):
+        return False
+    record = json.loads((run / COST).read_text(encoding="utf-8"))
+    return changed(record.get("files", {}), _weights(run)) is None
 
 
 def is_measured(run: Path, test: str, given: Mapping[str, Any]) -> bool:
@@ -177,6 +180,7 @@ def _cost(run: Path) -> dict[str, Any]:
         "memory_mib": max((entry.get("memory_mib", 0) for entry in entries(run)), default=0),
         "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
+        "files": digests(_weights(run)),
         **software(),
     }
 
