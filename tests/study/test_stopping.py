@@ -15,6 +15,7 @@ from floater.interruption import Interrupted
 from floater.study import launch, run
 from floater.study.grid import Trial, grid
 from floater.study.launch import run_trials
+from floater.study.results import gather
 from floater.training.lock import LOCK, locked
 
 from .small import settings
@@ -31,13 +32,17 @@ class Slow:
 
     def start(self, trial: Trial) -> Slow:
         self.events.append("start")
+        self.trial = trial
         return self
 
     def poll(self) -> int | None:
         if "interrupt" not in self.events:
             raise Interrupted(signal.SIGTERM)
         self.left -= 1
-        return 143 if self.ends and self.left <= 0 else None
+        if not (self.ends and self.left <= 0):
+            return None
+        self.trial.error.write_text("stopped by signal 15", encoding="utf-8")
+        return 143
 
     def interrupt(self) -> None:
         self.events.append("interrupt")
@@ -52,11 +57,13 @@ def test_trials_are_asked_to_end_before_they_are_stopped(
 ) -> None:
     monkeypatch.setattr(launch, "POLL", 0.01)
     monkeypatch.setattr(launch, "GRACE", 0.2)
-    trials = grid(settings(tmp_path, seeds=[1]), "small")
+    asked = settings(tmp_path, seeds=[1])
+    trials = grid(asked, "small")
     trials.write(threads=1)
     slow = Slow(ends)
     with pytest.raises(Interrupted):
         run_trials(trials, slow)
+    assert {outcome.status for outcome in gather(asked, trials).outcomes} == {"open"}
     assert slow.events == ["start", "start", "interrupt", "interrupt", "stop", "stop"]
 
 

@@ -63,18 +63,21 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
             _move(bar, grid.trials, ended)
     finally:
         bar.close()
-        _end([started for _, started in running.values()])
+        _end([*running.values()])
 
 
-def _end(running: Sequence[Started]) -> None:
+def _end(running: Sequence[tuple[Trial, Started]]) -> None:
     """Interrupt trials, which write a checkpoint, and stop those that take too long."""
-    for started in running:
+    for _, started in running:
         started.interrupt()
     latest = time.monotonic() + GRACE
-    while time.monotonic() < latest and any(started.poll() is None for started in running):
-        time.sleep(POLL)
-    for started in running:
-        started.stop()
+    try:
+        while time.monotonic() < latest and any(started.poll() is None for _, started in running):
+            time.sleep(POLL)
+    finally:
+        for trial, started in running:
+            started.stop()
+            trial.error.unlink(missing_ok=True)  # it did not fail: it goes on when the study does
 
 
 def last_error(trial: Trial) -> str:
