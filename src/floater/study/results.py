@@ -27,10 +27,6 @@ VALIDATION = "validation"
 Conclusion = Literal["better", "worse", "not significant", "not tested"]
 
 _BELOW = 3
-_QUESTIONS = ("task", "problem")
-"""Settings of the data by which scores of one name are of other questions."""
-_PER_TOKEN = ("loss", "excess")
-"""Metrics whose values depend on how the vocabulary divides a text."""
 
 
 @dataclass(frozen=True)
@@ -268,25 +264,16 @@ class Results:
         return [variant for variant in self.grid.variants if means.get(variant.name) == top]
 
     def comparable(self, variant: Variant, other: Variant, column: Column) -> bool:
-        """Return whether the scores of two variants are of the same questions.
+        """Return whether the scores of two variants are of the same questions, which the task decides."""
+        return bool(self._question(variant, column) == self._question(other, column))
 
-        They are not where the variants differ in the task of their data; if the score is that of the
-        validation, in its examples; or, if it is a mean over tokens, in their vocabulary.
-        """
-        return self._questions(variant, column) == self._questions(other, column)
-
-    def _questions(self, variant: Variant, column: Column) -> dict[str, Any]:
-        """Return the settings of a variant's data that decide what its score is of."""
-        settings = next(trial.settings for trial in self.grid.trials if trial.variant.name == variant.name)
-        data = {} if (given := getattr(settings, "data", None)) is None else vars(given)
-        names, parts = [*_QUESTIONS], ["valid"] if column.test == VALIDATION else []
-        if column.metric in _PER_TOKEN and "vocabulary_size" in data:
-            names.append("vocabulary")
-            if not data.get("vocabulary"):  # the run makes it from the training text
-                names.append("vocabulary_size")
-                parts.append("train")
-        asked = (name for name in data if name in names or name.startswith(tuple(parts)))
-        return {name: data[name] for name in asked}
+    def _question(self, variant: Variant, column: Column) -> Any:
+        """Return what decides what the scores of a variant are of; None if its settings are not known."""
+        settings = next((outcome.trial.settings for outcome in self.of(variant)), None)
+        if settings is None:
+            return None
+        test = None if column.test == VALIDATION else self.grid.tests[column.test]
+        return registry.task(self.settings.task).question(settings, column.metric, test)
 
     def count(self, column: Column) -> int | None:
         """Return the number of examples of a column; None where that is not known."""

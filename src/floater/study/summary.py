@@ -157,12 +157,12 @@ def _overall(results: Results) -> list[str]:
 def _apart(results: Results) -> list[str]:
     """Name the variants that are not compared with the baseline, as their scores are of other questions."""
     base, columns = results.baseline, results.columns()
-    if base is None:
+    if base is None or not columns or not results.of(base):
         return []
     apart = [
         variant.name
         for variant in results.grid.variants
-        if columns and not any(results.comparable(variant, base, column) for column in columns)
+        if results.of(variant) and not any(results.comparable(variant, base, column) for column in columns)
     ]
     if not apart:
         return []

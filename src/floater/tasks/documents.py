@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -188,6 +188,11 @@ class Documents(Task):
         return self.score(settings, model, vocabulary, self.encode(settings, vocabulary, documents))
 
     measure = evaluate
+
+    def question(self, settings: DocumentsSettings, metric: str, test: Mapping[str, Any] | None) -> Any:
+        data = settings.data
+        split = data.valid_share, data.test_share, data.split_seed
+        return split, data.train if test is None else None
 
 
 def encode(documents: Sequence[Document], vocabulary: Vocabulary, max_words: int) -> Encoded:

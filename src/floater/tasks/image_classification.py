@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -182,6 +182,9 @@ class ImageClassification(Task):
         return self.score(settings, model, config, examples, coordinates == "scaled")
 
     measure = evaluate
+
+    def question(self, settings: ImageSettings, metric: str, test: Mapping[str, Any] | None) -> Any:
+        return settings.data.source if test is None else None
 
 
 def encode(config: ImageConfig, images: Sequence[Image], size: int) -> Encoded:

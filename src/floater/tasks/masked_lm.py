@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -75,6 +76,9 @@ class MaskedLM(TextTask):
         if not any(np.isin(row["input_ids"], special, invert=True).any() for row in rows.rows):
             raise DataError("the text has no token to predict")
         return rows
+
+    def question(self, settings: Any, metric: str, test: Mapping[str, Any] | None) -> Any:
+        return super().question(settings, metric, test), settings.masking, settings.evaluation.seed
 
     def before(self, prepared: Prepared) -> dict[str, Any]:
         loss = self.validate(prepared).scores["loss"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -69,6 +69,9 @@ class Race(FineTuning):
         if labelled and unknown:
             raise DataError(f"{source}: {len(unknown)} questions have no answer, such as {unknown[0]}")
         return questions
+
+    def question(self, settings: RaceSettings, metric: str, test: Mapping[str, Any] | None) -> Any:
+        return settings.data.valid
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Features:
         return encode(processor, examples, settings.data.max_length, settings.data.max_option)

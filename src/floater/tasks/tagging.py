@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
@@ -156,6 +156,9 @@ class Tagging(Task):
         )
 
     measure = Task.evaluate
+
+    def question(self, settings: TaggingSettings, metric: str, test: Mapping[str, Any] | None) -> Any:
+        return settings.data.valid if test is None else None
 
     def check_test(self, settings: TaggingSettings, **test: Any) -> None:
         source = test["source"]

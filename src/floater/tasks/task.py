@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from floater.flow import SpanTooLong
 from floater.settings import load
 from floater.tasks.examples import Collate
 from floater.tasks.measurement import Measurement
-from floater.text.bpe import load_bpe
+from floater.text.bpe import TOKENIZER_FILE, load_bpe
 from floater.training import flush_denormals
 from floater.training.arguments import batches, warmup_steps
 from floater.training.files import MANIFEST, damage
@@ -184,6 +185,18 @@ class Task(ABC):
     def check_test(self, settings: Any, **test: Any) -> None:
         """Refuse, before the training, a test set that `measure` would refuse; by default none."""
         return
+
+    def question(self, settings: Any, metric: str, test: Mapping[str, Any] | None) -> Any:
+        """Return what decides what a score is of; a study compares only scores for which it is equal.
+
+        By default all settings of the data. Override it to leave out those that only training depends on.
+
+        Args:
+            settings: settings of the run.
+            metric: name of the score.
+            test: arguments of `measure`; None for the run's own validation.
+        """
+        return settings.data
 
     def lengths(self, settings: Any) -> str:
         """Return the unit of the lengths of scored examples."""
@@ -408,3 +421,11 @@ class Task(ABC):
         model, processor, settings = self.load(run)
         examples = self.encode(settings, processor, self.read_test(settings, source))
         return self.score(settings, model, processor, examples)
+
+
+def vocabulary_of(settings: Any) -> Any:
+    """Return the digest of a run's vocabulary, on which means over tokens depend; None before it is made."""
+    manifest = Path(settings.run) / VOCABULARY / MANIFEST
+    if not manifest.is_file():
+        return None
+    return json.loads(manifest.read_text(encoding="utf-8")).get(TOKENIZER_FILE)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,11 @@ class Events(Task):
         every = _read(data.train, data)
         valid = _read(data.valid, data) if data.valid else data.part(every, "valid")
         return Splits(data.part(every, "train"), valid)
+
+    def question(self, settings: EventsSettings, metric: str, test: Mapping[str, Any] | None) -> Any:
+        data = settings.data
+        train = "" if data.valid else data.train
+        return replace(data, train=train, time_per_position=None), settings.model.goal
 
     def toy(self, settings: EventsSettings) -> list[EventSequence]:
         data, count = settings.data, 3

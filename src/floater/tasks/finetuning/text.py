@@ -1,6 +1,6 @@
 """Training of checkpoints on plain text: shared parts of masked and causal language modelling."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -18,7 +18,7 @@ from floater.tasks.language_modeling.data import encode_documents, read_document
 from floater.tasks.language_modeling.score import Score, rows_score
 from floater.tasks.language_modeling.settings import TextData
 from floater.tasks.settings import check_block
-from floater.tasks.task import Prepared
+from floater.tasks.task import Prepared, vocabulary_of
 from floater.training.run import evaluating
 from floater.training.run_trainer import RunTrainer
 from floater.training.settings import TrainingSettings
@@ -77,6 +77,9 @@ class TextTask(CheckpointTask):
         uncached = {"use_cache": False} if self.later else {}
         with readable(f"rows of {len(longest)} tokens", "data.block"), evaluating(model):
             model(torch.from_numpy(longest).long()[None], **uncached)
+
+    def question(self, settings: Any, metric: str, test: Mapping[str, Any] | None) -> Any:
+        return settings.data.valid, settings.data.documents, vocabulary_of(settings)
 
     def trainer(self, prepared: Prepared, run: Path, **options: Any) -> RunTrainer:
         return training_positions(super().trainer(prepared, run, **options), prepared.settings)

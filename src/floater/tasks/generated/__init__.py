@@ -8,7 +8,7 @@ ListOps is a classification of the whole expression by an encoder, as in Long Ra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
@@ -121,6 +121,13 @@ class Generated(Task):
     def measure(self, run: RunPath, bins: tuple[int, ...] = ()) -> Measurement:
         """Score a run for a study; see `evaluate` for the arguments."""
         return self.evaluate(run, bins=bins)
+
+    def question(self, settings: GeneratedSettings, metric: str, test: Mapping[str, Any] | None) -> Any:
+        data, counted = settings.data, {"train", "valid", "test", "lengths", "longest"}
+        asked = {name: value for name, value in vars(data).items() if name not in counted}
+        if test is None:
+            return asked, data.valid, data.lengths
+        return asked, data.test, data.bins(tuple(test.get("bins", ())))
 
     def lengths(self, settings: GeneratedSettings) -> str:
         return PROBLEMS[settings.data.problem].unit

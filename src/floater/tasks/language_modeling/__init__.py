@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from floater.tasks.language_modeling.settings import LanguageModelingSettings
 from floater.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.tasks.measurement import Measurement, check_edges
 from floater.tasks.registry import register
-from floater.tasks.task import Prepared, Task
+from floater.tasks.task import Prepared, Task, vocabulary_of
 from floater.text.bpe import BYTES, SPECIALS, load_bpe, train_bpe
 from floater.training import StreamSampler, smoothed_loss
 from floater.training.arguments import warmup_steps
@@ -248,6 +248,14 @@ class LanguageModeling(Task):
             position_nats=np.bincount(found.places, weights=found.nats),
             position_tokens=np.bincount(found.places),
         )
+
+    def question(
+        self, settings: LanguageModelingSettings, metric: str, test: Mapping[str, Any] | None
+    ) -> Any:
+        data, masked = settings.data, settings.objective == "masked"
+        chosen = (settings.masking, settings.evaluation.seed) if masked else None
+        valid = data.valid if test is None else None
+        return chosen, valid, data.documents, data.full_sentences, vocabulary_of(settings)
 
     def lengths(self, settings: LanguageModelingSettings) -> str:
         return "tokens read before" if reads_in_order(settings) else "predicted tokens of a row"

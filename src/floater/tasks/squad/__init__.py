@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -114,6 +114,9 @@ class Squad(FineTuning):
 
     def read_test(self, settings: Any, source: str, *, labelled: bool = True) -> list[Question]:
         return (_labelled(source) if labelled else read_squad(source)).questions
+
+    def question(self, settings: SquadSettings, metric: str, test: Mapping[str, Any] | None) -> Any:
+        return settings.data.valid
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Windows:
         data = settings.data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from floater.tasks.examples import Collate
 from floater.tasks.measurement import Measurement, check_edges, positions
 from floater.tasks.registry import register
 from floater.tasks.scores import length_bins, length_table, score, split_compounds
-from floater.tasks.task import Prepared, Splits, Task
+from floater.tasks.task import Prepared, Splits, Task, vocabulary_of
 from floater.tasks.translation.data import TokenPairs, collate, line_of, load_corpus
 from floater.tasks.translation.decode import CutTranslation, translate, translate_and_count
 from floater.tasks.translation.settings import Decoding, TranslationSettings
@@ -271,6 +271,13 @@ class Translation(Task):
             notes=notes,
             signatures={name: found.signatures[name] for name in found.statistics},
         )
+
+    def question(self, settings: TranslationSettings, metric: str, test: Mapping[str, Any] | None) -> Any:
+        data = settings.data
+        tokens = (vocabulary_of(settings), data.moses) if metric == "loss" else None
+        trained = ("train", "max_tokens", "vocabulary")
+        valid = {name: value for name, value in vars(data).items() if not name.startswith(trained)}
+        return tokens, valid if test is None else None
 
     def lengths(self, settings: TranslationSettings) -> str:
         return "words and punctuation marks of the source"
