@@ -180,6 +180,26 @@ def test_scores_on_other_validation_examples_are_not_compared() -> None:
     assert not asked(validated, "tagging", other).comparisons
 
 
+def test_each_task_of_glue_is_shown_by_the_score_that_chose_its_checkpoints() -> None:
+    chose = {"CoLA": ("matthews", 60.0), "RTE": ("accuracy", 70.0), "STS-B": ("loss", 0.5)}
+    found = made([*chose], [1, 2], lambda variant, seed: np.zeros(400))
+    results = {
+        name: {f"best_valid_{metric}": value, metric: value} for name, (metric, value) in chose.items()
+    }
+    results["RTE"]["loss"] = 0.6
+    outcomes = [replace(o, measured={}, result=results[o.trial.variant.name]) for o in found.outcomes]
+    trees = {name: {"data": {"task": name, "folder": "glue"}, "model": {"path": "bert"}} for name in chose}
+    shown = asked(replace(found, outcomes=outcomes, grid=replace(found.grid, tests={})), "glue", trees)
+    table = tables.scores(shown)
+    assert table.head[1:4] == ["matthews validation", "accuracy (%) validation", "loss validation"]
+    assert [[cell.text for cell in row[1:4]] for row in table.rows] == [
+        ["60.000 ± 0.000", "–", "–"],
+        ["–", "70.0 ± 0.0", "–"],
+        ["–", "–", "0.500 ± 0.000"],
+    ]
+    assert [column.greater for column in shown.columns()] == [True, True, False]
+
+
 def test_rows_of_other_examples_are_tested_by_the_seeds_alone_and_it_is_said() -> None:
     draw = np.random.default_rng(0)
     of = {"none": LENGTHS, "a": LENGTHS, "b": np.repeat([5, 20, 40, 100], 150)}

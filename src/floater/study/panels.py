@@ -13,7 +13,6 @@ from floater.errors import DataError
 from floater.flow import FlowError
 from floater.study import analyses, figures
 from floater.study.results import Column, Results
-from floater.tasks.measurement import METRICS
 
 _UNAVAILABLE = (DataError, PositionError, FlowError)
 
@@ -75,9 +74,8 @@ def lengths(results: Results) -> Iterator[Panel]:
 def learning(results: Results) -> Iterator[Panel]:
     """Yield training loss, validation loss and the validation score that chooses the checkpoint."""
     found = {key for outcome in results.outcomes for entry in outcome.log for key in entry}
-    best = results.validation.metric if results.validation else "loss"
     labels = {"loss": "training loss", "eval_loss": "validation loss"}
-    labels.setdefault(f"eval_{best}", f"validation {METRICS[best].label if best in METRICS else best}")
+    labels |= {f"eval_{best.metric}": f"validation {best.metric_label}" for best in results.validations}
     several = any(len(results.of(variant)) > 1 for variant in figures.drawn(results))
     caption = "Means over the seeds; the band is their range." if several else ""
     for key in (key for key in labels if key in found):

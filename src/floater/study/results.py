@@ -27,6 +27,8 @@ VALIDATION = "validation"
 Conclusion = Literal["better", "worse", "not significant", "not tested"]
 
 _BELOW = 3
+_CHOSE = "best_valid_"
+"""Prefix in a run's result of the metric that chose its checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Column:
     @property
     def metric_label(self) -> str:
         """Return the label of the metric alone."""
+        if self.test == VALIDATION and self.metric == "loss":  # per token or, as of STS-B, per example
+            return self.metric
         return METRICS[self.metric].label if self.metric in METRICS else self.metric
 
     @property
@@ -119,7 +123,8 @@ class Outcome:
     def score(self, column: Column) -> float | None:
         """Return the score, None where the trial has none, as for a bin without an example."""
         if column.test == VALIDATION:
-            return self.result.get(column.metric)
+            chose = f"{_CHOSE}{column.metric}" in self.result
+            return self.result.get(column.metric) if chose else None
         found = self.measured.get(column.test)
         if found is None or column.metric not in found.metrics:
             return None
@@ -215,20 +220,18 @@ class Results:
                 bins = self._bins(test, name)
                 whole = [] if bins and test == short_to_long.TEST else [Column(test, name)]
                 columns += whole + [Column(test, name, *bin) for bin in bins]
-        if not self.grid.tests and not metric and self.validation:
-            columns.append(self.validation)
-        return columns
+        return columns if self.grid.tests or metric else columns + self.validations
 
     @cached_property
-    def validation(self) -> Column | None:
-        """Return the column of the metric that chooses checkpoints; None where no trial has one."""
-        task, prefix = registry.task(self.settings.task), "best_valid_"
+    def validations(self) -> list[Column]:
+        """Return the columns of the metrics that choose checkpoints, several if tasks of GLUE are an axis."""
+        task, found = registry.task(self.settings.task), dict[Column, None]()
         for outcome in self.outcomes:
             for name in outcome.result:
-                if name.startswith(prefix):
+                if name.startswith(_CHOSE):
                     rises = task.best(outcome.trial.settings)["greater"]
-                    return Column(VALIDATION, name.removeprefix(prefix), rises=rises)
-        return None
+                    found[Column(VALIDATION, name.removeprefix(_CHOSE), rises=rises)] = None
+        return [*found]
 
     def _bins(self, test: str, metric: str) -> list[tuple[int, int | None]]:
         """Return the bins of a test set, without those that only test sets with longer windows reach."""
