@@ -11,7 +11,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 from scipy.stats import norm, ttest_ind
 
-from floater.study.significance import Difference, holm, paired_p, resampled, welch_p
+from floater.study.significance import Difference, holm, paired_p, paired_t_p, resampled, welch_p
 from floater.tasks import scores
 from floater.tasks.measurement import METRICS
 
@@ -136,3 +136,10 @@ def test_both_nulls_must_be_rejected() -> None:
     assert Difference(1.0, p_examples=0.01, p_seeds=0.3).p == 0.3
     assert Difference(1.0, p_examples=0.4, p_seeds=0.01).p == 0.4
     assert Difference(1.0, p_examples=None, p_seeds=None).p is None
+
+
+def test_differences_that_are_equal_but_for_rounding_have_no_spread() -> None:
+    differences = [33.3 - 33.1, 50.2 - 50.0]
+    assert len({*differences}) == 2
+    assert paired_t_p(differences) == 0.0
+    assert paired_t_p([0.0, 0.3 - 0.1 - 0.2]) == 1.0

@@ -12,6 +12,8 @@ from floater.tasks.measurement import Array
 SEED = 12345
 """That of sacrebleu's resampling."""
 _CHUNK = 50
+_EQUAL = 1e-9
+"""Distance of differences that are equal but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,8 @@ def paired_t_p(differences: Sequence[float]) -> float | None:
     """
     if len(differences) < 2:
         return None
-    if len({*differences}) == 1:  # no variance: the test statistic is undefined
-        return 0.0 if differences[0] else 1.0
+    if np.ptp(differences) < _EQUAL:  # no variance: the test statistic is undefined
+        return 0.0 if abs(differences[0]) > _EQUAL else 1.0
     from scipy.stats import ttest_1samp
 
     return float(ttest_1samp(differences, 0.0).pvalue)
