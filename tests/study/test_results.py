@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_rel
+from scipy.stats import ttest_ind, ttest_rel
 
 from floater.settings import SettingsError, make
 from floater.study import figures, panels, results, summary, tables
@@ -286,6 +286,35 @@ def test_losses_by_position_reach_as_far_as_the_longest_seed() -> None:
         outcome.measured["lengths"] = replace(outcome.measured["lengths"], **numbers)
     (line,) = figures.loss_by_position(found, "lengths").axes[0].lines
     assert list(line.get_ydata()) == [1.0, 2.0, 3.0, 4.0]
+def test_trials_that_started_from_others_with_other_seeds_are_not_paired() -> None:
+    """Seed by seed the variant is a little better, and its mean is lower, as its best seed is missing."""
+    right = {"none": [100, 200, 300], "warm": [103, 203]}
+    found = made(
+        ["none", "warm"],
+        {"none": [1, 2, 3], "warm": [1, 2]},
+        lambda variant, seed: np.arange(400) < right[variant][seed - 1],
+        lengths=lambda variant: np.full(400, 5),
+        starts={"warm": "none"},
+    )
+    (compared,) = found.comparisons
+    assert compared.difference.mean < 0
+    assert compared.difference.p_seeds == pytest.approx(
+        ttest_ind(right["warm"], right["none"], equal_var=False).pvalue
+    )
+
+
+def test_pairs_that_the_study_names_are_said_to_be_compared_seed_by_seed() -> None:
+    draw = np.random.default_rng(0)
+    found = made(
+        ["none", "cold", "warm"],
+        [1, 2, 3],
+        lambda variant, seed: draw.random(400) < 0.5,
+        starts={"warm": "cold"},
+        comparisons=[("warm", "cold")],
+    )
+    assert "3 seeds, seed by seed with `warm`" in summary.method(found)
+
+
 
 
 @pytest.mark.parametrize(

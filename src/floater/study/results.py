@@ -351,13 +351,13 @@ class Results:
         return "better" if (comparison.difference.mean > 0) == comparison.column.greater else "worse"
 
     def _seeds_p(self, variant: Variant, reference: Variant, column: Column) -> float | None:
-        """Return p over seeds: paired where the trials of one variant start from the other's."""
+        """Return p over seeds: paired where each trial of one variant starts from one of the other."""
         ours, theirs = (
             {o.trial.seed: score for o in self.of(each) if (score := o.score(column)) is not None}
             for each in (variant, reference)
         )
-        if follows(variant, reference):
-            return paired_t_p([ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()])
+        if follows(variant, reference) and ours.keys() == theirs.keys():
+            return paired_t_p([ours[seed] - theirs[seed] for seed in ours])
         return welch_p([*ours.values()], [*theirs.values()])
 
     def _measured(self, variant: Variant, column: Column) -> list[Measurement]:

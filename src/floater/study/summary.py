@@ -78,8 +78,8 @@ def method(results: Results) -> str:
     if seeds:
         counts = sorted({len(results.of(variant)) for variant in results.grid.variants} - {0, 1})
         many = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
-        base = results.baseline
-        paired = [each.name for each in results.grid.variants if base is not None and follows(each, base)]
+        of = {variant.name: variant for variant in results.grid.variants}
+        paired = [*dict.fromkeys(c.variant for c in tested if follows(of[c.variant], of[c.reference]))]
         pairs = f", seed by seed with {_listed(paired)}" if paired else ""
         tests.append(f"of the seeds (Welch's t-test, {many} seeds{pairs})")
     count = len(tested)
