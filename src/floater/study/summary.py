@@ -28,7 +28,8 @@ def _leaders(results: Results) -> list[str]:
             found.setdefault(_listed([variant.name for variant in best]), []).append(column.label)
     if not found:
         return []
-    if len(found) == 1 and len(results.columns()) > 1:
+    scored = [c for c in results.columns() if any(results.value(v, c) for v in results.grid.variants)]
+    if len(next(iter(found.values()))) == len(scored) > 1:
         return [f"Best mean: {next(iter(found))} in every score."]
     parts = [f"{names} in {_joined(labels)}" for names, labels in found.items()]
     return [f"Best mean: {'; '.join(parts)}."]
