@@ -215,6 +215,13 @@ def test_rows_of_other_examples_are_tested_by_the_seeds_alone_and_it_is_said() -
     assert counts == {"none": "100", "a": "100", "b": "150"}
 
 
+def test_variants_of_other_examples_with_one_seed_are_said_to_be_scored_on_others() -> None:
+    of = {"none": LENGTHS, "a": LENGTHS, "b": np.repeat([5, 20, 40, 100], 150)}
+    found = made([*of], [1], lambda v, seed: np.full(len(of[v]), v != "none"), lengths=lambda v: of[v])
+    assert [found.conclusion(c) for c in found.comparisons if c.variant == "b"] == ["not tested"] * 4
+    assert summary.method(found).endswith("Variants that are scored on other examples were not tested.")
+
+
 def test_a_bin_that_no_model_can_be_scored_in_is_not_called_unfinished() -> None:
     found = made(["none", "a"], [1], lambda variant, seed: np.where(LENGTHS == 100, math.nan, 1.0))
     assert "exact match (%) ≥ 50 (100 examples): no trial has a score there." in summary.sentences(found)
@@ -279,13 +286,6 @@ def test_trials_that_started_from_others_are_compared_seed_by_seed(starts: dict[
     assert "3 seeds, seed by seed with `warm`" in summary.sentences(found)[-1]
 
 
-def test_losses_by_position_reach_as_far_as_the_longest_seed() -> None:
-    found = made(["none"], [1, 2], lambda variant, seed: np.ones(400))
-    for outcome, length in zip(found.outcomes, (4, 2), strict=True):
-        numbers = {"position_nats": np.arange(1.0, length + 1), "position_tokens": np.ones(length, dtype=int)}
-        outcome.measured["lengths"] = replace(outcome.measured["lengths"], **numbers)
-    (line,) = figures.loss_by_position(found, "lengths").axes[0].lines
-    assert list(line.get_ydata()) == [1.0, 2.0, 3.0, 4.0]
 def test_trials_that_started_from_others_with_other_seeds_are_not_paired() -> None:
     """Seed by seed the variant is a little better, and its mean is lower, as its best seed is missing."""
     right = {"none": [100, 200, 300], "warm": [103, 203]}
@@ -315,6 +315,13 @@ def test_pairs_that_the_study_names_are_said_to_be_compared_seed_by_seed() -> No
     assert "3 seeds, seed by seed with `warm`" in summary.method(found)
 
 
+def test_losses_by_position_reach_as_far_as_the_longest_seed() -> None:
+    found = made(["none"], [1, 2], lambda variant, seed: np.ones(400))
+    for outcome, length in zip(found.outcomes, (4, 2), strict=True):
+        numbers = {"position_nats": np.arange(1.0, length + 1), "position_tokens": np.ones(length, dtype=int)}
+        outcome.measured["lengths"] = replace(outcome.measured["lengths"], **numbers)
+    (line,) = figures.loss_by_position(found, "lengths").axes[0].lines
+    assert list(line.get_ydata()) == [1.0, 2.0, 3.0, 4.0]
 
 
 @pytest.mark.parametrize(
@@ -366,6 +373,32 @@ def test_all_rows_that_tie_are_best() -> None:
     level = made([*rates], [1, 2], lambda variant, seed: np.ones(400))
     assert not any("best" in variant[1].kind for variant in tables.scores(level).rows)
     assert any("all variants score the same, 100.0." in text for text in summary.sentences(level))
+
+
+def test_who_is_best_in_one_score_is_not_called_best_in_every_score() -> None:
+    """All answer the short questions."""
+    found = made(["none", "a"], [1, 2], lambda variant, seed: (LENGTHS < 50) | (variant == "a"))
+    assert summary.answer(found)[0] == "Best mean: `a` in exact match (%) ≥ 50."
+
+
+def test_seeds_that_score_the_same_are_several() -> None:
+    found = made(["none", "a"], [1, 2], lambda variant, seed: np.ones(400))
+    captions = [panel.caption for panel in panels.lengths(found)]
+    assert captions[0].startswith("Means over the seeds; bars are standard deviations.")
+    alone = made(["none", "a"], [1], lambda variant, seed: np.ones(400))
+    assert next(panels.lengths(alone)).caption.startswith("One seed.")
+
+
+def test_what_is_not_finished_is_counted() -> None:
+    found = made(["none", "a"], [1, 2], lambda variant, seed: np.ones(400))
+    last = found.outcomes[-1]
+    some = [*found.outcomes[:-1], replace(last, status="failed")]
+    none = [*found.outcomes[:-1], replace(last, status="open", measured={})]
+    said = [summary.sentences(replace(found, outcomes=outcomes))[0] for outcomes in (some, none)]
+    assert said == [
+        "3 of 4 trials are finished, 1 failed; of the others, only those with scores are included below.",
+        "3 of 4 trials are finished, 1 is not; the others are excluded below.",
+    ]
 
 
 def test_one_seed_that_is_best_is_called_one() -> None:

@@ -166,7 +166,7 @@ def heading(label: str) -> str:
 def _have_spread(results: Results, columns: Sequence[Column]) -> bool:
     """Return whether any score in the charts has a standard deviation over seeds."""
     values = (results.value(variant, column) for variant in figures.drawn(results) for column in columns)
-    return any(value is not None and value.spread for value in values)
+    return any(value is not None and value.spread is not None for value in values)
 
 
 def _panel(

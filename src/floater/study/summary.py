@@ -96,15 +96,16 @@ def method(results: Results) -> str:
     if not seeds:
         text += " There is one seed of each: what is called better or worse may still be due to the seed."
     if any(found.p is None and not _is_level(results, found) for found in results.comparisons):
-        text += " Variants without a second scored seed were not tested."
+        which = "without a second scored seed" if seeds else "that are scored on other examples"
+        text += f" Variants {which} were not tested."
     return text + why
 
 
 def _is_level(results: Results, found: Comparison) -> bool:
-    """Return whether both variants of a comparison have several seeds, which all score the same."""
+    """Return whether both variants of an untested comparison have several seeds: these have no spread."""
     of = {variant.name: variant for variant in results.grid.variants}
     values = [results.value(of[name], found.column) for name in (found.variant, found.reference)]
-    return all(value is not None and len({*value.scores}) == 1 < len(value.scores) for value in values)
+    return all(value is not None and len(value.scores) > 1 for value in values)
 
 
 def _standing(results: Results) -> str:
@@ -117,8 +118,10 @@ def _standing(results: Results) -> str:
         return f"All {total} trials are finished."
     parts = [f"{counts['finished']} of {total} trials are finished"]
     parts += [f"{counts['failed']} failed"] if counts["failed"] else []
-    parts += [f"{counts['open']} are not"] if counts["open"] else []
-    return ", ".join(parts) + "; the others are excluded below."
+    parts += [f"{counts['open']} {'is' if counts['open'] == 1 else 'are'} not"] if counts["open"] else []
+    some = any(outcome.counts and outcome.status != "finished" for outcome in results.outcomes)
+    others = "of the others, only those with scores are included" if some else "the others are excluded"
+    return f"{', '.join(parts)}; {others} below."
 
 
 def _continued(results: Results) -> list[str]:
