@@ -103,7 +103,8 @@ class Reading:
             for name, value in given.items():
                 if value is None:
                     raise PositionError(f"reading.{name} has no value; write {name}=VALUE")
-        check_names("reading", given or {}, _NAMES)
+        else:
+            check_names("reading", given or {}, _NAMES)
         return cls(**(given or {}))
 
     def repeat(self, times: int) -> Reading:
