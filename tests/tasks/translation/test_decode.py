@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from floater.encodings import PositionError
+from floater.errors import DataError
 from floater.tasks.translation import CutTranslation, Decoding, translate
 from floater.training.run import read_by
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration
@@ -168,6 +169,13 @@ def test_learned_positions_bound_sources_and_outputs(model: Any) -> None:
         translate(random, tokenizer, ["Spain", "Spain " * 100])
     with pytest.warns(CutTranslation, match=r"1 of 1 .* \(5 x source tokens \+ 9, at most 60\)"):
         assert translate(random, tokenizer, ["Spain " * 10], Decoding(beam=1, max_ratio=5))[0]
+
+
+def test_a_beam_larger_than_the_vocabulary_is_refused(model: Any) -> None:
+    words = len(model[1])
+    quiet(*model, ["Spain"], Decoding(beam=words, max_ratio=0.1))
+    with pytest.raises(DataError, match=f"beam is {words + 1}; it must be at most {words}, the size of the"):
+        translate(*model, ["Spain"], Decoding(beam=words + 1))
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast, StoppingCriteria, StoppingCriteriaList
 
 from floater.encodings import PositionError
+from floater.errors import DataError
 from floater.tasks.translation.data import source_batch
 from floater.tasks.translation.settings import Decoding
 from floater.text.bpe import encode
@@ -50,6 +51,7 @@ def translate(
         One translation per line, in the order of the lines.
 
     Raises:
+        DataError: if the beam is larger than the vocabulary.
         PositionError: if a line has more tokens than the model has learned positions.
 
     Warns:
@@ -89,6 +91,8 @@ def translate_and_count(
     out = [""] * len(lines)
     if not order:
         return out, 0
+    if decoding.beam > (words := model.config.vocab_size):
+        raise DataError(f"beam is {decoding.beam}; it must be at most {words}, the size of the vocabulary")
     ids = encode(tokenizer, [lines[i] for i in order])
     lengths = [len(row) for row in ids]
     table = model.encoder.position.max_positions
