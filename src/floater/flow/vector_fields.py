@@ -21,6 +21,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 _KINKED = {"relu", "selu"}
 
 
+class FieldLinear(nn.Linear):
+    """A linear layer of a field.
+
+    Its type is its own, so that tools which replace the `nn.Linear` of a model, as `quantize_dynamic` does,
+    leave it alone: solvers read its weights.
+    """
+
+
 class MLPField(nn.Module):
     """The learned field of FLOATER: two linear layers around one nonlinearity.
 
@@ -55,8 +63,8 @@ class MLPField(nn.Module):
         check_choice("activation", activation, ACTIVATIONS)
         hidden = dim if hidden is None else hidden
         self.dim, self.hidden, self.activation = dim, hidden, activation
-        self.inner = nn.Linear(dim + 1, hidden)
-        self.outer = nn.Linear(hidden + 1, dim)
+        self.inner = FieldLinear(dim + 1, hidden)
+        self.outer = FieldLinear(hidden + 1, dim)
 
     @property
     def smooth(self) -> bool:
@@ -124,8 +132,8 @@ class BoundedField(MLPField):
         if not pull > 0:
             raise ValueError(f"pull is {pull}; it must be positive")
         self.pull, self.adapt = pull, adapt
-        self.inner = nn.Linear(dim + 2 * CLOCKS, self.hidden)
-        self.outer = nn.Linear(self.hidden, dim)
+        self.inner = FieldLinear(dim + 2 * CLOCKS, self.hidden)
+        self.outer = FieldLinear(self.hidden, dim)
 
     @property
     def radius(self) -> float:

@@ -12,7 +12,7 @@ from floater.flow.collocation.preactivation_form import PreactivationForm, layer
 from floater.flow.collocation.state_form import StateForm
 from floater.flow.dynamics import Dynamics
 from floater.flow.precision import wide_dtype
-from floater.flow.vector_fields import MLPField, ScaledField
+from floater.flow.vector_fields import FieldLinear, MLPField, ScaledField
 
 
 class Linearization(Protocol):
@@ -107,7 +107,7 @@ def formulate(field: nn.Module, start: Tensor, begin: float, rtol: float) -> For
 def plain_mlp(field: nn.Module) -> MLPField | None:
     """Return the `MLPField` of a field, perhaps in another time unit, unless hooks change it."""
     inner = field.field if type(field) is ScaledField else field
-    if type(inner) is not MLPField or any(type(x) is not nn.Linear for x in (inner.inner, inner.outer)):
+    if type(inner) is not MLPField or any(type(x) is not FieldLinear for x in (inner.inner, inner.outer)):
         return None
     return None if any(map(_intercepted, field.modules())) else inner
 

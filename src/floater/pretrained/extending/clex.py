@@ -15,6 +15,7 @@ from floater.encodings.relative.rescaling import rescaled
 from floater.encodings.relative.waves import frequencies
 from floater.flow import solve
 from floater.flow.cache import parameter_version
+from floater.flow.vector_fields import FieldLinear
 from floater.pretrained.extending.passes import Watch
 
 SCALINGS = ("yarn", "linear", "ntk", "dynamic")
@@ -58,8 +59,8 @@ class ScaleField(nn.Module):
     def __init__(self, base: Callable[[float], Tensor], half: int, hidden: int) -> None:
         super().__init__()
         self.base = base
-        self.inner = nn.Linear(half, hidden, bias=False)
-        self.outer = nn.Linear(hidden, half, bias=False)
+        self.inner = FieldLinear(half, hidden, bias=False)
+        self.outer = FieldLinear(hidden, half, bias=False)
         nn.init.zeros_(self.outer.weight)
 
     def forward(self, t: Tensor, p: Tensor) -> Tensor:
