@@ -210,6 +210,25 @@ def test_clex_reads_weights_that_a_fused_optimizer_wrote() -> None:
         assert not torch.equal(flow.at(2.0)[0], before)
 
 
+@pytest.mark.usefixtures("few_steps_for_biases")
+@pytest.mark.parametrize(("name", "method"), [("llama", "clex"), ("t5", None)])
+def test_initialising_the_rest_of_a_model_keeps_its_extension(name: str, method: str | None) -> None:
+    model, long = extended(name, method), given(name, 100)
+    before = zoo.output(model, **long)
+    model.init_weights()
+    assert torch.equal(zoo.output(model, **long), before)
+
+
+@pytest.mark.skipif("fbgemm" not in torch.backends.quantized.supported_engines, reason="no int8 products")
+@pytest.mark.filterwarnings("ignore")  # this quantization is deprecated
+def test_a_quantized_model_keeps_its_frequencies() -> None:
+    model = extended("llama", "clex")
+    quantized = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear})
+    flows = (each.floater_extension.scale_0 for each in (quantized, model))
+    assert torch.equal(*(flow.at(2.0)[0] for flow in flows))
+    zoo.output(quantized, **given("llama", 100))
+
+
 def test_clex_learns_its_frequencies_beyond_a_training_length() -> None:
     model = build("llama")
     floater.extend(model, 256, "clex")

@@ -407,6 +407,13 @@ def test_a_model_made_from_the_configuration_is_plugged(tmp_path: Path) -> None:
         assert_same("bert", again, model)
 
 
+def test_initialising_the_rest_of_a_model_keeps_its_flow() -> None:
+    model = trained("bert")
+    before = {name: value.clone() for name, value in model.floater.state_dict().items()}
+    model.init_weights()
+    assert all(torch.equal(value, before[name]) for name, value in model.floater.state_dict().items())
+
+
 def test_a_model_made_without_memory_takes_its_weights_later() -> None:
     model = trained("bert")
     for baked in (False, True):

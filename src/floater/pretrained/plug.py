@@ -190,6 +190,7 @@ def plug(
     if freeze_model:
         state.frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
         model.requires_grad_(False)
+    keep_weights(flows)
     model.floater = flows
     model.__dict__["_floater_plug"] = state
     for body in bodies:
@@ -357,6 +358,12 @@ def allow_to_run(model: nn.Module) -> None:
     for part in model.modules():
         for key in [key for key, hook in part._forward_pre_hooks.items() if hook is refuse_to_run]:
             del part._forward_pre_hooks[key]
+
+
+def keep_weights(added: nn.Module) -> None:
+    """Mark a part added to a model as initialised, or the model's `init_weights` would overwrite it."""
+    for module in added.modules():
+        module._is_hf_initialized = True  # type: ignore[assignment]
 
 
 def rename(model: Any, name: str) -> str | None:

@@ -18,7 +18,7 @@ from floater.pretrained.extending.passes import Watch
 from floater.pretrained.extending.tables import find_tables
 from floater.pretrained.find import find
 from floater.pretrained.flows import refresh
-from floater.pretrained.plug import allow_to_run
+from floater.pretrained.plug import allow_to_run, keep_weights
 
 KEY = "floater_extension"
 """Attribute of a model's configuration with the settings of `install`, and of the model with its weights."""
@@ -124,6 +124,7 @@ def install(model: Any, settings: Mapping[str, Any]) -> list[tuple[FloaterRelati
         for name, module in parts.items():
             weights.add_module(name, module)
         weights.register_state_dict_pre_hook(refresh)  # type: ignore[no-untyped-call]
+        keep_weights(weights)
         setattr(model, KEY, weights.train(model.training))
         for part in model.modules():
             inside = isinstance(part, PreTrainedModel) and part is not model and set(part.modules())
