@@ -10,6 +10,11 @@ ODD = {"dim": 9, "heads": 3}
 OPTIONS = [
     ("floatr", {}, "unknown position model 'floatr'; did you mean 'floater'"),
     ("xyz", {}, "unknown position model 'xyz'; there are: .*floater, "),
+    (
+        ["t5", "alibi"],
+        {},
+        r"the position model is \['t5', 'alibi'\]; it must be a name; 'compose' takes several",
+    ),
     ("none", {"blocks": "all"}, "unknown option 'blocks' of position model 'none'; it has no options"),
     ("none", {"dim": 8.0}, r"dim is 8\.0; it must be a whole number"),
     ("none", {"heads": "2"}, "heads is '2'; it must be a whole number"),

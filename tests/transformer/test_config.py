@@ -83,6 +83,11 @@ def test_changes_win_over_the_preset():
             ValueError,
             "hidden_size 16 is not a multiple of num_attention_heads 3",
         ),
+        (
+            lambda: config(activation_function="rleu"),
+            ValueError,
+            "activation_function is 'rleu'; there are: ",
+        ),
         (lambda: FloaterModel(config("sinusoid")), PositionError, "did you mean 'sinusoidal'"),
         (
             lambda: FloaterModel(config("learned", position_options={"block": "all"})),

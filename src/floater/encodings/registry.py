@@ -77,6 +77,8 @@ def options(name: str) -> dict[str, Any]:
         >>> options("sinusoidal")
         {'injection': 'input', 'blocks': 'input', 'uncovered': 'keep'}
     """
+    if not isinstance(name, str):
+        raise PositionError(f"the position model is {name!r}; it must be a name; 'compose' takes several")
     if name not in _CATALOGUE:
         raise PositionError(f"unknown position model '{name}'{_nearest(name, catalogue())}")
     parameters = list(inspect.signature(_CATALOGUE[name].__init__).parameters.values())[2:]

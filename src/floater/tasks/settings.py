@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from transformers.activations import ACT2FN
-
 from floater.encodings import PositionError, PositionModel, options
 from floater.encodings.spec import Site
 from floater.errors import DataError
@@ -76,9 +74,6 @@ class Changes:
             rate = getattr(self, name)
             if rate is not None and not 0 <= rate < 1:
                 raise ValueError(f"{name} is {rate}; it must be at least 0 and below 1")
-        if self.activation_function is not None and self.activation_function not in ACT2FN:
-            valid = ", ".join(ACT2FN)
-            raise ValueError(f"activation_function is '{self.activation_function}'; there are: {valid}")
 
     def given(self) -> dict[str, Any]:
         """Return the fields that are not null.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
 
 from floater.encodings.checks import one_of
 from floater.encodings.errors import PositionError
@@ -154,6 +155,9 @@ class FloaterConfig(PreTrainedConfig):
                 f"hidden_size {self.hidden_size} is not a multiple of "
                 f"num_attention_heads {self.num_attention_heads}"
             )
+        if self.activation_function not in ACT2FN:
+            valid = ", ".join(ACT2FN)
+            raise ValueError(f"activation_function is '{self.activation_function}'; there are: {valid}")
         if self.attention not in ("softmax", "linear"):
             raise ValueError(f"attention is {self.attention!r}; it must be 'softmax' or 'linear'")
         if self.attention == "linear" and self.attention_dropout:
