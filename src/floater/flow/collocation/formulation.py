@@ -107,9 +107,10 @@ def formulate(field: nn.Module, start: Tensor, begin: float, rtol: float) -> For
 def plain_mlp(field: nn.Module) -> MLPField | None:
     """Return the `MLPField` of a field, perhaps in another time unit, unless hooks change it."""
     inner = field.field if type(field) is ScaledField else field
-    if type(inner) is not MLPField or any(type(x) is not FieldLinear for x in (inner.inner, inner.outer)):
+    if type(inner) is not MLPField or any(map(_intercepted, field.modules())):
         return None
-    return None if any(map(_intercepted, field.modules())) else inner
+    plain = all(type(layer) in (nn.Linear, FieldLinear) for layer in (inner.inner, inner.outer))
+    return inner if plain else None
 
 
 def _intercepted(module: nn.Module) -> bool:
