@@ -105,7 +105,7 @@ STUDIES = (
     ),
     Study(
         name="news_s2l",
-        command="floater study configs/study/news_s2l.yaml seeds=[1,2]",
+        command="floater study configs/study/news_s2l.yaml",
         title="Translation of news, below 80 words",
         drawn=("sinusoidal", "alibi", "floater_relative-cross"),
         metric="chrf",

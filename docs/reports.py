@@ -90,6 +90,10 @@ class StoredResults(Results):
     def samples(self) -> int:  # type: ignore[override]
         return self.stored["samples"]
 
+    @property
+    def selects(self) -> bool:
+        return not self.settings.settings["training"]["average"]
+
     @cached_property
     def metrics(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = defaultdict(list)
@@ -107,6 +111,9 @@ class StoredResults(Results):
 
     def best(self, column: Column) -> list[grid.Variant]:
         return [v for v in self.grid.variants if self.means.get((v.name, column), (None, False))[1]]
+
+    def comparable(self, variant: grid.Variant, other: grid.Variant, column: Column) -> bool:
+        return True
 
 
 def read(folder: Path) -> StoredResults:

@@ -42,5 +42,13 @@ def test_a_report_has_every_stored_number(name: str, monkeypatch: pytest.MonkeyP
     assert len(results.grid.trials) == len({outcome.trial.name for outcome in results.outcomes})
 
 
+def test_a_report_can_be_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(RESULTS.parent)
+    import reports
+
+    monkeypatch.setattr(reports, "positions", lambda folder, results: [])
+    assert "<h1>" in reports.write("news_s2l")
+
+
 def test_the_folder_stays_small() -> None:
     assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < 4 * 2**20

@@ -120,8 +120,7 @@ def _notes(results: Results) -> Iterator[str]:
     asked = results.settings.short_to_long
     if asked.given and (share := short_to_long.share_below(asked, results.grid.folder / "data")) is not None:
         yield share
-    selected = any(outcome.trial.settings.training.selects for outcome in results.outcomes)
-    if asked.given and not asked.builtin and selected:
+    if asked.given and not asked.builtin and results.selects:
         yield f"The examples below {asked.cut} tokens are the validation part, which selected checkpoints."
     for outcome in results.outcomes:
         for test, measured in outcome.measured.items():

@@ -201,6 +201,11 @@ class Results:
         """Return the unit of the lengths of the test examples."""
         return registry.task(self.settings.task).lengths(self.grid.trials[0].settings)
 
+    @property
+    def selects(self) -> bool:
+        """Return whether the validation had a say in which checkpoints became the model of some trial."""
+        return any(outcome.trial.settings.training.selects for outcome in self.outcomes)
+
     @cached_property
     def metrics(self) -> dict[str, list[str]]:
         """Return the metrics of each test set that some trial has, that of the comparisons first."""
