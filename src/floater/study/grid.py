@@ -153,6 +153,12 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
     for kind in settings.figures:
         if kind not in KINDS:
             raise SettingsError(f"{origin}: figures has {kind!r}; there are: {', '.join(KINDS)}")
+    if settings.metric is not None:
+        judged = [name for name, metric in METRICS.items() if metric.greater is not None]
+        if settings.metric not in judged:
+            raise SettingsError(f"{origin}: metric is {settings.metric!r}; there are: {', '.join(judged)}")
+        if not (settings.tests or settings.short_to_long.given):
+            raise SettingsError(f"{origin}: metric needs tests; a validation has the metric of its task")
     for name, source in settings.checkpoints.items():
         try:
             subject(source)
@@ -183,12 +189,6 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
             train=train,
         )
         common = merged(common, {"data": given})
-    if settings.metric is not None:
-        judged = [name for name, metric in METRICS.items() if metric.greater is not None]
-        if settings.metric not in judged:
-            raise SettingsError(f"{origin}: metric is {settings.metric!r}; there are: {', '.join(judged)}")
-        if not tests:
-            raise SettingsError(f"{origin}: metric needs tests; a validation has the metric of its task")
     trials = [
         Trial(variant, seed, _trial(task, settings, common, variant, seed, origin), folder)
         for turn in range(max((len(variant.seeds) for variant in variants), default=0))
