@@ -33,6 +33,7 @@ LOOKS = {
     "sinusoidal": (BLACK, "--", "x"),
     "none": (GREY, ":", "o"),
     "none-logn": (BLACK, ":", "o"),
+    "dynamic_bias-cross": (GREEN, "-", "P"),
     "rotary": (GREEN, "-.", "*"),
     "t5": (GREEN, "--", "v"),
     "fire": (PURPLE, "-.", "<"),
@@ -75,7 +76,7 @@ class Study:
 
 DEMO = ("sinusoidal", "floater", "floater_relative-cross")
 LEAGUE = (
-    *("sinusoidal", "rotary", "alibi", "alibi-sinusoidal", "alibi-cross"),
+    *("sinusoidal", "rotary", "alibi", "alibi-cross", "dynamic_bias-cross"),
     *("floater_relative", "floater_relative-sinusoidal", "floater_relative-cross"),
 )
 TUNED = "chang-lr1e3", "floater_relative-lr1e3", "floater_relative-stretched-lr1e3"
