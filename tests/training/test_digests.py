@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from floater.study.digests import changed, digests
+from floater.training.digests import changed, digests
 
 
 def test_directories_that_changed_are_noticed(tmp_path: Path) -> None:
