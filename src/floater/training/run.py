@@ -65,13 +65,14 @@ def find_run(settings: Any, *, accept_changed_data: bool = False) -> Path:
 
     Args:
         settings: settings of the run.
-        accept_changed_data: whether other files may have other contents, too.
+        accept_changed_data: whether other files may hold something else.
 
     Returns:
         A directory that is empty, does not exist yet, or contains a run with these settings.
 
     Raises:
-        DataError: if the directory contains something else, or a run with other settings.
+        DataError: if the directory contains something else, a run with other settings, or one that began
+            with other files.
         SettingsError: if the settings in the directory cannot be read.
     """
     run = Path(settings.run)
@@ -84,8 +85,9 @@ def find_run(settings: Any, *, accept_changed_data: bool = False) -> Path:
         before = make(type(settings), tree, str(run / SETTINGS))
         if any(differences(before, settings)):
             data = run_data.RunData(run, settings, accept=accept_changed_data)
-            if changes := list(differences(before, settings, data.comparable)):
+            if changes := list(differences(before, settings, data.names)):
                 raise DataError(f"{run} holds a run with other settings: {'; '.join(changes)}")
+            data.check()
     elif run.is_dir() and any(
         not path.name.endswith(UNFINISHED) and path.name != LOCK for path in run.iterdir()
     ):

@@ -76,10 +76,9 @@ class RunData:
         return differences(self._before, self._files) if self.is_recorded else []
 
     @property
-    def comparable(self) -> set[str]:
-        """Return the names of settings that may differ: their files hold the same, or others are accepted."""
-        both = self._before.keys() & self._files.keys()
-        return {name for name in both if self.accept or not _differences(self._before, self._files, name)}
+    def names(self) -> set[str]:
+        """Return the names of the settings whose files are compared by their contents."""
+        return self._before.keys() & self._files.keys()
 
     def check(self) -> None:
         """Refuse files that have changed since the training began.
