@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 _HOME = re.compile(r"~([\w.-]*)(?:/.*)?", re.DOTALL)
 
 
-def expand_home(value: T, name: str = "path") -> T:
+def expand_home(value: T, name: str = "") -> T:
     """Return a value with the home directory in place of a leading ``~`` or ``~user`` of each text in it.
 
-    Variables as in ``$HOME`` are not expanded: they are names like others.
+    Variables as in ``$HOME`` are not expanded: they are names like others, as is a tilde after ``./``.
 
     Args:
         value: text, or nested dataclasses, dicts, lists and tuples of texts; other values are returned as
@@ -33,7 +34,9 @@ def expand_home(value: T, name: str = "path") -> T:
     """
     changed: Any = value
     if isinstance(value, str):
-        if match := _HOME.fullmatch(value):
+        if value.startswith(".") and str(Path(value)).startswith("~"):
+            changed = os.path.abspath(value)  # `Path` drops the dot by which "./~" is a name
+        elif match := _HOME.fullmatch(value):
             changed = os.path.expanduser(value)
             if changed == value:
                 user = f"~{match[1]}"
@@ -46,7 +49,10 @@ def expand_home(value: T, name: str = "path") -> T:
         changes = {key: part for key, part in expanded.items() if part is not parts[key]}
         changed = replace(value, **changes) if changes else value
     elif isinstance(value, dict):
-        items = {expand_home(key, name): expand_home(part, f"{name}.{key}") for key, part in value.items()}
+        items = {
+            expand_home(key, name): expand_home(part, f"{name}.{key}".lstrip("."))
+            for key, part in value.items()
+        }
         changed = value if items == value else items
     elif isinstance(value, list | tuple):
         members = [expand_home(part, name) for part in value]
