@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from floater.encodings import PositionError, PositionModel, options
 from floater.encodings.spec import Site
 from floater.errors import DataError
 from floater.paths import expand_fields
 from floater.text.bpe import BYTES, SPECIALS, TOKENIZER_FILE
-from floater.training.digests import paths_in
+from floater.training.digests import files_named
 from floater.training.run import MODEL, VOCABULARY, inside
 from floater.training.settings import TrainingSettings, check_numbers, check_trained_flow
 from floater.transformer import FloaterConfig
@@ -271,10 +271,7 @@ class RunSettings:
             By the name of the setting, such as "data.train", a path, a `floater.training.digests.Part` of a
             folder, or a list of them.
         """
-        values = vars(self.data) if is_dataclass(self.data) else {}
-        kinds = get_type_hints(type(self.data))
-        texts = {name: value for name, value in values.items() if get_origin(kinds.get(name)) is not Literal}
-        return {f"data.{name}": paths for name, value in texts.items() if (paths := paths_in(value))}
+        return files_named(self.data)
 
     def __post_init__(self) -> None:
         expand_fields(self)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_origin, get_type_hints
 
 import numpy as np
 from torch import Tensor
@@ -221,6 +221,7 @@ def _parts(value: Any) -> Iterator[bytes]:
     elif is_dataclass(value) and not isinstance(value, type):
         yield from _parts([getattr(value, field.name) for field in fields(value)])
     elif isinstance(value, Mapping):
+        yield b"{"
         yield from _parts([*value.items()])
     elif isinstance(value, list | tuple):
         yield f"[{len(value)}".encode()
@@ -260,6 +261,19 @@ def changed(kept: Mapping[str, list[str]], given: Mapping[str, Any]) -> str | No
     """Return the name of an option whose files are gone or have changed; None if there is none."""
     now = digests({name: given[name] for name in kept if name in given})
     return next((name for name in kept if name in given and now.get(name) != kept[name]), None)
+
+
+def files_named(data: Any) -> dict[str, list[Path]]:
+    """Return the files and folders that settings of the data name, by the name of the setting.
+
+    A word that a setting chooses among a few, its type a `Literal`, is none.
+
+    Args:
+        data: dataclass of the settings.
+    """
+    kinds = get_type_hints(type(data))
+    texts = {name: value for name, value in vars(data).items() if get_origin(kinds.get(name)) is not Literal}
+    return {f"data.{name}": paths for name, value in texts.items() if (paths := paths_in(value))}
 
 
 def paths_in(value: Any) -> list[Path]:

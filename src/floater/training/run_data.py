@@ -10,7 +10,7 @@ from typing import Any
 
 from floater.errors import DataError
 from floater.training.checkpoints import last_checkpoint, step_of
-from floater.training.digests import Contents, Part, Source, contents, values_digest
+from floater.training.digests import Contents, Part, Source, contents, files_named, values_digest
 from floater.training.files import MANIFEST, write_json
 
 DATA, VOCABULARY = "data.json", "vocabulary"
@@ -25,7 +25,8 @@ class RunData:
 
     Args:
         run: directory of the run.
-        settings: settings of the run; their method `files_read` names the files.
+        settings: settings of the run; their method `files_read` names the files, or without it all settings
+            of the data that name one.
         accept: whether other data are accepted.
 
     Raises:
@@ -58,7 +59,8 @@ class RunData:
             ) from error
 
     def _contents(self, before: Contents) -> Contents:
-        files = contents(self.settings.files_read(), before, without=self.run)
+        read = getattr(self.settings, "files_read", lambda: files_named(self.settings.data))
+        files = contents(read(), before, without=self.run)
         vocabulary = self.run / VOCABULARY
         if vocabulary.is_dir():  # of a sealed one, its seal: damage has a message of its own
             sealed = (vocabulary / MANIFEST).is_file()
@@ -103,7 +105,7 @@ class RunData:
         if not self._new:
             compared = {name: {before.get(name), self.examples[name]} - {None} for name in examples}
             names = [name for name, digests in compared.items() if len(digests) > 1]
-            self._settle([f"the examples of {name} differ, though no file has changed" for name in names])
+            self._settle([f"the {name} examples are others, though no file or setting is" for name in names])
 
     def _reread(self) -> Contents:
         """Return the contents of the files once more.
