@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from floater.settings import SettingsError, load
-from floater.study.digests import digests
-from floater.study.grid import files_read, grid
+from floater.study.grid import grid
 from floater.study.short_to_long import TEST
 from floater.tasks.translation import TranslationSettings
+from floater.training.digests import contents
 from floater.transformer import FloaterConfig, FloaterModel
 
 from .small import settings
@@ -213,11 +213,11 @@ def test_what_a_training_reads_are_its_files(tmp_path: Path, monkeypatch: pytest
     common = settings(tmp_path).settings
     common["data"]["vocabulary"] = "voc"
     trial = grid(settings(tmp_path / "study", settings=common), "here").trials[0]
-    read = digests(files_read(trial.settings))
+    read = contents(trial.settings.files_read())
     sides = {f"data.{part}_{side}" for part in ("train", "valid") for side in ("source", "target")}
     assert read.keys() == {*sides, "data.vocabulary"}
     Path("voc/checkpoint").touch()  # of a run that goes on
-    assert digests(files_read(trial.settings)) == read
+    assert contents(trial.settings.files_read()) == read
 
 
 def test_a_checkpoint_may_not_hide_a_row(tmp_path: Path) -> None:

@@ -85,7 +85,10 @@ def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.Monk
     text.unlink()
     assert run.study(asked, train=False).outcomes[0].status == "finished"
     text.write_text("a b c\n" * 40, encoding="utf-8")
-    changed = r"trial none-1: data\.train has changed since its training began; delete .*none-1, or"
+    changed = (
+        r"trial none-1: since its training began, data\.train: .* has changed \(40 lines as before\); delete "
+        r".*none-1, or"
+    )
     with pytest.raises(SettingsError, match=changed):
         run.study(asked)
     (tmp_path / "study" / "trials" / "none-1" / "cost.json").unlink()  # it was stopped, and would go on

@@ -14,6 +14,7 @@ from floater import __version__
 from floater.cli import commands
 from floater.cli.settings_help import StudyHelp, TrainHelp
 from floater.errors import nearest
+from floater.paths import expand_home
 
 FORMATS = ("text", "markdown", "csv", "json")
 KINDS = (
@@ -58,7 +59,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         whole.error(f"floater {given[0]} takes no '{wrong[0]}'{hint}")
     if more:
         found.overrides = [*found.overrides, *more]
-    return found
+    try:
+        return argparse.Namespace(**expand_home(vars(found)))
+    except ValueError as error:
+        names[given[0]].error(str(error))
 
 
 def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
@@ -87,6 +91,11 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
     length = train.add_mutually_exclusive_group()
     _add(length, "--epochs", "N", "train to N epochs in total; continues a finished run", type=_count)
     _add(length, "--steps", "N", "train to N steps in total; continues a finished run", type=_count)
+    train.add_argument(
+        "--accept-changed-data",
+        action="store_true",
+        help="resume on other data than the run began with; what changed is written to data.json",
+    )
     _add_json(train)
 
     translate = command("translate", commands.translate, "Translate lines of text with a finished run.")

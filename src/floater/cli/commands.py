@@ -36,11 +36,12 @@ def train(arguments: argparse.Namespace) -> None:
     _start()
     tree = _read_config(arguments.config, "train", "folder", "study")
     task, settings = of_config(tree, arguments.config, arguments.overrides)
+    accepted = {"accept_changed_data": arguments.accept_changed_data}
     if arguments.epochs or arguments.steps:
         from floater.training.lengthen import lengthen
 
-        settings = lengthen(settings, epochs=arguments.epochs, steps=arguments.steps)
-    run = task.train(settings)
+        settings = lengthen(settings, epochs=arguments.epochs, steps=arguments.steps, **accepted)
+    run = task.train(settings, **accepted)
     if distributed.is_available() and distributed.is_initialized():
         first = distributed.get_rank() == 0
         # A model that outlives its process group destroys it while it holds the GIL, and waits forever if a

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, make_dataclass, replace
 from pathlib import Path
@@ -16,16 +15,15 @@ from floater.errors import DataError
 from floater.settings import SettingsError, dump, make
 from floater.study import short_to_long
 from floater.study.analyses import KINDS, subject
-from floater.study.digests import changed, file_of
 from floater.study.settings import StudySettings, repeated
 from floater.tasks import Task, registry
 from floater.tasks.measurement import METRICS
-from floater.text.bpe import TOKENIZER_FILE
+from floater.training.digests import file_of
 from floater.training.files import write_json, write_whole
-from floater.training.run import MODEL, VOCABULARY, find_run, inside
+from floater.training.run import MODEL, find_run
+from floater.training.run_data import RunData
 
 TRIALS, PLAN, COST = "trials", "plan.json", "cost.json"
-DIGESTS = ".digests.json"
 _HUB = "hf:"
 _FILES = {"source", "reference"}
 _DATA = {
@@ -98,11 +96,6 @@ class Trial:
     def error(self) -> Path:
         """Return the path of its last error, if it failed."""
         return self.run.with_name(f"{self.name}.error")
-
-    @property
-    def digests(self) -> Path:
-        """Return the path of the digests of the files that its training reads."""
-        return self.run.with_name(self.name + DIGESTS)
 
     @property
     def after(self) -> str | None:
@@ -367,25 +360,11 @@ def _check(
         where = f"{origin}: trial {trial.name}"
         for key in sorted(vars(trial.settings.data).keys() & _DATA):
             _check_files(getattr(trial.settings.data, key), f"{where}: data.{key}")
-        if trial.run.is_dir() and trial.digests.is_file():
-            kept = json.loads(trial.digests.read_text(encoding="utf-8"))
-            if (name := changed(kept, files_read(trial.settings))) is not None:
-                raise SettingsError(
-                    f"{where}: {name} has changed since its training began; delete {trial.run}, or choose "
-                    "another folder"
-                )
-
-
-def files_read(settings: Any) -> dict[str, Any]:
-    """Return the files that a training reads, by the name of the setting; of a warm start the weights."""
-    read = {*_DATA, "vocabulary"}  # a language may be called as a directory is
-    found = {f"data.{name}": value for name, value in vars(settings.data).items() if name in read}
-    if vocabulary := found.get("data.vocabulary"):  # of a run that may be resumed, only what is read
-        folder = inside(Path(vocabulary), VOCABULARY, MODEL)
-        found["data.vocabulary"] = str(folder / TOKENIZER_FILE if folder.is_dir() else folder)
-    if start := getattr(settings.training, "warm_start", None):
-        found["training.warm_start"] = str(Path(start) / MODEL / "model.safetensors")
-    return found
+        if trial.run.is_dir() and (changes := RunData(trial.run, trial.settings).changes):
+            raise SettingsError(
+                f"{where}: since its training began, {changes[0]}; delete {trial.run}, or choose another "
+                "folder"
+            )
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
+from floater.paths import expand_fields
 from floater.tasks.corpora import cldr
 from floater.training.settings import check_numbers
 
@@ -207,6 +208,8 @@ class StudySettings:
     budget: Budget = field(default_factory=Budget)
 
     def __post_init__(self) -> None:
+        paths = ("folder", "settings", "models", "axes", "tests", "checkpoints", "short_to_long")
+        expand_fields(self, *paths)
         check_numbers(self, samples=100)
         if not 0 < self.level < 1:
             raise ValueError(f"level is {self.level}; it must be between 0 and 1")

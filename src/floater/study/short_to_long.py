@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from floater.errors import DataError
-from floater.study.digests import changed, digests
 from floater.study.settings import ShortToLong
 from floater.tasks.corpora import cldr
 from floater.tasks.corpora.text import read_lines
+from floater.training.digests import changed, digests
 from floater.training.files import write_json
 
 Pair = tuple[str, str]

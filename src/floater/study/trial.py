@@ -21,11 +21,11 @@ import numpy as np
 from floater.console import show_messages
 from floater.interruption import Interrupted, raising
 from floater.settings import read as read_yaml
-from floater.study.digests import changed, digests
-from floater.study.grid import COST, DIGESTS, PLAN, TRIALS, files_read
+from floater.study.grid import COST, PLAN, TRIALS
 from floater.study.progress import entries
 from floater.tasks import registry
 from floater.tasks.measurement import Measurement
+from floater.training.digests import changed, digests
 from floater.training.files import MANIFEST, sync, write_json, write_whole
 from floater.training.run import MODEL, RunWithSettings
 
@@ -81,9 +81,6 @@ def run_trial(folder: Path, name: str) -> None:
     torch.set_num_threads(plan["threads"])
     config = folder / TRIALS / f"{name}.yaml"
     task, settings = registry.of_config(read_yaml(config), str(config))
-    kept = config.with_name(name + DIGESTS)
-    if not (kept.is_file() and Path(settings.run).is_dir()):
-        write_json(kept, digests(files_read(settings)))
     run = task.train(settings)
     if not is_trained(run):
         write_json(run / COST, _cost(run))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ from floater.tasks.registry import register
 from floater.tasks.settings import label_maps
 from floater.tasks.task import Prepared, Splits, Task
 from floater.text.vocabulary import PAD, Vocabulary
+from floater.training.digests import Part
 from floater.training.run import RunPath
 from floater.training.settings import TrainingSettings, check_numbers
 from floater.transformer.documents import DocumentsConfig, FloaterForDocuments
@@ -95,6 +97,10 @@ class DocumentsSettings(settings.RunSettings):
             learning_rate=1e-3, warmup_steps=100, max_tokens=8192, num_train_epochs=5, average_last=0
         )
     )
+
+    def files_read(self) -> dict[str, Any]:
+        source = Path(self.data.train)
+        return {"data.train": Part(source, ("**/*/*.txt",)) if source.is_dir() else source}
 
 
 @register("documents")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from floater.tasks.measurement import Measurement, accuracy
 from floater.tasks.registry import register
 from floater.tasks.settings import label_maps
 from floater.tasks.task import Prepared, Splits, Task
+from floater.training.digests import Part
 from floater.training.run import RunPath
 from floater.training.settings import SmoothedTrainingSettings, check_numbers
 from floater.transformer.images import FloaterForImageClassification, ImageConfig
@@ -75,6 +77,11 @@ class ImageSettings(settings.RunSettings):
             learning_rate=1e-3, warmup_steps=100, max_tokens=4096, num_train_epochs=20, average_last=0
         )
     )
+
+    def files_read(self) -> dict[str, Any]:
+        if self.data.source == DIGITS:
+            return {}
+        return {"data.source": [Part(Path(self.data.source, part), ("*/*",)) for part in ("train", "valid")]}
 
 
 @register("image_classification")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from floater.tasks.finetuning.features import LABEL, Example, Features, encode_t
 from floater.tasks.finetuning.task import FineTuning, FineTuningSettings
 from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
+from floater.training.digests import Part
 from floater.training.settings import check_numbers
 
 
@@ -52,6 +54,11 @@ class RaceSettings(FineTuningSettings):
 
     task: Literal["race"] = "race"
     data: Data
+
+    def files_read(self) -> dict[str, Any]:
+        sides = {"data.train": self.data.train, "data.valid": self.data.valid}
+        folders = {name: Part(Path(folder), ("*.txt", "*/*.txt")) for name, folder in sides.items()}
+        return super().files_read() | folders
 
 
 @register("race")

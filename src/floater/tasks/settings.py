@@ -6,12 +6,16 @@ import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from floater.encodings import PositionError, PositionModel, options
 from floater.encodings.spec import Site
 from floater.errors import DataError
-from floater.text.bpe import BYTES, SPECIALS
+from floater.paths import expand_fields
+from floater.text.bpe import BYTES, SPECIALS, TOKENIZER_FILE
+from floater.training.digests import files_named
+from floater.training.run import MODEL, VOCABULARY, inside
 from floater.training.settings import TrainingSettings, check_numbers, check_trained_flow
 from floater.transformer import FloaterConfig
 from floater.transformer.stacks import position_model
@@ -257,10 +261,37 @@ class RunSettings:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     imports: list[str] = field(default_factory=list)
 
+    def files_read(self) -> dict[str, Any]:
+        """Return the files that a training reads, whose contents must be the same when it is resumed.
+
+        By default these are all files and folders that settings of the data name. Override it where a folder
+        has more files than are read, or other settings name files.
+
+        Returns:
+            By the name of the setting, such as "data.train", a path, a `floater.training.digests.Part` of a
+            folder, or a list of them.
+        """
+        return files_named(self.data)
+
     def __post_init__(self) -> None:
+        expand_fields(self)
         for level in self.model.levels if isinstance(self.model, Model) else ():
             if "refresh_every" in options(level.position):
                 check_trained_flow(self.training)
+
+
+def files_of(data: Any, *names: str) -> dict[str, Any]:
+    """Return the files that settings of the data name, as `RunSettings.files_read` does.
+
+    Args:
+        data: settings of the data.
+        *names: names of settings with a path or several, or null; of a `vocabulary`, the tokenizer is read.
+    """
+    files = {f"data.{name}": value for name in names if (value := getattr(data, name)) is not None}
+    if (vocabulary := files.get("data.vocabulary")) is not None:  # perhaps of a run that goes on
+        folder = inside(Path(vocabulary), VOCABULARY, MODEL)
+        files["data.vocabulary"] = folder / TOKENIZER_FILE if folder.is_dir() else folder
+    return files
 
 
 def label_maps(names: Sequence[str]) -> dict[str, Any]:

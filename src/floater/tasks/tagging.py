@@ -77,6 +77,9 @@ class TaggingSettings(settings.RunSettings):
         )
     )
 
+    def files_read(self) -> dict[str, Any]:
+        return settings.files_of(self.data, "train", "valid")
+
 
 @register("tagging")
 class Tagging(Task):

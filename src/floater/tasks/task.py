@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import gather_object
 from transformers import set_seed
 
 from floater.encodings import PositionError, PositionModel
@@ -37,6 +38,7 @@ from floater.training.run import (
     find_run,
     load_model,
 )
+from floater.training.run_data import RunData
 from floater.training.run_trainer import RunTrainer
 
 logger = logging.getLogger(__name__)
@@ -211,7 +213,7 @@ class Task(ABC):
 
     # Methods shared by all tasks.
 
-    def train(self, settings: Any) -> Path:
+    def train(self, settings: Any, *, accept_changed_data: bool = False) -> Path:
         """Train a model, or resume a stopped training.
 
         A run that was killed and resumed ends with the same weights as an uninterrupted run, on the same
@@ -221,12 +223,15 @@ class Task(ABC):
         Args:
             settings: settings of the run; the configuration, vocabulary, log, checkpoints and final model are
                 written to `settings.run`.
+            accept_changed_data: whether a stopped training resumes on other data than it began with; what
+                has changed is written to the run's `data.json`.
 
         Returns:
             The run directory.
 
         Raises:
-            DataError: if the data or the run directory is not valid, or another process trains the run.
+            DataError: if the data or the run directory is not valid, another process trains the run, or it
+                began on other data.
             PositionError: if the position model does not support the data.
         """
         state = PartialState(cpu=not torch.accelerator.is_available())
@@ -237,17 +242,27 @@ class Task(ABC):
             )
         if not state.is_main_process:
             logging.getLogger("floater").setLevel(logging.WARNING)
-        run = find_run(settings)
+        run = find_run(settings, accept_changed_data=accept_changed_data)
         if (run / MODEL).is_dir():
             logger.info("%s is finished; its model is in %s", run, run / MODEL)
+            if state.is_main_process and (changes := RunData(run, settings).changes):
+                logger.warning("its data have changed since: %s", "; ".join(changes))
             return run
         with locked(run) if state.is_main_process else nullcontext(), flush_denormals():
-            find_run(settings)  # check again: another process may have started the run while it held the lock
+            # check again: another process may have started the run while it held the lock
+            find_run(settings, accept_changed_data=accept_changed_data)
+            data = RunData(run, settings, accept=accept_changed_data)
+            data.check()
+            if data.is_unknown and state.is_main_process:
+                logger.warning("%s has no record of its data: that they are the same is not checked", run)
             splits = self.read(settings)
+            data.check_examples(train=splits.train, valid=splits.valid)
+            if len({json.dumps(digests) for digests in gather_object([data.examples])}) > 1:
+                raise DataError("the processes read different examples; each must read the same data")
             with state.main_process_first():
                 prepared = self.prepare(settings, run, splits)
                 self.check_schedule(prepared)
-                begin_run(run, settings, prepared.processor)
+                begin_run(run, settings, prepared.processor, *([data.write] * state.is_main_process))
             before = self.before(prepared)
             trainer = self.trainer(prepared, run)
             return trainer.finish(prepared.processor, lambda: before | self.final(prepared))

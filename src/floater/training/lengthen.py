@@ -14,11 +14,14 @@ from floater.settings import dump, load
 from floater.training.checkpoints import last_checkpoint
 from floater.training.files import write_whole
 from floater.training.run import MODEL, SETTINGS, find_run
+from floater.training.run_data import RunData
 
 logger = logging.getLogger(__name__)
 
 
-def lengthen(settings: Any, *, epochs: int | None = None, steps: int | None = None) -> Any:
+def lengthen(
+    settings: Any, *, epochs: int | None = None, steps: int | None = None, accept_changed_data: bool = False
+) -> Any:
     """Set a longer training of a run, given as the total number of epochs or of steps.
 
     The run may be finished: its final model is then removed, and its training resumes from the last
@@ -29,13 +32,14 @@ def lengthen(settings: Any, *, epochs: int | None = None, steps: int | None = No
         settings: settings of the run, as the configuration has them.
         epochs: total number of epochs; None if `steps` is given.
         steps: total number of steps; None if `epochs` is given.
+        accept_changed_data: whether the run may go on with other data than it began with.
 
     Returns:
         The settings with the new length. They are written into the run's directory if it exists.
 
     Raises:
-        DataError: if the length of the run is set in the other unit, the run is at least as long already, or
-            it has no checkpoint to resume from.
+        DataError: if the length of the run is set in the other unit, the run is at least as long already, it
+            began on other data, or it has no checkpoint to resume from.
         SettingsError: if the run's own settings cannot be read.
     """
     name, count = ("max_steps", steps) if epochs is None else ("num_train_epochs", epochs)
@@ -46,9 +50,11 @@ def lengthen(settings: Any, *, epochs: int | None = None, steps: int | None = No
     config = Path(settings.run) / SETTINGS
     before = load(type(settings), config).training if config.is_file() else settings.training
     length = {"num_train_epochs": before.num_train_epochs, "max_steps": before.max_steps}
-    run = find_run(replace(settings, training=replace(settings.training, **length)))
+    shorter = replace(settings, training=replace(settings.training, **length))
+    run = find_run(shorter, accept_changed_data=accept_changed_data)
     if not config.is_file():
         return longer
+    RunData(run, settings, accept=accept_changed_data).check()
     there = getattr(before, name)
     if there is None:
         raise DataError(f"{run} trains for {before.num_train_epochs} epochs: give --epochs, not --steps")

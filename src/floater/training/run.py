@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from floater.errors import DataError, first_line
 from floater.flow import FlowEncoder
 from floater.names import by_own_names
 from floater.settings import dump, make, read
+from floater.training import run_data
 from floater.training.averaging import average
 from floater.training.files import UNFINISHED, save_whole, write_whole
 from floater.training.lock import LOCK
@@ -27,7 +28,8 @@ from floater.transformer import FloaterConfig
 from floater.transformer.base import FloaterPreTrainedModel
 from floater.transformer.reading import Reading, check_reading
 
-SETTINGS, VOCABULARY, MODEL, LOG, RESULT = "config.yaml", "vocabulary", "model", "log.json", "result.json"
+SETTINGS, MODEL, LOG, RESULT = "config.yaml", "model", "log.json", "result.json"
+VOCABULARY = run_data.VOCABULARY
 LONGEST = "longest"
 """Key in `RESULT` of the length of the longest training example, in tokens or the unit of the lengths."""
 RunPath = str | os.PathLike[str]
@@ -56,17 +58,21 @@ class RunWithSettings(os.PathLike[str]):
     __str__ = __fspath__
 
 
-def find_run(settings: Any) -> Path:
-    """Return the directory of a run after checking its contents; nothing is written.
+def find_run(settings: Any, *, accept_changed_data: bool = False) -> Path:
+    """Return the directory of a run after checking its settings; nothing is written.
+
+    Paths of files may differ from those of the run if the files hold the same.
 
     Args:
         settings: settings of the run.
+        accept_changed_data: whether other files may hold something else.
 
     Returns:
         A directory that is empty, does not exist yet, or contains a run with these settings.
 
     Raises:
-        DataError: if the directory contains something else, or a run with other settings.
+        DataError: if the directory contains something else, a run with other settings, or one that began
+            with other files.
         SettingsError: if the settings in the directory cannot be read.
     """
     run = Path(settings.run)
@@ -77,8 +83,11 @@ def find_run(settings: Any) -> Path:
         if (task := tree.get("task", settings.task)) != settings.task:
             raise DataError(f"{run} holds a run of task {task!r}, not {settings.task!r}")
         before = make(type(settings), tree, str(run / SETTINGS))
-        if changes := list(differences(before, settings)):
-            raise DataError(f"{run} holds a run with other settings: {'; '.join(changes)}")
+        if any(differences(before, settings)):
+            data = run_data.RunData(run, settings, accept=accept_changed_data)
+            if changes := list(differences(before, settings, data.names)):
+                raise DataError(f"{run} holds a run with other settings: {'; '.join(changes)}")
+            data.check()
     elif run.is_dir() and any(
         not path.name.endswith(UNFINISHED) and path.name != LOCK for path in run.iterdir()
     ):
@@ -86,13 +95,24 @@ def find_run(settings: Any) -> Path:
     return run
 
 
-def begin_run(run: Path, settings: Any, tokenizer: Any) -> None:
-    """Write settings and vocabulary into the directory of a run, unless they exist."""
+def begin_run(run: Path, settings: Any, tokenizer: Any, record: Callable[[], None] = lambda: None) -> None:
+    """Write settings and vocabulary into the directory of a run, unless they exist.
+
+    Args:
+        run: directory of the run.
+        settings: settings of the run; those in the directory are replaced if they name the files otherwise.
+        tokenizer: vocabulary of the run.
+        record: function that writes the record of the data, before the vocabulary that is made of them, and
+            again with it.
+    """
     run.mkdir(parents=True, exist_ok=True)
-    if not (run / SETTINGS).is_file():
-        write_whole(run / SETTINGS, dump(settings))
+    text, file = dump(settings), run / SETTINGS
+    if not file.is_file() or any(differences(make(type(settings), read(file), str(file)), settings)):
+        write_whole(file, text)
+    record()
     if not (run / VOCABULARY).is_dir():
         save_whole(run / VOCABULARY, tokenizer)
+        record()
 
 
 def load_model(
@@ -250,15 +270,17 @@ def _plain(settings: Any) -> dict[str, Any]:
     return values | {"run": None}
 
 
-def differences(old: Any, new: Any) -> Iterator[str]:
+def differences(old: Any, new: Any, ignored: Collection[str] = ()) -> Iterator[str]:
     """List the keys in which two settings differ, with both values; directories are not compared."""
-    return _differences(_plain(old), _plain(new))
+    return _differences(_plain(old), _plain(new), ignored)
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> Iterator[str]:
+def _differences(
+    old: dict[str, Any], new: dict[str, Any], ignored: Collection[str], prefix: str = ""
+) -> Iterator[str]:
     for name in old | new:
         there, here = old.get(name), new.get(name)
         if isinstance(there, dict) and isinstance(here, dict):
-            yield from _differences(there, here, f"{prefix}{name}.")
-        elif there != here:
+            yield from _differences(there, here, ignored, f"{prefix}{name}.")
+        elif there != here and f"{prefix}{name}" not in ignored:
             yield f"{prefix}{name} is {json.dumps(there)} there and {json.dumps(here)} here"

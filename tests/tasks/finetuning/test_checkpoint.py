@@ -20,6 +20,7 @@ from transformers import (
 
 import floater
 from floater.errors import DataError
+from floater.tasks.finetuning import checkpoint
 from floater.tasks.finetuning.checkpoint import load_tokenizer, locate, read_config, start
 from floater.tasks.finetuning.features import encode_texts, loss, predict
 from floater.tasks.finetuning.settings import Checkpoint, Plug, Training
@@ -206,3 +207,16 @@ def test_checkpoints_between_updates_of_a_flow_are_refused() -> None:
         check_flow(model, training)
     model.floater.requires_grad_(False)
     check_flow(model, training)
+
+
+def test_a_name_on_the_hub_is_compared_by_the_commit_of_its_branch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert checkpoint.checkpoint_files("org/name") == [Path("org/name")], "nothing is in the cache"
+    branch = tmp_path / "models--org--name" / "refs" / "main"
+    branch.parent.mkdir(parents=True)
+    branch.write_text("0123abc", encoding="utf-8")
+    assert checkpoint.checkpoint_files("org/name") == [branch]
+    assert checkpoint.checkpoint_files("org/name@0123abc") == [Path("org/name@0123abc")]

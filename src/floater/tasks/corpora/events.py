@@ -15,6 +15,7 @@ from floater.errors import DataError, reason
 from floater.tasks.corpora.text import read_lines
 
 TIMES, TYPES = "time.txt", "event.txt"
+HUB = "hf:"
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,10 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
 def _table(name: str, columns: Columns) -> pa.Table:
     wanted = [columns.id, columns.time, *([columns.type] if columns.type else []), *columns.values]
     try:
-        if name.startswith("hf:"):
+        if name.startswith(HUB):
             from datasets import load_dataset
 
-            path, _, part = name.removeprefix("hf:").partition(":")
+            path, _, part = name.removeprefix(HUB).partition(":")
             table = load_dataset(path, split=part or "train").data.table
         elif name.endswith(".parquet"):
             table = pa.parquet.read_table(name)

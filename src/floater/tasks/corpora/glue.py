@@ -111,20 +111,26 @@ class Examples:
         return self.texts[0], self.texts[1] if len(self.texts) > 1 else None
 
 
+def file_paths(folder: str, task: GlueTask, split: str) -> list[Path]:
+    """Return the paths that the file of a split may have; the first one that is there is read."""
+    place = Path(folder) / task.name
+    place = place if place.is_dir() else Path(folder)
+    names = [f"{split}.tsv", f"{split}.tsv.gz", f"sts-{split}.csv"]
+    return [place / name for name in names[: None if task.name == "STS-B" else 2]]
+
+
 def find_file(folder: str, task: GlueTask, split: str) -> Path:
     """Find the file of a split ("train", or one of `task.valid`) in a folder of all tasks, or of this one.
 
     Raises:
         DataError: if there is no such file; the message names the existing files.
     """
-    place = Path(folder) / task.name
-    place = place if place.is_dir() else Path(folder)
+    paths = file_paths(folder, task, split)
+    place = paths[0].parent
     if not place.is_dir():
         raise no_directory(folder)
-    names = [f"{split}.tsv", f"{split}.tsv.gz", f"sts-{split}.csv"]
-    for name in names[: None if task.name == "STS-B" else 2]:
-        if (place / name).is_file():
-            return place / name
+    if (path := next(filter(Path.is_file, paths), None)) is not None:
+        return path
     there = ", ".join(sorted(path.name for path in place.iterdir())) or "nothing"
     raise DataError(f"{place}: there is no {split}.tsv of {task.name}; the folder holds {there}")
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from floater.tasks import settings
-from floater.tasks.corpora.events import Columns
+from floater.tasks.corpora.events import HUB, TIMES, TYPES, Columns
+from floater.training.digests import Part
 from floater.training.settings import TrainingSettings, check_numbers
 from floater.transformer.events import EventsConfig
 
@@ -106,6 +108,14 @@ class EventsSettings(settings.RunSettings):
             learning_rate=2e-3, warmup_steps=200, max_tokens=4096, num_train_epochs=10, average_last=0
         )
     )
+
+    def files_read(self) -> dict[str, Any]:
+        files = settings.files_of(self.data, "train", "valid")
+        return {
+            name: Part(Path(path), (TIMES, TYPES)) if Path(path).is_dir() else path
+            for name, path in files.items()
+            if not path.startswith(HUB)
+        }
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,7 +13,9 @@ from typing import Any, cast
 import torch
 import transformers
 from huggingface_hub import snapshot_download
+from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import logging as hub_logging
 from safetensors import SafetensorError
 from tokenizers.processors import TemplateProcessing
@@ -26,11 +28,13 @@ from floater.errors import DataError, first_line, no_directory
 from floater.tasks.finetuning.settings import Checkpoint, Plug
 from floater.text.bpe import BOS, EOS, TOKENIZER_FILE, load_bpe
 from floater.training.arguments import flow_parameters
+from floater.training.digests import Part
 from floater.training.run import MODEL, VOCABULARY, inside
 from floater.transformer import FloaterConfig
 
 PACKAGE = "package:"
 _READ = ["*.json", "*.txt", "*.safetensors"]
+_ALSO = ["*.bin", "*.model"]
 _REVISION = re.compile(r"[\w.-]+/[\w.-]+@[\w.-]+")
 logger = logging.getLogger(__name__)
 _POOLERS = ("pooler", "sequence_summary")
@@ -73,6 +77,28 @@ def locate(path: str) -> str:
     if Path(path).exists() or path.startswith((".", "/", "~")) or path.count("/") > 1 or within:
         raise no_directory(path)
     return path
+
+
+def checkpoint_files(path: str) -> list[Part | Path]:
+    """Return the files of a checkpoint's configuration, tokenizer and weights.
+
+    For a name on the Hugging Face hub, this is the file with the commit that its branch or tag has in the
+    cache; a name with a commit has none.
+
+    Args:
+        path: location of the checkpoint, as for `locate`; it need not exist.
+    """
+    if path.startswith(PACKAGE) or Path(path).is_dir():
+        try:
+            folder = Path(locate(path))
+        except DataError:
+            return [Path(path)]
+        vocabulary = folder.parent / VOCABULARY
+        beside = not (folder / TOKENIZER_FILE).is_file() and vocabulary.is_dir()
+        return [Part(folder, (*_READ, *_ALSO)), *([Part(vocabulary, ("*.json",))] if beside else [])]
+    name, _, revision = path.partition("@")
+    commit = Path(HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="model"), "refs", revision or "main")
+    return [commit if commit.is_file() else Path(path)]
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerFast:

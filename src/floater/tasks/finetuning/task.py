@@ -17,12 +17,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from floater.errors import DataError
 from floater.tasks.examples import Collate
-from floater.tasks.finetuning.checkpoint import load_tokenizer, read_config, start
+from floater.tasks.finetuning.checkpoint import checkpoint_files, load_tokenizer, read_config, start
 from floater.tasks.finetuning.extension import Extend, extend
 from floater.tasks.finetuning.features import CutTexts, Features, collate, loss, predict
 from floater.tasks.finetuning.settings import Checkpoint, Plug, Training
 from floater.tasks.measurement import Measurement
-from floater.tasks.settings import RunSettings
+from floater.tasks.settings import RunSettings, files_of
 from floater.tasks.task import Prepared, Task
 from floater.training.arguments import flow_parameters
 from floater.training.run import RunPath, load_model
@@ -47,6 +47,12 @@ class FineTuningSettings(RunSettings):
     plug: Plug = field(default_factory=Plug)
     extend: Extend = field(default_factory=Extend)
     training: TrainingSettings = field(default_factory=Training)
+
+    def files_read(self) -> dict[str, Any]:
+        """Return the files of the data, and those of the checkpoint and of the flow that it starts from."""
+        files = files_of(self.data, *{"train", "valid"} & vars(self.data).keys())
+        paths = {"model.path": self.model.path, "plug.flow": self.plug.flow}
+        return files | {name: checkpoint_files(path) for name, path in paths.items() if path is not None}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from floater.errors import DataError, nearest
 from floater.tasks import settings
@@ -147,6 +147,9 @@ class GeneratedSettings(settings.RunSettings):
             learning_rate=1e-3, warmup_steps=200, max_tokens=4096, average_last=0
         )
     )
+
+    def files_read(self) -> dict[str, Any]:
+        return {}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,6 +21,7 @@ from floater.tasks.measurement import Measurement
 from floater.tasks.registry import register
 from floater.tasks.settings import label_maps
 from floater.tasks.task import Splits
+from floater.training.digests import paths_in
 from floater.training.settings import check_numbers
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,15 @@ class GlueSettings(FineTuningSettings):
 
     task: Literal["glue"] = "glue"
     data: Data
+
+    def files_read(self) -> dict[str, Any]:
+        folder, dataset = self.data.folder, self.data.dataset
+        if folder is None:
+            return super().files_read() | {"data.dataset": paths_in(dataset)}
+        task = TASKS[self.data.task]
+        several = [corpus.file_paths(folder, task, split) for split in ("train", *task.valid)]
+        files = [next(filter(Path.is_file, paths), paths[0]) for paths in several]
+        return super().files_read() | {"data.folder": files}
 
 
 @register("glue")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-from floater.tasks.settings import Model, RunSettings, check_block
+from floater.tasks.settings import Model, RunSettings, check_block, files_of
 from floater.text.bpe import BYTES, SPECIALS
 from floater.training.settings import check_numbers
 from floater.transformer.memory import check_memory
@@ -158,6 +158,9 @@ class LanguageModelingSettings(RunSettings):
     model: Model = field(default_factory=Model)
     masking: Masking = field(default_factory=Masking)
     evaluation: Evaluation = field(default_factory=Evaluation)
+
+    def files_read(self) -> dict[str, Any]:
+        return files_of(self.data, "train", "valid", "vocabulary")
 
     def __post_init__(self) -> None:
         super().__post_init__()

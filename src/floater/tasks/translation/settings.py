@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from floater.encodings import catalogue
 from floater.tasks import settings
 from floater.text import moses
 from floater.text.bpe import BYTES, SPECIALS
+from floater.training.digests import Part, paths_in
+from floater.training.run import MODEL, inside
 from floater.training.settings import SmoothedTrainingSettings, check_numbers
 
 
@@ -130,6 +133,15 @@ class TranslationSettings(settings.RunSettings):
     model: Model = field(default_factory=Model)
     training: Training = field(default_factory=Training)
     decoding: Decoding = field(default_factory=Decoding)
+
+    def files_read(self) -> dict[str, Any]:
+        sides = [f"{part}_{side}" for part in ("train", "valid") for side in ("source", "target")]
+        files = settings.files_of(self.data, *sides, "vocabulary")
+        if self.data.dataset is not None and (folder := paths_in(self.data.dataset)):
+            files["data.dataset"] = folder
+        if (start := self.training.warm_start) is not None:
+            files["training.warm_start"] = Part(inside(Path(start), MODEL), ("*.json", "*.safetensors"))
+        return files
 
     def __post_init__(self) -> None:
         super().__post_init__()
