@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -27,6 +26,7 @@ from floater.study.progress import entries
 from floater.tasks import registry
 from floater.tasks.measurement import Measurement
 from floater.training.files import MANIFEST, sync, write_json, write_whole
+from floater.training.lock import file_lock
 from floater.training.run import MODEL, RunWithSettings
 
 MEASURED = "measured"
@@ -57,8 +57,7 @@ def attempt(folder: Path, name: str) -> int:
     """
     trials = folder / TRIALS
     error = trials / f"{name}.error"
-    with (trials / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the system releases it when the process ends in any way
+    with file_lock(trials / f"{name}.lock", f"trial {name}", patience=None):
         error.unlink(missing_ok=True)
         try:
             run_trial(folder, name)

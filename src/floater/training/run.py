@@ -80,7 +80,7 @@ def find_run(settings: Any) -> Path:
         if changes := list(differences(before, settings)):
             raise DataError(f"{run} holds a run with other settings: {'; '.join(changes)}")
     elif run.is_dir() and any(
-        not path.name.endswith(UNFINISHED) and path.name != LOCK for path in run.iterdir()
+        not path.name.endswith(UNFINISHED) and not path.name.startswith(LOCK) for path in run.iterdir()
     ):
         raise DataError(f"{run} is not empty and holds no run (no {SETTINGS}); choose another directory")
     return run
