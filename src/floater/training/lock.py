@@ -67,7 +67,7 @@ def file_lock(path: Path, what: str, patience: float | None = _PATIENCE) -> Iter
 
     The lock belongs to the operating system, which releases it when the process ends for any reason. On a
     file system without such locks, a marker beside the file serves instead. The next process on the same
-    machine removes the marker of a process that was killed; another machine cannot tell whether it still runs.
+    machine removes the marker of a process that was killed; another machine cannot tell if it still runs.
 
     Args:
         path: lock file, which exists only while it is held or after its holder was killed.
