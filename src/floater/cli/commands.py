@@ -184,6 +184,10 @@ def plot(arguments: argparse.Namespace) -> None:
     output = Path(arguments.output) if arguments.output else default_path(arguments.run, arguments.kind)
     if output.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise DataError(f"{output}: figures are .png, .svg or .pdf")
+    if not arguments.output and Path(arguments.run).is_dir():
+        place = Path(arguments.run).resolve()
+        if not output.resolve().is_relative_to(place):
+            raise DataError(f"{output} is a link out of the run; name another file with --output")
     _writable(arguments.output)
     _writable(arguments.numbers)
     found = analyses.draw(

@@ -25,7 +25,7 @@ from floater.study.grid import COST, DIGESTS, PLAN, TRIALS, files_read
 from floater.study.progress import entries
 from floater.tasks import registry
 from floater.tasks.measurement import Measurement
-from floater.training.files import MANIFEST, sync, write_json, write_whole
+from floater.training.files import MANIFEST, discard, sync, write_json, write_whole
 from floater.training.lock import file_lock
 from floater.training.run import MODEL, RunWithSettings
 
@@ -144,6 +144,7 @@ def _write(run: Path, test: str, given: Mapping[str, Any], found: Measurement, s
     arrays |= {"lengths": found.lengths}
     arrays |= {"position_nats": found.position_nats, "position_tokens": found.position_tokens}
     hidden = folder / f".{test}.npz"
+    discard(hidden)
     np.savez_compressed(hidden, allow_pickle=False, **arrays)
     sync(hidden)
     os.replace(hidden, folder / f"{test}.npz")

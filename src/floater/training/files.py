@@ -32,6 +32,26 @@ def sync_tree(folder: Path) -> None:
         sync(Path(directory))
 
 
+def discard(path: Path) -> None:
+    """Remove what an interrupted process left under a temporary name.
+
+    A link is removed itself: the directory of a run from elsewhere may have one under such a name; writing
+    through it would overwrite another file.
+
+    Example:
+        >>> discard(Path("no-such-file"))
+    """
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+
+
+def no_link(path: str, flags: int) -> int:
+    """Open a file, but not through a link: an `opener` for directories that may be from elsewhere."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a text file completely or not at all.
 
@@ -43,7 +63,8 @@ def write_whole(path: Path, text: str) -> None:
         ('a line', ['note.txt'])
     """
     hidden = path.with_name(f".{path.name}{UNFINISHED}")
-    with hidden.open("w", encoding="utf-8") as file:
+    discard(hidden)
+    with open(hidden, "w", encoding="utf-8", opener=no_link) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -58,7 +79,7 @@ def write_json(path: Path, value: Any) -> None:
 def save_whole(path: Path, *parts: Any) -> None:
     """Save models and tokenizers (`save_pretrained`) into one sealed directory, completely or not at all."""
     hidden = path.with_name(f".{path.name}{UNFINISHED}")
-    shutil.rmtree(hidden, ignore_errors=True)
+    discard(hidden)
     for part in parts:
         part.save_pretrained(hidden)
     seal(hidden)
