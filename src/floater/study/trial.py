@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from floater.console import show_messages
+from floater.errors import DataError, first_line
 from floater.interruption import Interrupted, raising
 from floater.settings import read as read_yaml
 from floater.study.digests import changed, digests
@@ -79,7 +81,7 @@ def run_trial(folder: Path, name: str) -> None:
     plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
     torch.set_num_threads(plan["threads"])
     config = folder / TRIALS / f"{name}.yaml"
-    task, settings = registry.of_config(read_yaml(config), str(config))
+    task, settings = registry.of_config(read_yaml(config), str(config), trusted=True)
     kept = config.with_name(name + DIGESTS)
     if not (kept.is_file() and Path(settings.run).is_dir()):
         write_json(kept, digests(files_read(settings)))
@@ -125,15 +127,19 @@ def _weights(run: Path) -> dict[str, Any]:
 def read(run: Path, test: str) -> Measurement:
     """Read the scores that `run_trial` wrote for a test set."""
     record = json.loads((run / MEASURED / f"{test}.json").read_text(encoding="utf-8"))
-    with np.load(run / MEASURED / f"{test}.npz") as arrays:
-        return Measurement(
-            lengths=arrays["lengths"],
-            statistics={name: arrays[f"statistics.{name}"] for name in record["metrics"]},
-            position_nats=arrays["position_nats"],
-            position_tokens=arrays["position_tokens"],
-            notes=record["notes"],
-            signatures=record["signatures"],
-        )
+    file = run / MEASURED / f"{test}.npz"
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return Measurement(
+                lengths=arrays["lengths"],
+                statistics={name: arrays[f"statistics.{name}"] for name in record["metrics"]},
+                position_nats=arrays["position_nats"],
+                position_tokens=arrays["position_tokens"],
+                notes=record["notes"],
+                signatures=record["signatures"],
+            )
+    except (OSError, ValueError, KeyError, TypeError, BadZipFile) as error:
+        raise DataError(f"{file} holds no scores that can be read: {first_line(error)}") from error
 
 
 def _write(run: Path, test: str, given: Mapping[str, Any], found: Measurement, seconds: float) -> None:

@@ -9,10 +9,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from floater.errors import DataError
+
 UNFINISHED = ".unfinished"
 """Suffix of files and directories that are still being written."""
 MANIFEST = "manifest.json"
 """Name of the manifest of a sealed directory: size and SHA-256 of each other file. It is written last."""
+_LOADED = (".json", ".safetensors", ".bin", ".pt", ".pth", ".py", ".model", ".jinja")
 
 
 def sync(path: Path) -> None:
@@ -98,8 +101,23 @@ def seal(folder: Path) -> None:
     sync(folder)
 
 
+def sealed(folder: Path) -> Path:
+    """Return a directory after checking its seal, if it has one.
+
+    Raises:
+        DataError: if the directory differs from what was sealed; the message names the file.
+    """
+    if (folder / MANIFEST).exists() and (why := damage(folder)) is not None:
+        raise DataError(
+            f"{folder} is not as it was written: {why}; if you changed it on purpose, remove {MANIFEST} there"
+        )
+    return folder
+
+
 def damage(folder: Path | str) -> str | None:
-    """Describe the first missing or changed file of a sealed directory.
+    """Describe the first missing, changed or added file of a sealed directory.
+
+    Of added files, only those beside the manifest count that the libraries which load models look for.
 
     Args:
         folder: directory whose manifest `seal` wrote.
@@ -131,6 +149,9 @@ def damage(folder: Path | str) -> str | None:
                 return f"{name} has changed since it was written"
         except OSError as error:
             return f"{name} cannot be read: {error.strerror}"
+    for path in sorted(folder.iterdir()):
+        if path.suffix in _LOADED and path.name not in {MANIFEST, *parts}:
+            return f"{path.name} was added after it was written"
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -21,7 +22,7 @@ from floater.flow import FlowEncoder
 from floater.names import by_own_names
 from floater.settings import dump, make, read
 from floater.training.averaging import average
-from floater.training.files import UNFINISHED, save_whole, write_whole
+from floater.training.files import MANIFEST, UNFINISHED, save_whole, sealed, write_whole
 from floater.training.lock import LOCK
 from floater.transformer import FloaterConfig
 from floater.transformer.base import FloaterPreTrainedModel
@@ -30,6 +31,7 @@ from floater.transformer.reading import Reading, check_reading
 SETTINGS, VOCABULARY, MODEL, LOG, RESULT = "config.yaml", "vocabulary", "model", "log.json", "result.json"
 LONGEST = "longest"
 """Key in `RESULT` of the length of the longest training example, in tokens or the unit of the lengths."""
+logger = logging.getLogger(__name__)
 RunPath = str | os.PathLike[str]
 _Model = TypeVar("_Model", bound=PreTrainedModel)
 
@@ -115,12 +117,13 @@ def load_model(
         The model in evaluation mode, and its vocabulary.
 
     Raises:
-        DataError: if the directory contains no finished run, or a damaged one.
+        DataError: if the directory contains no finished run, or a model that is damaged or not as it was
+            written.
     """
     folder = inside(Path(run), MODEL)
     if not (folder / "config.json").is_file():
         raise DataError(f"{run} holds no trained model; a finished run has {Path(run) / MODEL}/config.json")
-    vocabulary = read(folder)
+    vocabulary = read(sealed_model(folder))
     try:
         model: Any = build(folder)
         fill(model, average([folder]), str(folder))
@@ -128,6 +131,17 @@ def load_model(
         raise DataError(f"{folder} holds no model that can be loaded: {first_line(error)}") from error
     own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
     return model.to(torch.device(device or own or "cpu")).train(False), vocabulary
+
+
+def sealed_model(folder: Path) -> Path:
+    """Return the directory of a model after checking its seal; warn of the model of a run that has no seal.
+
+    Raises:
+        DataError: if a file is missing, changed or added.
+    """
+    if not (folder / MANIFEST).exists() and (folder.parent / SETTINGS).is_file():
+        logger.warning("%s has no %s: nothing shows that it is what the run trained", folder, MANIFEST)
+    return sealed(folder)
 
 
 def configured(kind: Callable[[FloaterConfig], _Model]) -> Callable[[Path], _Model]:
