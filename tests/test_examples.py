@@ -49,10 +49,11 @@ def test_a_task_and_an_encoding_of_ones_own_train_and_are_scored(
     result = json.loads((folder / "runs" / "languages" / "result.json").read_text())
     assert result["accuracy"] > 80  # of 30 steps
     (folder / "test.tsv").write_text("en\tMarch 5, 2026; 3 days ago\nde\t5. März 2026; vor 3 Tagen\n")
-    assert main(["evaluate", "runs/languages", "--source", "test.tsv", "--output", "found.txt"]) == 0
+    score = ["evaluate", "runs/languages", "--trust-code", "--source", "test.tsv"]
+    assert main([*score, "--output", "found.txt"]) == 0
     assert capsys.readouterr().out.startswith("accuracy ")
     assert set((folder / "found.txt").read_text().split()) <= {"en", "de"}
-    assert main(["evaluate", "runs/languages", "--source", "test.tsv", "--window", "3"]) == 2
+    assert main([*score, "--window", "3"]) == 2
     assert "takes no --window" in capsys.readouterr().err
 
 

@@ -9,13 +9,13 @@ import json
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pyarrow
 import pytest
-from filelock import FileLock
 from pyarrow import parquet
 
 from floater.cli import main
@@ -27,6 +27,7 @@ from floater.tasks.corpora.glue import TASKS, read_examples
 from floater.tasks.corpora.race import read_race
 from floater.tasks.language_modeling.data import read_documents
 from floater.text.bpe import load_bpe
+from floater.training.lock import file_lock
 
 from .serving import Server
 
@@ -124,22 +125,22 @@ def test_what_is_in_the_way_stays(server: Server, tmp_path: Path) -> None:
 def test_a_second_process_is_refused(server: Server, tmp_path: Path) -> None:
     work = tmp_path / ".wikitext2.unfinished"
     work.mkdir()
-    with FileLock(work / "lock"), pytest.raises(DataError, match="another process is preparing it"):
+    with file_lock(work / "lock", "it"), pytest.raises(DataError, match="is in use by process"):
         prepare(wikitext(server), tmp_path)
 
 
 def test_what_another_process_has_just_made_is_kept(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted, lock = wikitext(server), FileLock
+    wanted = wikitext(server)
 
-    def late(*args: object, **kwargs: object) -> FileLock:
-        monkeypatch.setattr(preparation, "FileLock", lock)
+    def late(path: Path, what: str) -> AbstractContextManager[None]:
+        monkeypatch.setattr(preparation, "file_lock", file_lock)
         prepare(wanted, tmp_path)
-        (tmp_path / ".wikitext2.unfinished").mkdir()
-        return lock(*args, **kwargs)  # type: ignore[arg-type]
+        path.parent.mkdir()
+        return file_lock(path, what)
 
-    monkeypatch.setattr(preparation, "FileLock", late)
+    monkeypatch.setattr(preparation, "file_lock", late)
     assert (prepare(wanted, tmp_path) / "wiki.train.raw").read_text() == " = train = \n"
     assert len(server.asked) == 1
 

@@ -36,7 +36,7 @@ def test_a_job_runs_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert trial.error.read_text().startswith("FileNotFoundError: ")
     assert "plan.json" in trial.error.read_text()
     assert "Traceback" in trial.log.read_text()
-    assert list((tmp_path / "slurm").glob("*_log.out"))
+    assert list((tmp_path / "slurm").glob("jobs-*/*_log.out"))
 
 
 class Lost:

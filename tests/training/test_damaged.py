@@ -15,12 +15,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import TrainerCallback
 
+from floater.cli import main
 from floater.errors import DataError
 from floater.flow.collocation.plan import Plan
+from floater.settings import make
+from floater.tasks import task
+from floater.tasks.finetuning.checkpoint import locate
+from floater.tasks.language_modeling import LanguageModelingSettings
 from floater.training.checkpoints import publish, staging
-from floater.training.resuming import solver_states
-from helpers import equal_runs, kill
+from floater.training.resuming import check_complete, random_states, solver_states
+from helpers import equal_runs, kill, train_with
 
 from .small_run import TASK, names, settings
 
@@ -76,7 +82,7 @@ def test_a_final_model_is_no_mean_with_a_damaged_checkpoint(
     shutil.rmtree(run / "model")
     os.truncate(run / "checkpoint-8" / "model.safetensors", 99)
     TASK.train(settings(run))
-    assert "the final model is a mean without damaged-checkpoint-8" in caplog.text
+    assert "the final model is a mean without checkpoint-8, which is damaged or gone" in caplog.text
     assert json.loads((run / "result.json").read_text())["averaged"] == ["checkpoint-12"]
 
 
@@ -93,6 +99,42 @@ def test_the_second_best_takes_the_place_of_a_best_checkpoint_that_is_damaged(
     TASK.train(asked)
     assert "checkpoint-4, the best one, is gone: the final model is checkpoint-12" in caplog.text
     assert json.loads((run / "result.json").read_text())["averaged"] == ["checkpoint-12"]
+
+
+@pytest.mark.parametrize(("gone", "left"), [(8, [12]), (12, [8])])
+def test_a_checkpoint_that_goes_during_the_training_is_named(
+    tmp_path: Path, gone: int, left: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before the mean is taken; the last one right after it was written."""
+    run = tmp_path / "run"
+
+    class Lose(TrainerCallback):
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 12:
+                shutil.rmtree(run / f"checkpoint-{gone}")
+
+    train_with(TASK, settings(run), Lose())
+    assert f"the final model is a mean without checkpoint-{gone}, which is damaged or gone" in caplog.text
+    assert json.loads((run / "result.json").read_text())["averaged"] == [f"checkpoint-{s}" for s in left]
+
+
+def test_a_checkpoint_that_goes_between_two_starts_is_named(
+    tmp_path: Path, whole: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An older one that is still there takes no part in the mean."""
+    run = TASK.train(settings(tmp_path / "run", save_total_limit=3))
+    shutil.rmtree(run / "model")
+    shutil.rmtree(run / "checkpoint-8")
+    TASK.train(settings(run, save_total_limit=3))
+    assert "the final model is a mean without checkpoint-8, which is damaged or gone" in caplog.text
+    assert json.loads((run / "result.json").read_text())["averaged"] == ["checkpoint-12"]
+
+
+def test_checkpoints_of_a_stopped_and_resumed_training_are_all_there(
+    run: Path, whole: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert equal_runs(TASK.train(settings(run)), whole)
+    assert "without" not in caplog.text
 
 
 def republished(run: Path, change: Callable[[Path], object]) -> None:
@@ -225,8 +267,48 @@ CRAFTED: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: torch.save(Evil(), f / "step_state_0.pth"),
         "cannot be loaded",
     ),
+    "saved steps that are text": (
+        saved("step_state_0.pth", lambda s: s.update(saved_steps="4")),
+        "its saved_steps is '4'",
+    ),
     "flops that are text": (log_of(lambda s: s.update(total_flos="x")), "its total_flos is 'x'"),
 }
+
+
+STATES = ["optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "step_state_0.pth"]
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_checkpoint_without_a_state_is_refused_whatever_its_manifest_says(
+    run: Path, whole: Path, name: str
+) -> None:
+    republished(run, lambda folder: (folder / name).unlink())
+    with pytest.raises(DataError, match=rf"checkpoint-8.*{name}.*; remove .*to resume from") as error:
+        TASK.train(settings(run))
+    assert len(str(error.value).splitlines()) == 1
+    shutil.rmtree(run / "checkpoint-8")  # as it says
+    assert equal_runs(TASK.train(settings(run)), whole)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_states_of_the_processes_are_those_that_resume(processes: int, tmp_path: Path) -> None:
+    for name in ("trainer_state.json", "optimizer.pt", "scheduler.pt", *random_states(processes)):
+        (tmp_path / name).touch()
+    check_complete(tmp_path, processes, scaler=False)
+    with pytest.raises(DataError, match=r"has no scaler\.pt"):
+        check_complete(tmp_path, processes, scaler=True)
+    with pytest.raises(DataError, match="has no rng_state"):
+        check_complete(tmp_path, processes + 1, scaler=False)
+    (tmp_path / "manifest.json").touch()
+    with pytest.raises(DataError, match=r"has no step_state_0\.pth"):
+        check_complete(tmp_path, processes, scaler=False)
+
+
+def test_a_random_state_of_another_process_does_not_count(run: Path) -> None:
+    """Their number is right, and their names are not."""
+    republished(run, lambda folder: (folder / "rng_state.pth").rename(folder / "rng_state_1.pth"))
+    with pytest.raises(DataError, match=r"has no rng_state\.pth"):
+        TASK.train(settings(run))
 
 
 @pytest.mark.parametrize("name", CRAFTED)
@@ -257,6 +339,84 @@ def test_a_damaged_vocabulary_is_refused(run: Path, whole: Path) -> None:
         TASK.train(settings(run))
     shutil.rmtree(file.parent)
     assert equal_runs(TASK.train(settings(run)), whole)
+
+
+CHANGES: dict[str, tuple[Callable[[Path, Path], object], str]] = {
+    "weights of another run": (
+        lambda model, other: shutil.copy(other / "model.safetensors", model),
+        "model.safetensors has changed",
+    ),
+    "the tokenizer of another run": (
+        lambda model, other: (model / "tokenizer.json").write_text(
+            (model / "tokenizer.json").read_text().replace('"=":', '"~":')
+        ),
+        "tokenizer.json has changed",
+    ),
+    "a configuration that computes otherwise": (
+        lambda model, other: (model / "config.json").write_text(
+            (model / "config.json").read_text().replace('"norm_first": false', '"norm_first": true')
+        ),
+        "config.json has another size",
+    ),
+    "no tokenizer": (lambda model, other: (model / "tokenizer.json").unlink(), "tokenizer.json is missing"),
+    "other weights beside": (
+        lambda model, other: (model / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": {"a": str(other / "model.safetensors")}})
+        ),
+        "model.safetensors.index.json was added",
+    ),
+    "an adapter beside": (
+        lambda model, other: (model / "adapter_config.json").write_text("{}"),
+        "adapter_config.json was added",
+    ),
+    "an empty manifest": (
+        lambda model, other: (model / "manifest.json").write_text("{}"),
+        "manifest.json lists no",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def another(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return TASK.train(settings(tmp_path_factory.mktemp("another") / "run", seed=2, max_steps=4))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_evaluated_is_what_was_trained(
+    change: str, tmp_path: Path, whole: Path, another: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    act, reason = CHANGES[change]
+    act(run / "model", another / "model")
+    for command in (["evaluate", str(run)], *(["plot", str(p), "similarity"] for p in (run, run / "model"))):
+        assert main(command) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"run/model is not as it was written: {reason}" in line
+    with pytest.raises(DataError, match=f"run/model is not as it was written: {reason}"):
+        locate(str(run))
+
+
+def test_a_model_without_a_seal_is_evaluated_with_a_warning(
+    tmp_path: Path, whole: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    before = TASK.evaluate(run, None).scores
+    assert not caplog.records
+    (run / "model" / "notes.txt").write_text("a file that no library reads")
+    assert TASK.evaluate(run, None).scores == before
+    assert not caplog.records
+    (run / "model" / "manifest.json").unlink()
+    assert TASK.evaluate(run, None).scores == before
+    assert "run/model has no manifest.json: nothing shows that it is what the run trained" in caplog.text
+
+
+def test_a_vocabulary_that_another_run_takes_is_checked(whole: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    (run / "vocabulary/tokenizer.json").write_text("{}")
+    tree = {"train": "a.txt", "valid": "a.txt", "vocabulary": str(run)}
+    asked = make(LanguageModelingSettings, {"run": "x", "data": tree, "model": {"max_length": 9}}, "settings")
+    with pytest.raises(DataError, match=r"vocabulary is not as it was written: tokenizer\.json has"):
+        task("language_modeling").make_processor(asked, [])
 
 
 @pytest.mark.parametrize(

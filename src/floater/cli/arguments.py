@@ -96,6 +96,7 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
         action="store_true",
         help="resume on other data than the run began with; what changed is written to data.json",
     )
+    _add_trust(train)
     _add_json(train)
 
     translate = command("translate", commands.translate, "Translate lines of text with a finished run.")
@@ -118,6 +119,7 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
         type=_count,
     )
     _add(translate, "--device", "NAME", "cpu, cuda, cuda:1, mps, ... (default: a GPU if there is one)")
+    _add_trust(translate)
     _add_reading(translate)
 
     evaluate = command(
@@ -135,6 +137,7 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
         "text to translate or to predict, CoNLL-U, events, or documents; not for generated tasks",
     )
     _add(evaluate, "--output", "FILE", "write the translations, tags or labels here")
+    _add_trust(evaluate)
     _add_json(evaluate)
     _add_reading(evaluate)
     translation = evaluate.add_argument_group("translation")
@@ -203,6 +206,7 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
     _add(predict, "run", "RUN", "run directory")
     _add(predict, "--source", "FILE", "data in the layout of the run's task", required=True)
     _add(predict, "--output", "FILE", "predictions (default: standard output)")
+    _add_trust(predict)
 
     extend = command("extend", commands.extend, "Extend a Hugging Face checkpoint to longer inputs.")
     _add(extend, "checkpoint", "CHECKPOINT", "directory, or a name on the Hugging Face hub")
@@ -240,6 +244,7 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
         "figure, .png, .svg or .pdf (default: in the run's directory, plots/KIND.png)",
     )
     _add(plot, "--numbers", "FILE", "also write the numbers to a NumPy archive, .npz")
+    _add_trust(plot)
     _add_json(plot)
 
     study = command(
@@ -250,6 +255,7 @@ def parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPar
     )
     _add_settings(study, "seeds=[1] or budget.cores=4", StudyHelp, "settings", ", or every setting")
     study.add_argument("--report", action="store_true", help="train nothing: only report finished trials")
+    _add_trust(study)
     _add_json(study)
 
     data = command("data", commands.data, "Download and prepare a data set of the papers, or list them.")
@@ -324,6 +330,14 @@ def _hint(parser: argparse.ArgumentParser, option: str) -> str:
 
 def _add(to: argparse._ActionsContainer, name: str, metavar: str, help: str, **more: Any) -> None:
     to.add_argument(name, metavar=metavar, help=help, **more)
+
+
+def _add_trust(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--trust-code",
+        action="store_true",
+        help="import the modules that the configuration in a run's directory names, which runs their code",
+    )
 
 
 def _add_json(command: argparse.ArgumentParser) -> None:

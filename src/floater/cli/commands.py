@@ -35,7 +35,8 @@ def train(arguments: argparse.Namespace) -> None:
 
     _start()
     tree = _read_config(arguments.config, "train", "folder", "study")
-    task, settings = of_config(tree, arguments.config, arguments.overrides)
+    trusted = _trusted(arguments)
+    task, settings = of_config(tree, arguments.config, arguments.overrides, trusted=trusted)
     accepted = {"accept_changed_data": arguments.accept_changed_data}
     if arguments.epochs or arguments.steps:
         from floater.training.lengthen import lengthen
@@ -58,7 +59,7 @@ def translate(arguments: argparse.Namespace) -> None:
     from floater.tasks.corpora.text import decode_lines, read_lines
     from floater.tasks.translation import Translation
 
-    task, run = _task_of(arguments.run, "--source")
+    task, run = _task_of(arguments)
     if not isinstance(task, Translation):
         raise DataError(
             f"{arguments.run} is a run of task '{task.name}'; only one of 'translation' translates"
@@ -83,9 +84,9 @@ def translate(arguments: argparse.Namespace) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    task, run = _task_of(arguments.run, "--source")
+    task, run = _task_of(arguments)
     _writable(arguments.output, arguments.source, arguments.reference)
-    own = {"command", "run", "json"} | ({"output"} if task.output else set())
+    own = {"command", "run", "json", "trust_code"} | ({"output"} if task.output else set())
     given = {name: value for name, value in vars(arguments).items() if name not in own and value is not None}
     # the options that a task takes are the parameters of its `evaluate`
     taken = dict(list(inspect.signature(task.evaluate).parameters.items())[1:])
@@ -113,7 +114,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 
 def predict(arguments: argparse.Namespace) -> None:
-    task, run = _task_of(arguments.run, "--source")
+    task, run = _task_of(arguments)
     _writable(arguments.output, arguments.source)
     if task.predict is None:
         other = "translate" if task.name == "translation" else "evaluate"
@@ -180,13 +181,20 @@ def plot(arguments: argparse.Namespace) -> None:
     from floater.study import analyses
     from floater.study.analyses.kinds import default_path
     from floater.tasks.corpora.text import read_lines
+    from floater.tasks.registry import trust
 
     _start()
     output = Path(arguments.output) if arguments.output else default_path(arguments.run, arguments.kind)
     if output.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise DataError(f"{output}: figures are .png, .svg or .pdf")
+    if not arguments.output and Path(arguments.run).is_dir():
+        place = Path(arguments.run).resolve()
+        if not output.resolve().is_relative_to(place):
+            raise DataError(f"{output} is a link out of the run; name another file with --output")
     _writable(arguments.output)
     _writable(arguments.numbers)
+    if arguments.trust_code:
+        trust(arguments.run)
     found = analyses.draw(
         arguments.run,
         arguments.kind,
@@ -215,10 +223,15 @@ def study(arguments: argparse.Namespace) -> int:
     from floater.settings import make
     from floater.study.run import study
     from floater.study.settings import StudySettings
+    from floater.tasks.registry import import_modules, trust
 
     _start()
     tree = _read_config(arguments.config, "study", "run", "train")
     settings = make(StudySettings, tree, arguments.config, arguments.overrides)
+    import_modules(settings.imports, arguments.config, trusted=_trusted(arguments))
+    if arguments.trust_code:
+        for source in settings.checkpoints.values():
+            trust(source)
     command = shlex.join([arguments.config, *arguments.overrides])
     results = study(settings, command, train=not arguments.report)
     return _reported(results, arguments.json)
@@ -303,16 +316,39 @@ def _read_config(path: str, command: str, foreign: str, other: str) -> dict[str,
     return tree
 
 
-def _task_of(run: str, option: str) -> tuple[Any, Any]:
+def _task_of(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """Return the task of a run and its directory; the error for a file in its place has a hint."""
-    from floater.tasks.registry import of_run
+    from floater.tasks.registry import of_run, trust
 
     _start()
+    run = arguments.run
     if Path(run).is_file():
-        raise DataError(f"{run} is a file; the run's directory comes first, and the text with {option} {run}")
+        raise DataError(f"{run} is a file; the run's directory comes first, and the text with --source {run}")
     if not Path(run).is_dir():
         raise no_directory(run)
+    if arguments.trust_code:
+        trust(run)
     return of_run(run)
+
+
+def _trusted(arguments: argparse.Namespace) -> bool:
+    """Return whether the modules may be imported that a configuration of the command line names.
+
+    A configuration is the user's own, unless it lies in the directory of a run or a study, which may come
+    from elsewhere.
+    """
+    from floater.study.grid import TRIALS
+    from floater.study.run import SETTINGS as STUDY
+    from floater.training.checkpoints import last_checkpoint
+    from floater.training.run import MODEL, SETTINGS, VOCABULARY
+
+    if arguments.trust_code or any(text.startswith("imports=") for text in arguments.overrides):
+        return True
+    config = Path(arguments.config).absolute()
+    folder = config.parent
+    in_run = any((folder / name).is_dir() for name in (MODEL, VOCABULARY)) or last_checkpoint(folder)
+    in_study = config.name == STUDY and (folder / TRIALS).is_dir()
+    return not ((config.name == SETTINGS and in_run) or in_study or folder.name == TRIALS)
 
 
 def _options(texts: Sequence[str]) -> dict[str, Any]:

@@ -9,13 +9,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from floater.datasets import benchmarks, pretraining, translation
 from floater.datasets.catalogue import Dataset, dataset
 from floater.datasets.download import disk_errors, fetch
 from floater.errors import DataError
 from floater.training.files import write_json
+from floater.training.lock import file_lock
 
 logger = logging.getLogger(__name__)
 SOURCES, RECORDED = "sources.json", "data.lock.json"
@@ -69,21 +68,18 @@ def prepare(chosen: str | Dataset, to: str | Path = "data", *, processes: int = 
         raise DataError(f"{target} is there and was not made by `floater data` (no {SOURCES}); move it away")
     downloads, scratch, made = (work / name for name in ("downloads", "scratch", "made"))
     downloads.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(work / "lock", timeout=0), disk_errors(whole):
-            if (target / SOURCES).is_file():  # another process has made it since the check above
-                return target
-            files, recorded = _download(wanted, downloads, whole / RECORDED)
-            for folder in (scratch, made):
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir()
-            BUILD[wanted.name](files, scratch, made, processes)
-            _write_sources(wanted, files, recorded, made / SOURCES)
-            os.sync()
-            os.replace(made, target)
-            shutil.rmtree(work, ignore_errors=True)
-    except Timeout:
-        raise DataError(f"{target}: another process is preparing it") from None
+    with file_lock(work / "lock", str(target)), disk_errors(whole):
+        if (target / SOURCES).is_file():  # another process has made it since the check above
+            return target
+        files, recorded = _download(wanted, downloads, whole / RECORDED)
+        for folder in (scratch, made):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        BUILD[wanted.name](files, scratch, made, processes)
+        _write_sources(wanted, files, recorded, made / SOURCES)
+        os.sync()
+        os.replace(made, target)
+        shutil.rmtree(work, ignore_errors=True)
     logger.info("prepared: %s", target)
     return target
 

@@ -11,6 +11,7 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from floater.alignment import align
 from floater.pretrained.card import write_card
@@ -196,7 +197,7 @@ def read_tensors(files: Sequence[Path], prefix: str) -> dict[str, Tensor]:
 
 
 def _class(name: str) -> Any:
-    kind = getattr(transformers, name, None)
-    if kind is None:
+    kind = getattr(transformers, str(name), None)
+    if not (isinstance(kind, type) and issubclass(kind, PreTrainedModel)):
         raise PlugError(f"transformers has no model class '{name}'; give the model to load the flow into")
     return kind

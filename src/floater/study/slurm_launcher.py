@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,7 +22,7 @@ from floater.study.trial_process import TrialProcess
 from floater.training.files import write_whole
 
 JOBS = "slurm"
-"""Directory of the jobs' files in that of the study."""
+"""Directory of the jobs' files in that of the study, with one in it for each start of the study."""
 _LOOK = 5.0  # seconds between two checks of a job's files, which are on a shared disk
 
 
@@ -52,7 +53,11 @@ class SlurmLauncher:
             "mem_gb": math.ceil(budget.trial_memory),
         }
         try:
-            self.executor = submitit.AutoExecutor(self.folder / JOBS, cluster, slurm_max_num_timeout=10**6)
+            jobs = self.folder / JOBS
+            jobs.mkdir(parents=True, exist_ok=True)
+            # submitit unpickles results: a new directory has none that somebody else wrote
+            place = tempfile.mkdtemp(prefix="jobs-", dir=jobs)
+            self.executor = submitit.AutoExecutor(place, cluster, slurm_max_num_timeout=10**6)
             self.executor.update_parameters(**defaults | dict(options))
         except (RuntimeError, ValueError, AssertionError, NameError, TypeError) as error:
             raise SettingsError(f"launcher is 'slurm': {first_line(error)}") from error

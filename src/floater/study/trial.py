@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -15,10 +14,12 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from floater.console import show_messages
+from floater.errors import DataError, first_line
 from floater.interruption import Interrupted, raising
 from floater.settings import read as read_yaml
 from floater.study.grid import COST, PLAN, TRIALS
@@ -26,7 +27,8 @@ from floater.study.progress import entries
 from floater.tasks import registry
 from floater.tasks.measurement import Measurement
 from floater.training.digests import changed, digests
-from floater.training.files import MANIFEST, sync, write_json, write_whole
+from floater.training.files import MANIFEST, discard, sync, write_json, write_whole
+from floater.training.lock import file_lock
 from floater.training.run import MODEL, RunWithSettings
 
 MEASURED = "measured"
@@ -57,8 +59,7 @@ def attempt(folder: Path, name: str) -> int:
     """
     trials = folder / TRIALS
     error = trials / f"{name}.error"
-    with (trials / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the system releases it when the process ends in any way
+    with file_lock(trials / f"{name}.lock", f"trial {name}", patience=None):
         error.unlink(missing_ok=True)
         try:
             run_trial(folder, name)
@@ -80,7 +81,7 @@ def run_trial(folder: Path, name: str) -> None:
     plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
     torch.set_num_threads(plan["threads"])
     config = folder / TRIALS / f"{name}.yaml"
-    task, settings = registry.of_config(read_yaml(config), str(config))
+    task, settings = registry.of_config(read_yaml(config), str(config), trusted=True)
     run = task.train(settings)
     if not is_trained(run):
         write_json(run / COST, _cost(run))
@@ -123,15 +124,19 @@ def _weights(run: Path) -> dict[str, Any]:
 def read(run: Path, test: str) -> Measurement:
     """Read the scores that `run_trial` wrote for a test set."""
     record = json.loads((run / MEASURED / f"{test}.json").read_text(encoding="utf-8"))
-    with np.load(run / MEASURED / f"{test}.npz") as arrays:
-        return Measurement(
-            lengths=arrays["lengths"],
-            statistics={name: arrays[f"statistics.{name}"] for name in record["metrics"]},
-            position_nats=arrays["position_nats"],
-            position_tokens=arrays["position_tokens"],
-            notes=record["notes"],
-            signatures=record["signatures"],
-        )
+    file = run / MEASURED / f"{test}.npz"
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return Measurement(
+                lengths=arrays["lengths"],
+                statistics={name: arrays[f"statistics.{name}"] for name in record["metrics"]},
+                position_nats=arrays["position_nats"],
+                position_tokens=arrays["position_tokens"],
+                notes=record["notes"],
+                signatures=record["signatures"],
+            )
+    except (OSError, ValueError, KeyError, TypeError, BadZipFile) as error:
+        raise DataError(f"{file} holds no scores that can be read: {first_line(error)}") from error
 
 
 def _write(run: Path, test: str, given: Mapping[str, Any], found: Measurement, seconds: float) -> None:
@@ -142,6 +147,7 @@ def _write(run: Path, test: str, given: Mapping[str, Any], found: Measurement, s
     arrays |= {"lengths": found.lengths}
     arrays |= {"position_nats": found.position_nats, "position_tokens": found.position_tokens}
     hidden = folder / f".{test}.npz"
+    discard(hidden)
     np.savez_compressed(hidden, allow_pickle=False, **arrays)
     sync(hidden)
     os.replace(hidden, folder / f"{test}.npz")

@@ -14,7 +14,7 @@ import psutil
 from floater.study.grid import Trial
 from floater.study.machine import GIB
 from floater.study.settings import Budget
-from floater.training.files import write_whole
+from floater.training.files import no_link, write_whole
 
 GRACE = 20.0  # seconds for a step and a checkpoint; SLURM kills 30 s after it asks
 POLL = 0.5  # seconds between two looks at a process
@@ -40,7 +40,7 @@ class TrialProcess:
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         self.trial, self.gib, self.ended = trial, budget.trial_memory, ended
-        self.log = trial.log.open("a", encoding="utf-8")
+        self.log = open(trial.log, "a", encoding="utf-8", opener=no_link)  # noqa: SIM115
         self.process = subprocess.Popen(
             # -P: a file random.py where the study was started is not the library's random
             [sys.executable, "-P", "-m", "floater.study.trial", str(trial.folder), trial.name],

@@ -251,7 +251,7 @@ class RunSettings:
         model: settings of the Transformer and its position model.
         training: settings of the optimisation.
         imports: Python modules to import first, with tasks or position encodings of your own; the working
-            directory is searched as well.
+            directory is searched as well. Commands that read the run need --trust-code to import them.
     """
 
     run: str

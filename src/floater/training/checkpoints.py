@@ -2,11 +2,10 @@
 
 import os
 import re
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from floater.training.files import UNFINISHED, damage, seal, sync
+from floater.training.files import UNFINISHED, damage, discard, seal, sync
 
 DAMAGED = "damaged-"
 """Prefix of the names of incomplete or changed checkpoints, which are not used."""
@@ -114,7 +113,7 @@ def set_aside_damaged(run: Path | str) -> dict[Path, str]:
     broken = {path: reason for path, reason in found.items() if reason is not None}
     for path in broken:
         aside = path.with_name(DAMAGED + path.name)
-        shutil.rmtree(aside, ignore_errors=True)
+        discard(aside)
         os.replace(path, aside)
     return broken
 
@@ -137,10 +136,12 @@ def remove(paths: Iterable[Path]) -> None:
     """
     for path in paths:
         hidden = path.parent / UNFINISHED / f"removed-{path.name}"
+        if hidden.parent.is_symlink():
+            discard(hidden.parent)
         hidden.parent.mkdir(exist_ok=True)
-        shutil.rmtree(hidden, ignore_errors=True)
+        discard(hidden)
         os.replace(path, hidden)
-        shutil.rmtree(hidden)
+        discard(hidden)
 
 
 def clear_staging(run: Path | str) -> None:
@@ -149,9 +150,7 @@ def clear_staging(run: Path | str) -> None:
     Args:
         run: directory of the run; it need not exist.
     """
-    hidden = Path(run) / UNFINISHED
-    if hidden.exists():
-        shutil.rmtree(hidden)
+    discard(Path(run) / UNFINISHED)
 
 
 def keep_last(run: Path | str, count: int, *, always: Iterable[Path] = ()) -> None:

@@ -9,10 +9,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from floater.errors import DataError
+
 UNFINISHED = ".unfinished"
 """Suffix of files and directories that are still being written."""
 MANIFEST = "manifest.json"
 """Name of the manifest of a sealed directory: size and SHA-256 of each other file. It is written last."""
+_LOADED = (".json", ".safetensors", ".bin", ".pt", ".pth", ".py", ".model", ".jinja")
 
 
 def sync(path: Path) -> None:
@@ -32,6 +35,26 @@ def sync_tree(folder: Path) -> None:
         sync(Path(directory))
 
 
+def discard(path: Path) -> None:
+    """Remove what an interrupted process left under a temporary name.
+
+    A link is removed itself: the directory of a run from elsewhere may have one under such a name; writing
+    through it would overwrite another file.
+
+    Example:
+        >>> discard(Path("no-such-file"))
+    """
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+
+
+def no_link(path: str, flags: int) -> int:
+    """Open a file, but not through a link: an `opener` for directories that may be from elsewhere."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a text file completely or not at all.
 
@@ -43,7 +66,8 @@ def write_whole(path: Path, text: str) -> None:
         ('a line', ['note.txt'])
     """
     hidden = path.with_name(f".{path.name}{UNFINISHED}")
-    with hidden.open("w", encoding="utf-8") as file:
+    discard(hidden)
+    with open(hidden, "w", encoding="utf-8", opener=no_link) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -58,7 +82,7 @@ def write_json(path: Path, value: Any) -> None:
 def save_whole(path: Path, *parts: Any) -> None:
     """Save models and tokenizers (`save_pretrained`) into one sealed directory, completely or not at all."""
     hidden = path.with_name(f".{path.name}{UNFINISHED}")
-    shutil.rmtree(hidden, ignore_errors=True)
+    discard(hidden)
     for part in parts:
         part.save_pretrained(hidden)
     seal(hidden)
@@ -77,8 +101,23 @@ def seal(folder: Path) -> None:
     sync(folder)
 
 
+def sealed(folder: Path) -> Path:
+    """Return a directory after checking its seal, if it has one.
+
+    Raises:
+        DataError: if the directory differs from what was sealed; the message names the file.
+    """
+    if (folder / MANIFEST).exists() and (why := damage(folder)) is not None:
+        raise DataError(
+            f"{folder} is not as it was written: {why}; if you changed it on purpose, remove {MANIFEST} there"
+        )
+    return folder
+
+
 def damage(folder: Path | str) -> str | None:
-    """Describe the first missing or changed file of a sealed directory.
+    """Describe the first missing, changed or added file of a sealed directory.
+
+    Of added files, only those beside the manifest count that the libraries which load models look for.
 
     Args:
         folder: directory whose manifest `seal` wrote.
@@ -110,6 +149,9 @@ def damage(folder: Path | str) -> str | None:
                 return f"{name} has changed since it was written"
         except OSError as error:
             return f"{name} cannot be read: {error.strerror}"
+    for path in sorted(folder.iterdir()):
+        if path.suffix in _LOADED and path.name not in {MANIFEST, *parts}:
+            return f"{path.name} was added after it was written"
     return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from floater.errors import DataError
 from floater.settings import dump, load
 from floater.training.checkpoints import last_checkpoint
-from floater.training.files import write_whole
+from floater.training.files import discard, write_whole
 from floater.training.run import MODEL, SETTINGS, find_run
 from floater.training.run_data import RunData
 
@@ -66,9 +65,9 @@ def lengthen(
         raise DataError(f"{run} has no checkpoint to resume from; a new run can start from its weights")
     if (run / MODEL).is_dir():
         hidden = run / f".{MODEL}.unfinished"
-        shutil.rmtree(hidden, ignore_errors=True)
+        discard(hidden)
         os.replace(run / MODEL, hidden)
-        shutil.rmtree(hidden)
+        discard(hidden)
     write_whole(config, dump(longer))
     logger.info("%s: training.%s was %s and is %s", run, name, there, count)
     return longer

@@ -13,28 +13,55 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from floater.errors import DataError
 from floater.flow.collocation.plan import Plan, SolverState
+from floater.training.files import MANIFEST
 
-OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"
+OPTIMIZER, SCHEDULER, SCALER = "optimizer.pt", "scheduler.pt", "scaler.pt"
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def random_states(processes: int) -> list[str]:
+    """Return the names of the files with the states of random generators that a number of processes write."""
+    return ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
+
+
+def check_complete(checkpoint: Path, processes: int, scaler: bool) -> None:
+    """Refuse a checkpoint without a file that decides how the training goes on; the Trainer starts it anew.
+
+    Args:
+        checkpoint: directory of the checkpoint.
+        processes: number of processes that are to resume from it.
+        scaler: whether losses are scaled, as in float16.
+
+    Raises:
+        DataError: a file is missing.
+    """
+    names = [TRAINER_STATE_NAME, OPTIMIZER, SCHEDULER, *random_states(processes), *[SCALER] * scaler]
+    if (checkpoint / MANIFEST).exists():  # other Trainers write neither a manifest nor these
+        names += [f"step_state_{rank}.pth" for rank in range(processes)]
+    for name in names:
+        if not (checkpoint / name).is_file():
+            raise DataError(
+                f"{checkpoint} has no {name}, without which the training would not go on as it was; remove "
+                f"{checkpoint.name} to resume from the checkpoint before it"
+            )
 
 
 def check_optimizer(checkpoint: Path, optimizer: Optimizer) -> None:
     """Refuse the saved state of another optimizer, as a fused kernel does not check shapes and types.
 
     Args:
-        checkpoint: directory with ``optimizer.pt``; without this file nothing is checked.
+        checkpoint: directory with ``optimizer.pt``.
         optimizer: optimizer that is to load the state.
 
     Raises:
         DataError: groups, names, shapes or types are not those of the optimizer's parameters.
     """
     file = checkpoint / OPTIMIZER
-    if not file.is_file():
-        return
     saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     if not (isinstance(saved, dict) and _are(saved.get("param_groups"), dict)):
         raise _misfit(file, "it holds no state of an optimizer")
@@ -75,15 +102,13 @@ def check_scheduler(checkpoint: Path, scheduler: LRScheduler) -> None:
     """Refuse the saved state of another learning rate schedule.
 
     Args:
-        checkpoint: directory with ``scheduler.pt``; without this file nothing is checked.
+        checkpoint: directory with ``scheduler.pt``.
         scheduler: scheduler that is to load the state.
 
     Raises:
         DataError: names, types or the number of rates are not those of the schedule.
     """
     file = checkpoint / SCHEDULER
-    if not file.is_file():
-        return
     saved, own = torch.load(file, map_location="cpu", weights_only=True), scheduler.state_dict()
     if not isinstance(saved, dict) or saved.keys() != own.keys():
         raise _misfit(file, "it holds no state of this schedule")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -22,7 +23,7 @@ from floater.names import by_own_names
 from floater.settings import dump, make, read
 from floater.training import run_data
 from floater.training.averaging import average
-from floater.training.files import UNFINISHED, save_whole, write_whole
+from floater.training.files import MANIFEST, UNFINISHED, save_whole, sealed, write_whole
 from floater.training.lock import LOCK
 from floater.transformer import FloaterConfig
 from floater.transformer.base import FloaterPreTrainedModel
@@ -32,6 +33,7 @@ SETTINGS, MODEL, LOG, RESULT = "config.yaml", "model", "log.json", "result.json"
 VOCABULARY = run_data.VOCABULARY
 LONGEST = "longest"
 """Key in `RESULT` of the length of the longest training example, in tokens or the unit of the lengths."""
+logger = logging.getLogger(__name__)
 RunPath = str | os.PathLike[str]
 _Model = TypeVar("_Model", bound=PreTrainedModel)
 
@@ -89,7 +91,7 @@ def find_run(settings: Any, *, accept_changed_data: bool = False) -> Path:
                 raise DataError(f"{run} holds a run with other settings: {'; '.join(changes)}")
             data.check()
     elif run.is_dir() and any(
-        not path.name.endswith(UNFINISHED) and path.name != LOCK for path in run.iterdir()
+        not path.name.endswith(UNFINISHED) and not path.name.startswith(LOCK) for path in run.iterdir()
     ):
         raise DataError(f"{run} is not empty and holds no run (no {SETTINGS}); choose another directory")
     return run
@@ -135,12 +137,13 @@ def load_model(
         The model in evaluation mode, and its vocabulary.
 
     Raises:
-        DataError: if the directory contains no finished run, or a damaged one.
+        DataError: if the directory contains no finished run, or a model that is damaged or not as it was
+            written.
     """
     folder = inside(Path(run), MODEL)
     if not (folder / "config.json").is_file():
         raise DataError(f"{run} holds no trained model; a finished run has {Path(run) / MODEL}/config.json")
-    vocabulary = read(folder)
+    vocabulary = read(sealed_model(folder))
     try:
         model: Any = build(folder)
         fill(model, average([folder]), str(folder))
@@ -148,6 +151,17 @@ def load_model(
         raise DataError(f"{folder} holds no model that can be loaded: {first_line(error)}") from error
     own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
     return model.to(torch.device(device or own or "cpu")).train(False), vocabulary
+
+
+def sealed_model(folder: Path) -> Path:
+    """Return the directory of a model after checking its seal; warn of the model of a run that has no seal.
+
+    Raises:
+        DataError: if a file is missing, changed or added.
+    """
+    if not (folder / MANIFEST).exists() and (folder.parent / SETTINGS).is_file():
+        logger.warning("%s has no %s: nothing shows that it is what the run trained", folder, MANIFEST)
+    return sealed(folder)
 
 
 def configured(kind: Callable[[FloaterConfig], _Model]) -> Callable[[Path], _Model]:

@@ -39,7 +39,7 @@ from floater.training.divergence import DivergenceError, DivergenceMonitor, is_f
 from floater.training.files import damage, save_whole, write_json
 from floater.training.flow import FlowSchedule
 from floater.training.optimizer import adam
-from floater.training.resuming import check_trainer_state, check_weights
+from floater.training.resuming import check_trainer_state, check_weights, random_states
 from floater.training.run import LOG, LONGEST, MODEL, RESULT, fill
 from floater.training.settings import TrainingSettings
 from floater.training.tensorboard import TolerantTensorBoard
@@ -102,7 +102,8 @@ class RunTrainer(FloaterTrainer):
         self._monitor = DivergenceMonitor()
         self._stop = StopRequest()
         self._has_stepped = False
-        self._looked_at = self._saved_step = -1
+        self._looked_at = -1
+        self.saved_steps: list[int] = []
         self._began = time.perf_counter()
         self._minutes_before: float | None = None
         super().__init__(
@@ -219,8 +220,27 @@ class RunTrainer(FloaterTrainer):
         super()._write_checkpoint(checkpoint, model, trial)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        if self.state.global_step not in self.saved_steps[-1:]:
+            self.saved_steps.append(self.state.global_step)
         super()._save_checkpoint(model, trial)
-        self._saved_step = self.state.global_step
+
+    def step_state(self) -> dict[str, Any]:
+        """Return the state of `FloaterTrainer` and the steps of the checkpoints of the schedule so far."""
+        return super().step_state() | {"saved_steps": self.saved_steps}
+
+    def load_step_state(self, file: Path, saved: dict[str, Any]) -> None:
+        """Load the state of `FloaterTrainer` and the steps of the checkpoints."""
+        super().load_step_state(file, saved)
+        self._load_saved_steps(file, saved)
+
+    def _load_saved_steps(self, file: Path, saved: Any) -> None:
+        step = step_of(file.parent)
+        there = [each for each in map(step_of, checkpoints(file.parent.parent)) if each <= step]
+        # a checkpoint of an earlier version does not have them
+        steps = saved.get("saved_steps", there) if isinstance(saved, dict) else None
+        if not isinstance(steps, list) or not all(isinstance(each, int) for each in steps):
+            raise DataError(f"{file} does not fit the training: its saved_steps is {steps!r}")
+        self.saved_steps = [*steps]
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         super()._maybe_log_save_evaluate(*args, **kwargs)
@@ -246,7 +266,7 @@ class RunTrainer(FloaterTrainer):
             return
         run = Path(str(self.args.output_dir))
         checkpoint = run / f"checkpoint-{step}"
-        if self._saved_step != step:
+        if step not in self.saved_steps[-1:]:
             if (epoch == int(epoch) and not epoch_ends) or step % self.training.flow.update_every:
                 return
             if any(flow.holds_vectors for flow in self.flows()):
@@ -300,8 +320,9 @@ class RunTrainer(FloaterTrainer):
     def _resume(self, checkpoint: Path) -> None:
         logger.info("resuming from %s", checkpoint)
         # each process saves one file of random states
-        before, now = len([*checkpoint.glob("rng_state*.pth")]), self.args.world_size
-        if before not in (0, now):
+        states, now = {path.name for path in checkpoint.glob("rng_state*.pth")}, self.args.world_size
+        before = len(states)
+        if before not in (0, now) and states == {*random_states(before)}:
             raise DataError(
                 f"{checkpoint} is of {before} process{'es' * (before > 1)}, and {now} would read other "
                 f"batches; start it with {before}"
@@ -313,6 +334,8 @@ class RunTrainer(FloaterTrainer):
                 patience = f"training.early_stopping_patience={self.training.early_stopping_patience}"
                 logger.warning("%s ended the training there: no further step is trained", patience)
                 self.state = state
+                file = checkpoint / self._step_state_name
+                self._load_saved_steps(file, torch.load(file, map_location="cpu", weights_only=True))
             else:
                 self.train(resume_from_checkpoint=str(checkpoint))
         except (DataError, torch.OutOfMemoryError):
@@ -384,8 +407,8 @@ class RunTrainer(FloaterTrainer):
     def chosen(self, run: Path) -> list[Path]:
         """Return the checkpoints whose mean is the final model.
 
-        They are the last `average_last` checkpoints or, if that is 0, the best one. Damaged checkpoints are
-        excluded with a warning.
+        They are the last `average_last` checkpoints or, if that is 0, the best one. Those of them that are
+        damaged or gone are named in a warning, and the mean is that of the others.
 
         Raises:
             DataError: if there was no validation to choose the best one by, or no checkpoint is left.
@@ -398,15 +421,15 @@ class RunTrainer(FloaterTrainer):
         if not there:
             raise DataError(f"{run} has no checkpoint to make the final model of; remove it to train again")
         if count := self.training.average_last:
-            found = there[-count:]
-            lost = [
-                path.name
-                for path in damaged_checkpoints(run)
-                if len(found) < count or step_of(path) > step_of(found[0])
-            ]
+            expected = [f"checkpoint-{step}" for step in self.saved_steps[-count:]]
+            lost = {*expected} - {path.name for path in there}
             if lost:
-                logger.warning("the final model is a mean without %s", ", ".join(lost))
-            return found
+                logger.warning(
+                    "the final model is a mean without %s, which %s",
+                    ", ".join(name for name in expected if name in lost),
+                    "is damaged or gone" if len(lost) == 1 else "are damaged or gone",
+                )
+            return [path for path in there if path.name in expected] or there[-count:]
         if run / f"checkpoint-{best}" in there:  # by its name, as the run may have been renamed
             return [run / f"checkpoint-{best}"]
         scores = {

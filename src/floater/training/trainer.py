@@ -35,7 +35,7 @@ from floater.training.checkpoints import (
 from floater.training.files import MANIFEST, damage
 from floater.training.loss import LossFunction, smoothed_loss, with_auxiliary_loss
 from floater.training.progress import TrainingProgress
-from floater.training.resuming import check_optimizer, check_scheduler, solver_states
+from floater.training.resuming import check_complete, check_optimizer, check_scheduler, solver_states
 from floater.transformer.outputs import IGNORED
 
 
@@ -50,8 +50,8 @@ class FloaterTrainer(Trainer):
     - Among checkpoints with equal scores the last one is the best.
     - A checkpoint is on the disk completely or not at all, even if the process is killed while it is
       written or removed. ``args.save_total_limit`` keeps the last checkpoints, and the best one. A
-      checkpoint that has changed since it was written, or with the states of other parameters, is refused
-      before the first step.
+      checkpoint that has changed since it was written, lacks a state, or has the states of other parameters
+      is refused before the first step.
     - The solver of a ``FlowEncoder`` is reset at each checkpoint of the schedule, so that a resumed run
       equals one that was not stopped. A checkpoint between these contains the state of the solver.
     - Logs have ``tokens_per_second``: the number of tokens that the model reads (those with a label, in a
@@ -270,6 +270,8 @@ class FloaterTrainer(Trainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None and self.optimizer is not None and self.lr_scheduler is not None:
+            scaler = getattr(self.accelerator, "scaler", None) is not None
+            check_complete(Path(checkpoint), self.args.world_size, scaler)
             check_optimizer(Path(checkpoint), self.optimizer)
             check_scheduler(Path(checkpoint), self.lr_scheduler)
         super()._load_optimizer_and_scheduler(checkpoint)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -26,15 +27,33 @@ from floater.errors import DataError
 from floater.flow import FlowError
 from floater.pretrained import PlugError, load
 from floater.pretrained.saving import RECORD
-from floater.settings import read
+from floater.settings import peek, read
 from floater.tasks.registry import import_modules
 from floater.training.run import LONGEST as LONGEST_EXAMPLE
-from floater.training.run import MODEL, RESULT, SETTINGS, configured, inside, load_model
+from floater.training.run import (
+    MODEL,
+    RESULT,
+    SETTINGS,
+    configured,
+    inside,
+    load_model,
+    sealed_model,
+)
 from floater.transformer.base import FloaterPreTrainedModel
 from floater.transformer.stacks import Encoder
 
 _MODELS = ("floater.transformer", "floater.transformer.events", "floater.transformer.documents")
 LONGEST = 512  # positions shown by default
+_UNLOADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    RuntimeError,
+    ImportError,
+    SafetensorError,
+    UnpicklingError,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +107,7 @@ class Subject:
         try:
             if self.folder is None:
                 raise ValueError("it was given without a directory")
-            found = AutoTokenizer.from_pretrained(self.folder)
+            found = AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
         except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
             raise DataError(f"{self.name} has no tokenizer: {' '.join(str(error).split())[:120]}") from error
         if not getattr(found, "is_fast", False):
@@ -107,6 +126,7 @@ def subject(source: Source) -> Subject:
 
     Raises:
         DataError: if there is no model that can be loaded.
+        SettingsError: if a run's configuration names modules that are not imported yet.
 
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterModel
@@ -125,7 +145,7 @@ def subject(source: Source) -> Subject:
     if not path.is_dir():
         return Subject(str(source), _hugging_face(str(source)), str(source))
     if (config := Path(source) / SETTINGS).is_file():
-        import_modules(read(config).get("imports", []), str(config))
+        import_modules(peek(read(config), "imports", []), str(config), trusted=False)
     folder = inside(Path(source), MODEL)
     at = Path(source).resolve()
     name = at.parent.name if at.name == MODEL else at.name
@@ -144,7 +164,7 @@ def subject(source: Source) -> Subject:
     kind = _own(str(next(iter(config.get("architectures") or []), None)))
     longest = _longest(folder.parent / RESULT)
     if kind is None:
-        return Subject(name, _hugging_face(str(folder)), str(folder), longest)
+        return Subject(name, _hugging_face(str(sealed_model(folder))), str(folder), longest)
     model, _ = load_model(configured(kind), source, "cpu", read=lambda folder: None)
     # other examples than texts are as long as their events, or the words of all their sentences
     return Subject(name, model, str(folder), longest if model.main_input_name == "input_ids" else None)
@@ -172,8 +192,8 @@ def _hugging_face(name: str) -> PreTrainedModel:
     local, offline = Path(name).is_dir(), constants.HF_HUB_OFFLINE
     constants.HF_HUB_OFFLINE = offline or (not local and not _hub_answers())
     try:
-        model, keys = AutoModel.from_pretrained(name, output_loading_info=True)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        model, keys = AutoModel.from_pretrained(name, output_loading_info=True, trust_remote_code=False)
+    except _UNLOADABLE as error:
         if constants.HF_HUB_OFFLINE and not local:
             raise DataError(
                 f"{name} is no directory and no checkpoint in the cache of Hugging Face, and "
@@ -215,7 +235,9 @@ def _hub_answers() -> bool:
 def _plugged(folder: Path) -> PreTrainedModel:
     """Return a model of another library with its flow."""
     try:
-        model = load(folder)
+        model = load(sealed_model(folder))
+    except DataError:
+        raise
     except (PlugError, OSError, ValueError) as error:
         raise DataError(f"{folder} holds a plugged model that cannot be loaded: {error}") from error
     assert isinstance(model, PreTrainedModel)

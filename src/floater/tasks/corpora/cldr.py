@@ -147,6 +147,7 @@ def write(
     paths = {name: (folder / f"{name}.{source}", folder / f"{name}.{target}") for name in parts}
     for name, part in parts.items():
         for side, path in enumerate(paths[name]):
+            path.unlink(missing_ok=True)  # a link is not written through
             path.write_text("".join(f"{pair[side]}\n" for pair in part), encoding="utf-8", newline="\n")
     return paths
 

@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, cast
 
 import torch
@@ -29,7 +30,8 @@ from floater.tasks.finetuning.settings import Checkpoint, Plug
 from floater.text.bpe import BOS, EOS, TOKENIZER_FILE, load_bpe
 from floater.training.arguments import flow_parameters
 from floater.training.digests import Part
-from floater.training.run import MODEL, VOCABULARY, inside
+from floater.training.files import sealed
+from floater.training.run import MODEL, VOCABULARY, inside, sealed_model
 from floater.transformer import FloaterConfig
 
 PACKAGE = "package:"
@@ -47,8 +49,8 @@ def locate(path: str) -> str:
     For a name with a revision, "NAME@REVISION", this is the cache directory of that revision.
 
     Raises:
-        DataError: if a package is not installed or has no such folder, a path does not exist, or a revision
-            can be neither found in the cache nor downloaded.
+        DataError: if a package is not installed or has no such folder, a path does not exist or is a model
+            that is not as a training sealed it, or a revision can be neither found nor downloaded.
 
     Example:
         >>> locate("package:no_such_package/model")
@@ -65,7 +67,7 @@ def locate(path: str) -> str:
             raise DataError(f"{path}: the package has no folder '{folder}'")
         return str(inner)
     if Path(path).is_dir():
-        return str(inside(Path(path), MODEL))
+        return str(sealed_model(inside(Path(path), MODEL)))
     if _REVISION.fullmatch(path):
         name, _, revision = path.partition("@")
         try:
@@ -112,7 +114,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
     if isinstance(config, FloaterConfig):
         of_run = Path(folder).parent / VOCABULARY  # vocabulary of the run that contains the checkpoint
         alone = not (Path(folder) / TOKENIZER_FILE).is_file() and of_run.is_dir()
-        tokenizer = load_bpe(of_run if alone else folder)
+        tokenizer = load_bpe(sealed(of_run) if alone else folder)
         ids = tokenizer.get_vocab()
         tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
             single=f"{BOS} $A {EOS}",
@@ -121,7 +123,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
         )
         return tokenizer
     with _loading(f"{path}: no tokenizer can be read"):
-        found = AutoTokenizer.from_pretrained(folder)
+        found = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     # without its files, transformers makes a tokenizer with only special tokens
     if not isinstance(found, PreTrainedTokenizerFast) or len(found) <= len(set(found.all_special_ids)):
         raise DataError(f"{path}: no tokenizer can be read; it should be in tokenizer.json beside the model")
@@ -168,6 +170,7 @@ def start(
             config=config,
             output_loading_info=True,
             dtype=torch.float32,
+            trust_remote_code=False,
             ignore_mismatched_sizes=True,  # mismatched parameters are initialised like missing ones
         )
     align(model)
@@ -208,9 +211,11 @@ def load_pretrained(folder: str) -> PreTrainedModel:
         DataError: if the checkpoint cannot be loaded.
     """
     config = read_config(folder)
-    kind = getattr(transformers, next(iter(config.architectures or ["AutoModel"])), transformers.AutoModel)
+    named = getattr(transformers, str(next(iter(config.architectures or [None]))), None)
+    own = isinstance(named, type) and issubclass(named, PreTrainedModel)
+    kind: Any = named if own else transformers.AutoModel
     with _loading(f"{folder}: no model can be loaded"):
-        model: PreTrainedModel = kind.from_pretrained(folder)
+        model: PreTrainedModel = kind.from_pretrained(folder, trust_remote_code=False)
     return model
 
 
@@ -259,7 +264,7 @@ def read_config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:
     """
     where = "" if Path(folder).is_dir() else "there is no such directory, and on the Hugging Face hub "
     with _loading(f"{folder}: {where}no model can be loaded"):
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     for name, value in (changes or {}).items():
         if not hasattr(config, name):
             raise DataError(f"model.config: a configuration of type '{config.model_type}' has no '{name}'")
@@ -278,7 +283,9 @@ def _loading(message: str) -> Iterator[None]:
         logs.set_verbosity_error()
     try:
         yield
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as error:
+    except UnpicklingError as error:  # its own message explains how to run code in the file
+        raise DataError(f"{message} (a file holds more than tensors and numbers)") from error
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, ImportError, SafetensorError) as error:
         raise DataError(f"{message} ({first_line(error)})") from error
     finally:
         for logs, level in before:

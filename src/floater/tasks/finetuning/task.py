@@ -98,7 +98,7 @@ class CheckpointTask(Task):
         settings = self.settings_of(run)
 
         def build(folder: Path) -> PreTrainedModel:
-            model: PreTrainedModel = self.Auto.from_config(read_config(str(folder)))
+            model: PreTrainedModel = self.Auto.from_config(read_config(str(folder)), trust_remote_code=False)
             return model
 
         return *load_model(build, run, device, read=self.load_processor), settings

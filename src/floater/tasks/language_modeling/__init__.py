@@ -45,6 +45,7 @@ from floater.tasks.task import Prepared, Task, vocabulary_of
 from floater.text.bpe import BYTES, SPECIALS, load_bpe, train_bpe
 from floater.training import StreamSampler, smoothed_loss
 from floater.training.arguments import warmup_steps
+from floater.training.files import sealed
 from floater.training.run import MODEL, VOCABULARY, RunPath, RunWithSettings, inside, read_by
 from floater.training.run_trainer import RunTrainer
 from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
@@ -68,7 +69,7 @@ class LanguageModeling(Task):
     def make_processor(self, settings: LanguageModelingSettings, train: Texts) -> Any:
         data = settings.data
         if data.vocabulary is not None:
-            made = load_bpe(inside(Path(data.vocabulary), VOCABULARY, MODEL))
+            made = load_bpe(sealed(inside(Path(data.vocabulary), VOCABULARY, MODEL)))
         else:
             lines = (line for text in train for line in text)
             made = train_bpe(lines, data.vocabulary_size, lowercase=data.lowercase)

@@ -29,6 +29,7 @@ from floater.tasks.translation.settings import Decoding, TranslationSettings
 from floater.tasks.translation.validation import token_losses, validate
 from floater.text import moses
 from floater.text.bpe import load_bpe, train_bpe
+from floater.training.files import sealed
 from floater.training.run import MODEL, VOCABULARY, RunPath, configured, inside, load_model, read_by
 from floater.training.warm_start import warm_started
 from floater.transformer import FloaterForConditionalGeneration, encoder_decoder
@@ -62,7 +63,7 @@ class Translation(Task):
         """
         start, data = settings.training.warm_start, settings.data
         named = [Path(path) for path in (start, data.vocabulary) if path is not None]
-        found = [load_bpe(inside(path, VOCABULARY, MODEL)) for path in named]
+        found = [load_bpe(sealed(inside(path, VOCABULARY, MODEL))) for path in named]
         if len({tokenizer.backend_tokenizer.to_str() for tokenizer in found}) > 1:
             raise DataError(
                 f"data.vocabulary, {data.vocabulary}, is not that of training.warm_start, {start}; leave "
