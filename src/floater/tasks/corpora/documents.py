@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import logging
 import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from floater.errors import DataError, reason
-from floater.tasks.corpora.leftovers import without_leftovers
+from floater.tasks.corpora.leftovers import is_leftover, without_leftovers
 from floater.tasks.corpora.text import decode_lines, most_unpacked, read_lines
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,12 @@ def read_documents(source: str | Path) -> list[Document]:
         if name.is_dir():
             places = without_leftovers(name, (path for path in name.rglob("*/*.txt") if path.is_file()))
             files = [(str(path), read_lines(path)) for path in places]
+            labels = {path.parent.name for path in places}
+            empty = (path for path in name.rglob("*") if path.is_dir() and not any(path.iterdir()))
+            if missing := {path.name for path in empty if not is_leftover(path.relative_to(name))} - labels:
+                logger.warning(
+                    "%s: folders without a document are no label: %s", name, ", ".join(sorted(missing))
+                )
         else:
             with zipfile.ZipFile(name) as archive:
                 texts = (p for p in archive.namelist() if p.endswith(".txt") and "/" in p)

@@ -75,7 +75,7 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
         source: CSV (.csv, .csv.gz) or Parquet (.parquet) file with a row for each event; directory with
             time.txt and event.txt, one sequence per line; or hf:NAME, the training split of a Hugging Face
             data set, or hf:NAME:SPLIT. The rows of a sequence keep their order. Integers and dates that
-            float64 would round, as nanoseconds since 1970, are counted from the first event of their sequence.
+            float64 would round, as nanoseconds since 1970, are counted from the first event of a sequence.
         columns: names of the columns of a table.
 
     Raises:
