@@ -1,15 +1,18 @@
 """Settings: what a file and overrides mean, and what a person reads after a slip."""
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Optional
 
 import pytest
+import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from floater.settings import SettingsError, describe, dump, load, undocumented
+from floater.settings import SettingsError, convert, describe, dump, load, undocumented
+from floater.yaml_format import Dumper, NotYamlError, parse
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ def test_every_type_is_reached_by_an_override(read):
         "position.name=learned",
         "position.layers=[0, 2]",
         "training.betas=[0, 1e-7]",
-        "training.amp=yes",
+        "training.amp=true",
         "training.clip=1",
     )
     assert run.data == Data(["a.txt", "b.txt"], Path("../v.json"), None)
@@ -249,7 +252,7 @@ def test_a_merge_key_is_not_a_repeated_key(read):
         ("data: {source: a.txt}", "config.yaml: 'data.source' must be list[str], not 'a.txt'"),
         (
             "data: {source: [no]}",
-            "config.yaml: 'data.source[0]' must be str, not False; quote it if a text is meant",
+            "config.yaml: line 1: no can mean false or a text; write false, or 'no' in quotes",
         ),
         ("data: {vocabulary: 3}", "config.yaml: 'data.vocabulary' must be Path, not 3"),
         ("data: {limit: many}", "config.yaml: 'data.limit' must be int | null, not 'many'"),
@@ -358,6 +361,58 @@ def test_dump_reads_back_equal(tmp_path_factory, run):
     back = load(Run, path)
     # repr tells 1 from 1.0 and True, and -0.0 from 0.0, which compare equal.
     assert (back, repr(back)) == (run, repr(run))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *[("010", 10), ("008", 8), ("+5", 5), ("-007", -7), ("1_000", 1000), ("-12_345_678", -12345678)],
+        *[("0x10", 16), ("0o10", 8), ("0b11", 3), ("0", 0), ("1e3", 1000.0), (".5", 0.5), ("-.5", -0.5)],
+        *[("+.5e1", 5.0), ("5.", 5.0), ("1.5E-3", 0.0015), (".inf", math.inf), ("0e400", 0.0)],
+        *[("12:30", "12:30"), ("1:30:00", "1:30:00"), ("2026-01-01", "2026-01-01"), ("1.2.3", "1.2.3")],
+        *[("1_0", "1_0"), ("2026_01", "2026_01"), ("0x", "0x"), ("=", "="), ("e5", "e5"), ("1e", "1e")],
+        *[("true", True), ("FALSE", False), ("~", None), ("null", None), ("", None), ("None", "None")],
+        *[("y", "y"), ("N", "N"), ("nO", "nO"), ("'no'", "no"), ('"010"', "010"), ("\u0663", "\u0663")],
+    ],
+)
+def test_plain_scalars_are_what_people_mean(text, value):
+    """Decimal is decimal; times, dates and versions are texts."""
+    assert (parse(text), type(parse(text))) == (value, type(value))
+    nested = parse(f"a: [{text or '~'}, {{b: {text}}}]")
+    assert nested == {"a": [value, {"b": value}]}
+
+
+@pytest.mark.parametrize("word", ["yes", "No", "ON", "off"])
+@pytest.mark.parametrize("place", ["{}", "[en, {}]", "a: {{b: {}}}", "{}: 1"])
+def test_a_word_that_is_a_boolean_to_some_is_refused(word, place):
+    boolean = "true" if word.lower() in ("yes", "on") else "false"
+    with pytest.raises(
+        NotYamlError, match=f"^{word} can mean {boolean} or a text; write {boolean}, or '{word}'"
+    ):
+        parse(place.format(word))
+
+
+@pytest.mark.parametrize("text", ["1e400", "-1.5e999", "1e-400", "-0.1e-999"])
+def test_numbers_that_floats_do_not_hold_are_refused(text):
+    with pytest.raises(NotYamlError, match="is beyond the range of floating-point numbers"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"), [(int, "010", 10), (float, "1_000", 1000.0), (bool, "false", False)]
+)
+def test_a_quoted_number_is_read_as_a_plain_one(kind, text, value):
+    assert convert(kind, text, "x") == value
+    for wrong in ("12:30", "no", "1_0", ""):
+        with pytest.raises(SettingsError, match=f"'x' must be {kind.__name__}, not '{wrong}'"):
+            convert(kind, wrong, "x")
+
+
+@given(text=st.text() | st.from_regex(r"[-+.0-9_:xobeEyYnNaftrul~]{1,8}", fullmatch=True))
+def test_a_written_text_is_a_text_to_every_reader_of_yaml(text):
+    written = yaml.dump({"a": text, text: 1}, Dumper=Dumper)
+    assert parse(written.encode()) == {"a": text, text: 1}
+    assert yaml.safe_load(written) == {"a": text, text: 1}
 
 
 def test_dump_is_in_field_order_and_names_what_it_cannot_write():

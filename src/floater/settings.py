@@ -1,7 +1,7 @@
 """Read a YAML file and ``key=value`` overrides into a typed, nested, frozen dataclass.
 
 The dataclass is the one source: annotations give the types, fields the defaults, the ``Attributes:`` section
-of a Google style docstring the meanings. Values are YAML 1.1, save that ``3e-4`` is a number.
+of a Google style docstring the meanings. Values are YAML 1.2; see `floater.yaml_format`.
 """
 
 import difflib
@@ -296,13 +296,18 @@ def convert(kind: Any, value: Any, name: str) -> Any:
     elif origin is dict and isinstance(value, dict):
         texts = [convert(args[0], part, f"key of {name}") for part in value]
         return {part: convert(args[1], value[part], f"{name}.{part}") for part in texts}
+    elif kind in (bool, int, float) and isinstance(value, str):  # quoted, or an environment variable
+        with suppress(NotYamlError):
+            read = parse(value)
+            if isinstance(read, int | float):
+                return convert(kind, read, name)
     elif value is not None and scalar:
         with suppress(ArgumentError, OverflowError):
             return _parser(kind).parse_object({"value": value}).value
     texts = [
         part for member in members for part in (get_args(member) if get_origin(member) is Literal else ())
     ]
-    quoted = str in members or (isinstance(value, bool) and texts)  # YAML reads yes, no, on, off as booleans
+    quoted = str in members or (isinstance(value, bool) and texts)
     quote = "; quote it if a text is meant" if quoted and not isinstance(value, list | dict) else ""
     if (
         float in members

@@ -1,5 +1,12 @@
-"""YAML 1.1 as settings are written in it: within limits, and with ``3e-4`` as a number."""
+"""YAML as settings are written in it: scalars of YAML 1.2, within limits.
 
+Plain scalars are those of the core schema of YAML 1.2. YAML 1.1, which PyYAML reads, has more that few people
+mean: 010 is 8 there, 12:30 is 750, 2026-01-01 a date, no is false. Beyond the core schema, an integer may be
+grouped in thousands by underscores, or binary (0b101). Words that are booleans in YAML 1.1 only are refused,
+because both meanings are common.
+"""
+
+import math
 import re
 import reprlib
 from pathlib import PurePath
@@ -33,11 +40,11 @@ def parse(text: str | bytes) -> Any:
     Raises:
         NotYamlError: If it is not YAML, or larger or deeper than settings are.
 
-    >>> parse("[1, 3e-4]")
-    [1, 0.0003]
-    >>> parse("2026-13-01")
+    >>> parse("[1, 3e-4, 010, 1_000, 12:30]")
+    [1, 0.0003, 10, 1000, '12:30']
+    >>> parse("no")
     Traceback (most recent call last):
-    floater.yaml_format.NotYamlError: month must be in 1..12
+    floater.yaml_format.NotYamlError: no can mean false or a text; write false, or 'no' in quotes
     """
     if len(text) > MOST_BYTES:
         raise NotYamlError(f"more than {MOST_BYTES:,} bytes: these are no settings")
@@ -81,15 +88,40 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
-        except (AttributeError, LookupError):  # a tag that its scalar does not fit, as in !!bool maybe
+        except (
+            AttributeError,
+            LookupError,
+            ValueError,
+        ):  # a tag that its scalar does not fit, as in !!bool maybe
             wrong = f"{reprlib.repr(node.value)} is no {node.tag.rpartition(':')[2]}"
             raise ConstructorError(None, None, wrong, node.start_mark) from None
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        value = int(super().construct_yaml_int(node))
-        if value.bit_length() > MOST_BITS:
+        digits = node.value.replace("_", "").lower()
+        # Python reads no more than thousands of decimal digits
+        long = len(digits) > MOST_BITS
+        value = 0 if long else int(digits, _BASES.get(digits.lstrip("+-")[:2], 10))
+        if long or value.bit_length() > MOST_BITS:
             raise ConstructorError(None, None, f"a number of more than {MOST_BITS} bits", node.start_mark)
         return value
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        value = float(super().construct_yaml_float(node))
+        mantissa = node.value.lower().partition("e")[0]
+        overflows = math.isinf(value) and "inf" not in mantissa
+        if overflows or (not value and mantissa.strip("+-0._")):
+            beyond = f"{node.value} is beyond the range of floating-point numbers"
+            raise ConstructorError(None, None, beyond, node.start_mark)
+        return value
+
+    def construct_word(self, node: yaml.ScalarNode) -> Any:
+        boolean = str(node.value.lower() in ("yes", "on")).lower()
+        raise ConstructorError(
+            None,
+            None,
+            f"{node.value} can mean {boolean} or a text; write {boolean}, or '{node.value}' in quotes",
+            node.start_mark,
+        )
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = [key.value for key, _ in node.value]
@@ -107,9 +139,30 @@ class Dumper(yaml.SafeDumper):
     """PyYAML's; a path is written as text."""
 
 
-# YAML 1.1 wants a point and a signed exponent in a float. The writer needs the rule too, to quote such texts.
-for _side in (_Loader, Dumper):
-    _float = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-    _side.add_implicit_resolver("tag:yaml.org,2002:float", _float, list("-+.0123456789"))
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_BASES = {"0x": 16, "0o": 8, "0b": 2}
+_TAG = "tag:yaml.org,2002:"
+_WORD = "!word"
+_SCALARS = {
+    f"{_TAG}null": ("~|null|Null|NULL|", ["~", "n", "N", ""]),
+    f"{_TAG}merge": ("<<", ["<"]),
+    f"{_TAG}bool": ("true|True|TRUE|false|False|FALSE", list("tTfF")),
+    _WORD: ("yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF", list("yYnNoO")),
+    f"{_TAG}int": (
+        r"[-+]?(\d+|\d{1,3}(_\d{3})+|0[xX][\da-fA-F]+|0o[0-7]+|0b[01]+)",
+        list("-+0123456789"),
+    ),
+    f"{_TAG}float": (
+        r"[-+]?((\d+\.\d*|\.\d+)([eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.(inf|Inf|INF))|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+}
+"""Patterns of plain scalars and the characters that they begin with, by tag."""
+_Loader.yaml_implicit_resolvers = {}
+for _tag, (_pattern, _first) in _SCALARS.items():
+    # The writer keeps those of YAML 1.1, and so quotes every text that either version would read otherwise.
+    for _side in (_Loader, Dumper):
+        _side.add_implicit_resolver(_tag, re.compile(f"(?:{_pattern})$", re.ASCII), _first)
+_Loader.add_constructor(f"{_TAG}int", _Loader.construct_yaml_int)
+_Loader.add_constructor(f"{_TAG}float", _Loader.construct_yaml_float)
+_Loader.add_constructor(_WORD, _Loader.construct_word)
 Dumper.add_multi_representer(PurePath, lambda dumper, path: dumper.represent_str(str(path)))

@@ -8,7 +8,7 @@ import torch
 
 from floater import Positions, build, catalogue
 from floater.errors import DataError
-from floater.tasks.corpora.conllu import read_conllu
+from floater.tasks.corpora.conllu import read_conllu, read_sentences
 
 DATA = Path(os.environ.get("FLOATER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -52,9 +52,11 @@ def test_words_tags_heads_and_relations_are_read(write, end):
         ("2\tn't", "3\tn't", "line 4: the word has number 3, not 2"),
         (
             "\t0\troot\t_\t_\n3.1",
-            "\t_\troot\t_\t_\n3.1",
-            "line 5: the head is '_'; it must be a word's number or 0",
+            "\t-\troot\t_\t_\n3.1",
+            "line 5: the head is '-'; it must be a word's number, 0 or _",
         ),
+        ("\t0\troot\t_\t_\n3.1", f"\t{'9' * 5000}\troot\t_\t_\n3.1", "line 5: the head is '9"),
+        ("# text = Stop", "# global.columns = ID FORM UPOS", "line 9: the columns are ID FORM UPOS, not ID"),
         ("\t0\troot\t_\t_\n3.1", "\t9\troot\t_\t_\n3.1", "line 5: the head is 9, of 4 words"),
         ("3.1", "3.x", "the word has number 3.x, not 4"),
         ("\t.\tPUNCT", " . PUNCT", "line 7: there are 8 fields; CoNLL-U has 10"),
@@ -64,6 +66,17 @@ def test_lines_that_are_not_of_the_format_are_named(write, old, new, message):
     assert old in LINES
     with pytest.raises(DataError, match=message):
         read_conllu(write(LINES.replace(old, new)))
+
+
+def test_a_file_of_tags_alone_is_read_where_no_tree_is(write):
+    tags = "1\tA\ta\tDET\t_\t_\t_\t_\t_\t_\r\n2\t_\t_\tSYM\t_\t_\t_\t_\t_\t_\r\n\r\n"
+    path = write("\ufeff# newpar\r\n" + tags)
+    (sentence,) = read_sentences(path, structured=False)
+    assert (sentence.words, sentence.tags, sentence.parents) == (["A", "_"], ["DET", "SYM"], [])
+    with pytest.raises(DataError, match=r"sentence 1: it has a word without a head \(HEAD is _\)"):
+        read_sentences(path, structured=True)
+    path = write(LINES.replace("\t0\troot\t_\t_\n3.1", "\t_\t_\t_\t_\n3.1"))
+    assert [sentence.parents for sentence in read_sentences(path, structured=False)] == [[], [-1]]
 
 
 @pytest.mark.skipif(not (DATA / "ud_ewt").is_dir(), reason="no dependency trees at hand")

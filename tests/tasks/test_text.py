@@ -1,4 +1,6 @@
 import gzip
+import io
+import json
 import os
 
 import pytest
@@ -6,12 +8,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from floater.errors import DataError
-from floater.tasks.corpora.text import Pairs, read_lines, read_pairs
+from floater.tasks.corpora.text import Pairs, decode_lines, read_json, read_lines, read_pairs
 
 MARK = "\ufeff"
-# A line may hold anything but its own end; a mark at the very start is dropped, and has its own test.
+# A line may hold anything but its own end and NUL; a mark at its start is dropped, and has its own test.
 LINES = st.lists(
-    st.text(st.characters(codec="utf-8", exclude_characters="\n")).filter(
+    st.text(st.characters(codec="utf-8", exclude_characters="\n\0")).filter(
         lambda line: not line.endswith("\r") and not line.startswith(MARK)
     )
 )
@@ -43,8 +45,58 @@ def test_last_line_may_lack_its_end(write):
     assert read_lines(str(write("b", ""))) == []
 
 
-def test_mark_is_dropped_at_the_start_only(write):
-    assert read_lines(write("a", f"{MARK}one\n{MARK}two\n")) == ["one", f"{MARK}two"]
+@pytest.mark.parametrize("parts", [["one\n", "two\n"], ["one\n", "", "two\n", ""], ["", ""], ["\n", "two"]])
+def test_files_with_marks_may_be_joined(write, parts):
+    joined = "".join(MARK + part for part in parts)
+    assert (
+        read_lines(write("a", joined))
+        == "".join(parts).split("\n")[: joined.count("\n") + joined[-1].isalpha()]
+    )
+    assert read_lines(write("b", f"one{MARK}two\n")) == [f"one{MARK}two"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "utf-16", "utf-32"])
+@pytest.mark.parametrize("text", ["Guten Tag.\nJa.\n", "Schöne Grüße\n"])
+def test_other_encodings_are_named(write, encoding, text):
+    name = encoding.upper().removesuffix("-LE").removesuffix("-BE")
+    with pytest.raises(
+        DataError, match=f"a, line 1: not .*it looks like {name}; convert it: iconv -f {name}"
+    ):
+        read_lines(write("a", text.encode(encoding)))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@given(text=st.text(st.characters(codec="utf-8")))
+def test_no_line_of_another_encoding_is_read(encoding, text):
+    with pytest.raises(DataError, match=r"here, line [0-9]+: not UTF-8"):
+        decode_lines(io.BytesIO(f"{text}\n".encode(encoding)), "here")
+
+
+def test_carriage_returns_alone_are_no_lines(write):
+    with pytest.raises(DataError, match="a: its lines end in carriage returns alone"):
+        read_lines(write("a", "one\rtwo\r"))
+    assert read_lines(write("b", "one\rtwo\nthree\n")) == ["one\rtwo", "three"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (r'["\ud800"]', r"line 1: \\ud800 is half of a character"),
+        ('[\n"\\udc00\\ud800"]', r"line 2: \\udc00 is half of a character"),
+        ("[" * 10**5, "not JSON that can be read"),
+        ("9" * 10**4, "not JSON that can be read"),
+    ],
+)
+def test_json_that_holds_no_text_is_refused(write, text, message):
+    with pytest.raises(DataError, match=message):
+        read_json(write("a.json", text))
+
+
+@given(value=st.recursive(st.text(st.characters(codec="utf-8")), st.lists, max_leaves=5), ascii=st.booleans())
+def test_written_json_is_read_back(tmp_path_factory, value, ascii):
+    file = tmp_path_factory.mktemp("json") / "a.json"
+    file.write_text(json.dumps(value, ensure_ascii=ascii), encoding="utf-8")
+    assert read_json(file) == value
 
 
 def test_gzip_that_would_fill_the_memory_is_refused(write):

@@ -11,6 +11,7 @@ from typing import TypeVar
 from floater.datasets.archives import unpack
 from floater.errors import DataError
 from floater.tasks.corpora.glue import TASKS
+from floater.tasks.corpora.leftovers import without_leftovers
 from floater.tasks.corpora.text import read_lines
 
 _T = TypeVar("_T")
@@ -28,7 +29,7 @@ def race(files: dict[str, Path], scratch: Path, made: Path, processes: int) -> N
     (archive,) = files.values()
     unpack(archive, scratch)
     for split in ("train", "dev", "test"):
-        found = _only(scratch.rglob(f"{split}/middle"), f"{archive.name}: {split}/middle")
+        found = _only(_below(scratch, f"{split}/middle"), f"{archive.name}: {split}/middle")
         shutil.move(found.parent, made / split)
 
 
@@ -38,7 +39,7 @@ def wikitext(files: dict[str, Path], scratch: Path, made: Path, processes: int) 
     unpack(archive, scratch)
     for split in ("train", "valid", "test"):
         name = f"wiki.{split}.raw"
-        shutil.move(_only(scratch.rglob(name), f"{archive.name}: {name}"), made / name)
+        shutil.move(_only(_below(scratch, name), f"{archive.name}: {name}"), made / name)
 
 
 def glue(files: dict[str, Path], scratch: Path, made: Path, processes: int) -> None:
@@ -47,7 +48,7 @@ def glue(files: dict[str, Path], scratch: Path, made: Path, processes: int) -> N
         if path.suffix != ".zip":
             continue
         task = _only((task for task in TASKS if name.startswith(task)), f"the task of {name}")
-        found = unpack(path, scratch / task).rglob("train.tsv")
+        found = _below(unpack(path, scratch / task), "train.tsv")
         shutil.move(_only(found, f"{name}: train.tsv").parent, made / task)
     paraphrases = ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "mrpc_dev_ids.tsv")
     train, test, dev_ids = (files[name] for name in paraphrases)
@@ -78,6 +79,10 @@ def _paraphrases(path: Path) -> Iterable[list[str]]:
         if len(fields) != len(MRPC_FIELDS):
             raise DataError(f"{path.name}, line {number}: {len(fields)} fields instead of {len(MRPC_FIELDS)}")
         yield fields
+
+
+def _below(folder: Path, pattern: str) -> list[Path]:
+    return without_leftovers(folder, folder.rglob(pattern))
 
 
 def _only(found: Iterable[_T], what: str) -> _T:

@@ -25,6 +25,7 @@ from sacremoses.corpus import NonbreakingPrefixes
 from floater.datasets.archives import unpack
 from floater.datasets.workers import mapped
 from floater.errors import DataError
+from floater.tasks.corpora.leftovers import without_leftovers
 from floater.text import moses
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ def wiki_books(files: dict[str, Path], scratch: Path, made: Path, processes: int
                 count[part.name] += len(lines)
         for archive in _ending(files, ".bz2"):
             folder = unpack(archive, scratch)
-            for path in sorted(folder.rglob("*.txt")):
+            for path in without_leftovers(folder, folder.rglob("*.txt")):
                 with path.open(encoding="utf-8", newline="\n") as file:
                     for line in mapped(plain, file, processes):
                         if line:

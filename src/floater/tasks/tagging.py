@@ -121,7 +121,7 @@ class Tagging(Task):
         return functools.partial(collate, structured=structured(model))
 
     def hardest(self, examples: Encoded) -> Sequence[int]:
-        widest = [max(Counter(row["parents"]).values()) for row in examples.rows]
+        widest = [max(Counter(row["parents"]).values(), default=0) for row in examples.rows]
         return [sizes.index(max(sizes)) for sizes in (examples.lengths, widest)]
 
     def summary(self, prepared: Prepared) -> str:

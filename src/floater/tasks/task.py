@@ -18,7 +18,7 @@ from transformers import set_seed
 
 from floater.encodings import PositionError, PositionModel
 from floater.errors import DataError
-from floater.flow import SpanTooLong
+from floater.flow import FlowError, SpanTooLong
 from floater.settings import load
 from floater.tasks.examples import Collate
 from floater.tasks.measurement import Measurement
@@ -330,6 +330,7 @@ class Task(ABC):
             name: name of their set, for messages, such as "training"; "" for those of `toy`.
 
         Raises:
+            DataError: if a flow cannot be solved up to its last position.
             PositionError: if the position model refuses an example.
         """
         collate = self.collate(settings, processor, model)
@@ -343,8 +344,9 @@ class Task(ABC):
                     self.try_batch(model, batch)
                 except PositionError as error:
                     raise PositionError(f"{where}: {error}") from error
-                except SpanTooLong as error:
-                    raise DataError(f"{where}: {error} (model.position_options.time_scale)") from error
+                except FlowError as error:
+                    setting = " (model.position_options.time_scale)" * isinstance(error, SpanTooLong)
+                    raise DataError(f"{where}: {error}{setting}") from error
         model.train()
 
     def where(self, settings: Any, examples: Any, index: int, name: str) -> str:

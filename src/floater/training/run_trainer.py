@@ -207,6 +207,12 @@ class RunTrainer(FloaterTrainer):
         kept = last_checkpoint(str(self.args.output_dir))
         numbers = ", ".join([*(f"{name} {rate:.3g}" for name, rate in rates.items()), self._monitor.norms])
         left = f"; the weights of {kept} are finite" if kept else ""
+        if int(self._monitor.step) == 1:  # its gradient is that of the weights that the training began with
+            return DivergenceError(
+                f"the training cannot begin: {what}; {numbers}; no weight has changed yet, so the cause is "
+                "in the data (a length, a time or a value far from the others), in the settings of the model "
+                "or in its first weights"
+            )
         return DivergenceError(
             f"the training diverged: {what}; {numbers}; "
             f"in another run directory, {', or '.join(advice)}{left}"

@@ -195,6 +195,31 @@ def test_a_damaged_archive_is_named(tmp_path: Path, folder: Path) -> None:
     assert refused > 5
 
 
+@pytest.mark.parametrize("zipped", [False, True])
+def test_what_systems_leave_beside_documents_is_none(
+    tmp_path: Path, zipped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = {"pos/1.txt": "a b", "neg/1.txt": "c"}
+    left = (
+        "pos/.ipynb_checkpoints/1-checkpoint.txt",
+        "__MACOSX/pos/._1.txt",
+        "neg/._1.txt",
+        ".git/pos/1.txt",
+    )
+    source = tmp_path / ".hidden" / "d"  # the folder itself may be hidden
+    for name, text in (words | dict.fromkeys(left, "x")).items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(text)
+    (source / "maybe").mkdir()
+    if zipped:
+        source = Path(shutil.make_archive(str(tmp_path / "d"), "zip", source))
+    with caplog.at_level("INFO", logger="floater"):
+        documents = read_documents(source)
+    assert {document.id: " ".join(document.sentences[0]) for document in documents} == words
+    assert "4 hidden or system files are skipped" in caplog.text
+    assert zipped or "folders without a document are no label: maybe" in caplog.text
+
+
 def test_the_tokens_of_a_batch_are_its_words() -> None:
     trainer = RunTrainer.__new__(RunTrainer)
     assert trainer.tokens_of(BATCH) == 4 + 1 + 2 + 3 + 6

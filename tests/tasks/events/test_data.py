@@ -180,3 +180,54 @@ def test_the_badges_of_stackoverflow():
     assert len({name for sequence in sequences for name in sequence.types}) == 22
     gaps = np.concatenate([np.diff(sequence.times) / 86400 for sequence in sequences])
     assert float(np.median(gaps)) == pytest.approx(5.43, abs=0.01)
+
+
+@pytest.mark.parametrize("per_second", [1, 10**3, 10**6, 10**9])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_an_offset_changes_no_time_between_events_in_any_unit(tmp_path, per_second, suffix):
+    stamps = [1_700_000_000 * per_second + step for step in (0, 1, 1, 4, 5 * per_second)]
+    table = pa.table({"id": ["a"] * 5, "time": stamps, "type": ["x"] * 5})
+    path = tmp_path / f"events{suffix}"
+    (pa.parquet.write_table if suffix == ".parquet" else pa.csv.write_csv)(table, path)
+    (sequence,) = read_sequences(path, Columns())
+    assert np.diff(sequence.times).tolist() == [1, 0, 3, 5 * per_second - 4]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_dates_keep_their_smallest_unit(tmp_path, unit):
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    stamps = pa.array([1_700_000_000 * per_second, 1_700_000_000 * per_second + 1], pa.timestamp(unit))
+    pa.parquet.write_table(
+        pa.table({"id": ["a"] * 2, "time": stamps, "type": ["x"] * 2}), tmp_path / "a.parquet"
+    )
+    (sequence,) = read_sequences(tmp_path / "a.parquet", Columns())
+    rounding = {"s": 0, "ms": 2e-7, "us": 2e-7, "ns": 0}[unit]  # of float64 near the stamps
+    assert np.diff(sequence.times) == pytest.approx(1 / per_second, abs=rounding, rel=1e-12)
+
+
+def test_negative_times_and_dates_with_zones_are_times(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("id,time,type\n1,-2.5,x\n1,-1,x\n1,0,x\n")
+    assert read_sequences(path, Columns())[0].times.tolist() == [-2.5, -1, 0]
+    path.write_text("id,time,type\n1,1970-01-01T01:00:00+01:00,x\n1,1970-01-01T00:00:07Z,x\n")
+    assert read_sequences(path, Columns())[0].times.tolist() == [0, 7]
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (
+            pa.array([1.7e12, 1.7e12], pa.float32()),
+            "'time' is float, which holds whole times up to 16,777,216 only",
+        ),
+        (pa.array([False, True]), "'time' is bool, not times"),
+        (pa.array(["yesterday", "today"]), "'time' is string, not numbers"),
+        (pa.array([1, None]), "the time of event 1 is nan"),
+    ],
+)
+def test_columns_that_hold_no_exact_times_are_refused(tmp_path, times, message):
+    pa.parquet.write_table(
+        pa.table({"id": ["a"] * 2, "time": times, "type": ["x"] * 2}), tmp_path / "a.parquet"
+    )
+    with pytest.raises(DataError, match=message):
+        read_sequences(tmp_path / "a.parquet", Columns())

@@ -200,11 +200,13 @@ def test_what_a_person_gets_wrong_is_one_line_and_nothing_is_written(
     )
     assert "more than training.max_tokens, 9" in said("train", config, "training.max_tokens=9")
     learned = said("train", config, "model.position=learned")
-    assert re.match(r"training sequence 'u\d+': 'learned' counts tokens; real positions need", learned)
+    assert re.match(
+        r"training sequence 'u\d+' \(times .*\): 'learned' counts tokens; real positions need", learned
+    )
     table = said(
         "train", config, "model.position=learned", "model.position_source=index", "model.max_length=9"
     )
-    assert re.match(r"training sequence 'u\d+': 'learned' ends at position 8", table)
+    assert re.match(r"training sequence 'u\d+' \(times .*\): 'learned' ends at position 8", table)
     ties = write_csv(folder / "ties.csv", [("a", 1.0, "x"), ("a", 1.0, "y"), ("b", 0.0, "x")], "type")
     assert "sequence 'a': events 0 and 1 are at one time" in said("train", config, f"data.train={ties}")
     source = ["--source", str(folder / "clocks.csv")]
@@ -223,7 +225,8 @@ def test_a_span_that_the_flow_cannot_cover_ends_with_the_scale_to_try(
     assert main(["train", str(write_config(folder, "far"))]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert re.search(
-        r"training sequence 'u\d+': the flow cannot be solved .* try time_scale=\S+ or less", said
+        r"training sequence 'u\d+' \(times .*\): the flow cannot be solved .* try time_scale=\S+ or less",
+        said,
     )
     assert not (folder / "far").exists()
 
@@ -277,3 +280,36 @@ def test_a_position_model_that_shows_later_events_is_refused(folder: Path) -> No
     with pytest.raises(DataError, match="'cape' shows events what comes after them"):
         train(settings(folder, "leak", model={"position": "cape", "position_source": "time"}))
     assert not (folder / "leak").exists()
+
+
+def test_milliseconds_since_1970_are_trained_on_as_those_since_the_first_event(
+    folder: Path, tmp_path: Path
+) -> None:
+    rows = [(name, round(1000 * time), kind) for name, time, kind in clocks(12, seed=3)]
+    first: dict[str, int] = {}
+    for name, time, _ in rows:
+        first.setdefault(name, time)
+    scores = []
+    for offset in (0, 1_700_000_000_000):
+        place = tmp_path / str(offset)
+        place.mkdir()
+        shifted = [(name, time - first[name] + offset, kind) for name, time, kind in rows]
+        write_csv(place / "clocks.csv", shifted, "type")
+        run = TASK.train(settings(place, training={"max_steps": 4}))
+        scores.append(json.loads((run / "result.json").read_text())["nll"])
+    assert scores[0] == scores[1]
+
+
+def test_a_missing_time_among_milliseconds_is_no_divergence(folder: Path, tmp_path: Path) -> None:
+    seen: set[str] = set()
+    rows = []
+    for name, time, kind in clocks(12, seed=3):
+        rows.append((name, 1_700_000_000_000 + round(1000 * time) if name in seen else 0, kind))
+        seen.add(name)
+    write_csv(tmp_path / "clocks.csv", rows, "type")
+    with pytest.raises(
+        DataError, match=r"^training sequence '.*' \(times 0 to .*a time far from the others"
+    ) as error:
+        TASK.train(settings(tmp_path))
+    assert "learning_rate" not in str(error.value)
+    assert not (tmp_path / "run").exists()

@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import datasets
 import pytest
 
 from floater.errors import DataError
@@ -155,3 +156,11 @@ def test_labels_of_a_test_set_may_be_anything(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="label '-1' is none of RTE"):
         read_examples(file, TASKS["RTE"])
     assert read_examples(file, TASKS["RTE"], labelled=False).labels is None
+
+
+@pytest.mark.parametrize("label", [True, 0.5, "1", None])
+def test_a_label_of_the_hub_is_a_number_of_a_class(monkeypatch: pytest.MonkeyPatch, label: object) -> None:
+    rows = datasets.Dataset.from_list([{"sentence1": "a", "sentence2": "b", "label": label}])
+    monkeypatch.setattr(datasets, "load_dataset", lambda *given, **more: rows)
+    with pytest.raises(DataError, match=rf"row 0: label {label!r} is not from 0 to 1"):
+        read_dataset("here", "train", TASKS["MRPC"])

@@ -149,6 +149,13 @@ def test_files_of_both_levels_may_have_one_name(tmp_path: Path) -> None:
     assert ids == [f"{level}{i}.txt/{n}" for level in ("middle", "high") for i in (0, 1) for n in (0, 1)]
 
 
+def test_what_systems_leave_beside_passages_is_none(tmp_path: Path) -> None:
+    write_race(tmp_path, 2, 0)
+    questions = read_race(tmp_path)
+    (tmp_path / "high" / "._high0.txt").write_bytes(b"\0\5\x16\7")
+    assert read_race(tmp_path) == questions
+
+
 def test_folders(tmp_path: Path, folder: Path, bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DataError, match="no such directory"):
         read_race(tmp_path / "none")

@@ -96,3 +96,41 @@ def test_real_files(version: str, questions: int, without: int) -> None:
     assert len(found.questions) == questions
     assert sum(not q.answerable for q in found.questions) == without
     assert found.mismatched == []
+
+
+@pytest.mark.parametrize("flag", ["false", "False", "0", "", 0, 1, None])
+def test_what_says_that_there_is_no_answer_is_a_boolean(tmp_path: Path, flag: object) -> None:
+    question = asked("a", "Where?", "In Rome.", "Rome", is_impossible=flag)
+    with pytest.raises(DataError, match=r"'is_impossible' is .*; it must be there, of type bool"):
+        read_squad(written(tmp_path, squad([("In Rome.", [question])])))
+
+
+@pytest.mark.parametrize(("flag", "answers"), [(True, ("Rome",)), (False, ()), (False, ("",))])
+def test_a_question_is_not_both_with_and_without_an_answer(
+    tmp_path: Path, flag: bool, answers: tuple[str, ...]
+) -> None:
+    question = asked("a", "Where?", "In Rome.", *answers, is_impossible=flag)
+    with pytest.raises(DataError, match=f"question 'a': is_impossible is {str(flag).lower()}, and there"):
+        read_squad(written(tmp_path, squad([("In Rome.", [question])])))
+
+
+def test_a_blank_answer_is_none(tmp_path: Path) -> None:
+    questions = [
+        asked("a", "Where?", "In Rome.", "", " "),
+        asked("b", "Where?", "In Rome.", "", is_impossible=True),
+        asked("c", "Where?", "In Rome.", "", "Rome"),
+    ]
+    found = read_squad(written(tmp_path, squad([("In Rome.", questions)])))
+    assert [(q.answers, q.start, q.answerable) for q in found.questions] == [
+        ((), None, False),
+        ((), None, False),
+        (("Rome",), 3, True),
+    ]
+    assert found.mismatched == []
+
+
+def test_a_place_is_a_number(tmp_path: Path) -> None:
+    question = asked("a", "Where?", "In Rome.", "Rome")
+    question["answers"][0]["answer_start"] = True
+    with pytest.raises(DataError, match=r"'answer_start' is True; it must be there, of type int"):
+        read_squad(written(tmp_path, squad([("In Rome.", [question])])))

@@ -9,6 +9,9 @@ from floater.errors import DataError
 from floater.structures import trees
 from floater.tasks.corpora.text import Path, read_lines
 
+_COLUMNS = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC"
+_GLOBAL = re.compile(r"#\s*global\.columns\s*=\s*(.*?)\s*")
+"""Pattern of the line of CoNLL-U Plus that names the columns of a file."""
 _NO_WORD = re.compile(r"\d+[-.]\d+")
 """Pattern of the ids of multiword tokens and of empty nodes."""
 
@@ -20,7 +23,8 @@ class Sentence:
     Args:
         words: syntactic words.
         tags: universal part of speech of each word.
-        parents: index of each word's head, -1 at the root, as `Positions.tree` takes them.
+        parents: index of each word's head, -1 at the root, as `Positions.tree` takes them; empty if a head is
+            unspecified (HEAD is _), as in files of tags alone.
         relations: relation of each word to its head.
     """
 
@@ -52,10 +56,12 @@ def read_conllu(path: Path) -> list[Sentence]:
     rows: dict[int, list[str]] = {}  # fields of each word by line number
     for number, line in enumerate([*read_lines(path), ""], start=1):
         if line.startswith("#"):
+            if (columns := _GLOBAL.fullmatch(line)) and columns[1] != _COLUMNS:
+                raise DataError(f"{path}, line {number}: the columns are {columns[1]}, not {_COLUMNS}")
             continue
         if not line.strip():
             for place, row in rows.items():
-                if int(row[6]) > len(rows):
+                if row[6] != "_" and int(row[6]) > len(rows):
                     raise DataError(f"{path}, line {place}: the head is {row[6]}, of {len(rows)} words")
             if rows:
                 found.append(_sentence([*rows.values()]))
@@ -68,9 +74,9 @@ def read_conllu(path: Path) -> list[Sentence]:
             continue
         if fields[0] != str(len(rows) + 1):
             raise DataError(f"{path}, line {number}: the word has number {fields[0]}, not {len(rows) + 1}")
-        if not fields[6].isdecimal():
+        if not re.fullmatch("_|[0-9]{1,9}", fields[6]):
             raise DataError(
-                f"{path}, line {number}: the head is {fields[6]!r}; it must be a word's number or 0"
+                f"{path}, line {number}: the head is {fields[6]!r}; it must be a word's number, 0 or _"
             )
         rows[number] = fields
     return found
@@ -80,7 +86,7 @@ def _sentence(rows: list[list[str]]) -> Sentence:
     return Sentence(
         words=[row[1] for row in rows],
         tags=[row[3] for row in rows],
-        parents=[int(row[6]) - 1 for row in rows],
+        parents=[] if any(row[6] == "_" for row in rows) else [int(row[6]) - 1 for row in rows],
         relations=[row[7] for row in rows],
     )
 
@@ -104,6 +110,8 @@ def read_sentences(path: Path, *, structured: bool) -> list[Sentence]:
             word = sentence.words[sentence.tags.index("_")]
             raise DataError(f"{path}, sentence {number}: {word!r} has no tag (UPOS is _)")
     for number, sentence in enumerate(sentences if structured else (), start=1):
+        if not sentence.parents:
+            raise DataError(f"{path}, sentence {number}: it has a word without a head (HEAD is _)")
         try:
             trees([sentence.parents])
         except ValueError as error:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import logging
 import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from floater.errors import DataError, reason
+from floater.tasks.corpora.leftovers import is_leftover, without_leftovers
 from floater.tasks.corpora.text import decode_lines, most_unpacked, read_lines
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,8 @@ def read_documents(source: str | Path) -> list[Document]:
     """Read documents with one sentence per line, whose words are separated by spaces.
 
     Args:
-        source: directory, or .zip of a directory, with LABEL/NAME.txt for each document; other files and
-            empty lines are skipped.
+        source: directory, or .zip of a directory, with LABEL/NAME.txt for each document; other files, hidden
+            ones (see `is_leftover`), and empty lines are skipped.
 
     Returns:
         The documents in the order of their paths; their ids are LABEL/NAME.txt.
@@ -44,10 +48,18 @@ def read_documents(source: str | Path) -> list[Document]:
     name = Path(source)
     try:
         if name.is_dir():
-            files = [(str(path), read_lines(path)) for path in sorted(name.rglob("*/*.txt"))]
+            places = without_leftovers(name, (path for path in name.rglob("*/*.txt") if path.is_file()))
+            files = [(str(path), read_lines(path)) for path in places]
+            labels = {path.parent.name for path in places}
+            empty = (path for path in name.rglob("*") if path.is_dir() and not any(path.iterdir()))
+            if missing := {path.name for path in empty if not is_leftover(path.relative_to(name))} - labels:
+                logger.warning(
+                    "%s: folders without a document are no label: %s", name, ", ".join(sorted(missing))
+                )
         else:
             with zipfile.ZipFile(name) as archive:
-                paths = sorted(p for p in archive.namelist() if p.endswith(".txt") and "/" in p)
+                texts = (p for p in archive.namelist() if p.endswith(".txt") and "/" in p)
+                paths = without_leftovers(name, texts)
                 # zipfile reads no more bytes of a member than the archive declares
                 most, size = most_unpacked(name.stat().st_size), sum(m.file_size for m in archive.infolist())
                 if size > most:

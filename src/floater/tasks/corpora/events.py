@@ -24,7 +24,7 @@ class Columns:
 
     Attributes:
         id: column with the id of the event's sequence.
-        time: column with the time of the event, a number or a date (seconds since 1970).
+        time: column with the time of the event, a number, or a date in ISO 8601 (seconds since 1970).
         type: column with the type of the event; null for events with values.
         values: columns with values of the event, empty where not observed; no columns for events with types.
     """
@@ -75,7 +75,8 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
     Args:
         source: CSV (.csv, .csv.gz) or Parquet (.parquet) file with a row for each event; directory with
             time.txt and event.txt, one sequence per line; or hf:NAME, the training split of a Hugging Face
-            data set, or hf:NAME:SPLIT. The rows of a sequence keep their order.
+            data set, or hf:NAME:SPLIT. The rows of a sequence keep their order. Integers and dates that
+            float64 would round, as nanoseconds since 1970, are counted from the first event of a sequence.
         columns: names of the columns of a table.
 
     Raises:
@@ -93,7 +94,8 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
     if (lacking := next((i for i, x in enumerate(named) if x is None or x == ""), None)) is not None:
         raise DataError(f"{name}: row {lacking} (from 0) has no '{columns.id}', so it is of no sequence")
     ids = np.asarray([str(x) for x in named])
-    times = _numbers(table[columns.time], name, columns.time)
+    times, per_unit = _times(table[columns.time], name, columns.time)
+    exact = times.dtype == np.int64 and (np.abs(times) > 2**53).any()  # float64 would round them
     types = table[columns.type].to_pylist() if columns.type else None
     values = np.empty((len(ids), len(columns.values)))
     for i, column in enumerate(columns.values):
@@ -105,8 +107,11 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
     found = []
     for rows in sorted(by_sequence, key=lambda rows: first[group[rows[0]]]):
         of_rows = tuple("" if types[i] is None else str(types[i]) for i in rows) if types is not None else ()
-        part = values[rows], ~missing[rows]
-        found.append(_checked(name, EventSequence(ids[rows[0]], times[rows], of_rows, *part), columns))
+        clock = times[rows]
+        if exact:
+            clock = clock - clock[0]
+        part = clock / per_unit, of_rows, values[rows], ~missing[rows]
+        found.append(_checked(name, EventSequence(ids[rows[0]], *part), columns))
     return found
 
 
@@ -140,14 +145,36 @@ def _table(name: str, columns: Columns) -> pa.Table:
     return table
 
 
+def _times(column: Any, name: str, called: str) -> tuple[np.ndarray, int]:
+    """Return a column of times, as integers where it has them, and how many of their units are one of time.
+
+    Raises:
+        DataError: if it has no times, or floating-point numbers that round them.
+    """
+    per_unit = 1
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
+    if pa.types.is_timestamp(column.type):
+        per_unit = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
+        column = column.cast(pa.int64())
+    if pa.types.is_signed_integer(column.type) and not column.null_count:
+        whole: np.ndarray = column.to_numpy()
+        return whole.astype(np.int64), per_unit
+    if pa.types.is_boolean(column.type):
+        raise DataError(f"{name}: column '{called}' is bool, not times (data.columns.time)")
+    numbers = _numbers(column, name, called)
+    holds = {pa.float16(): 2**11, pa.float32(): 2**24}.get(column.type, np.inf)
+    if (largest := np.abs(numbers).max(initial=0)) > holds:
+        raise DataError(
+            f"{name}: column '{called}' is {column.type}, which holds whole times up to {holds:,} only, and "
+            f"has {largest:.6g}; store it as double or integers"
+        )
+    return numbers / per_unit, 1
+
+
 def _numbers(column: Any, name: str, called: str) -> np.ndarray:
-    """Return a column as float64, NaN where it is empty; dates are seconds since 1970."""
+    """Return a column as float64, NaN where it is empty."""
     try:
-        if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-            column = pa.compute.divide(
-                column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(pa.float64(), safe=False),
-                1e6,
-            )
         numbers: np.ndarray = column.cast(pa.float64(), safe=False).to_numpy()
     except pa.ArrowException as error:
         raise DataError(

@@ -221,8 +221,9 @@ def read_dataset(name: str, split: str, task: GlueTask) -> Examples:
     known = set(labels) != {-1}
     for row, label in enumerate(labels):
         low, high = SCORE_RANGE if not task.labels else (0, len(task.labels) - 1)
-        if known and not low <= label <= high:
-            raise DataError(f"{name}, {wanted}, row {row}: label {label} is not from {low:g} to {high:g}")
+        kinds = (int,) if task.labels else (int, float)  # not bool
+        if known and not (type(label) in kinds and low <= label <= high):
+            raise DataError(f"{name}, {wanted}, row {row}: label {label!r} is not from {low:g} to {high:g}")
     indices = data["idx"] if "idx" in data.column_names else range(len(data))
     return Examples(
         tuple(list(data[column]) for column in columns), labels if known else None, list(map(str, indices))

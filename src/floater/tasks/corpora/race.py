@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from floater.errors import DataError, no_directory
+from floater.tasks.corpora.leftovers import without_leftovers
 from floater.tasks.corpora.text import read_json
 
 LEVELS = ("middle", "high")
@@ -67,7 +68,9 @@ def read_race(folder: str | Path) -> list[Question]:
     questions = [
         question
         for level, files in levels.items()
-        for path in sorted(files.glob("*.txt"), key=lambda path: (len(path.name), path.name))
+        for path in sorted(
+            without_leftovers(files, files.glob("*.txt")), key=lambda path: (len(path.name), path.name)
+        )
         for question in _passage(path, level)
     ]
     if not questions:

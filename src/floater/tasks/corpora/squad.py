@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ class Question:
         title: title of the article.
         question: text of the question.
         context: text of the paragraph.
-        answers: reference answers; empty if there is no answer, or none is known.
+        answers: reference answers, none of them blank; empty if there is no answer, or none is known.
         start: offset of the first answer in the context, in characters; None without an answer.
         answerable: True if there is an answer, False if not; None in a file without answers.
     """
@@ -62,8 +63,9 @@ def read_squad(source: str | Path) -> Questions:
             excluding b, counted from 0, as in dev-v1.1.json[:40].
 
     Raises:
-        DataError: if the file cannot be read, has another layout, repeats an id, or no question is left; the
-            message names file, article and paragraph.
+        DataError: if the file cannot be read, has another layout, repeats an id, says of a question both that
+            it is impossible and what its answer is, or no question is left; the message names file, article
+            and paragraph.
 
     Example:
         >>> import json, tempfile
@@ -106,13 +108,18 @@ def _question(asked: Any, title: str, context: str, place: str) -> tuple[Questio
     """Return a question, and whether its first answer is at its stated offset."""
     id_, text = _get(asked, "id", str, place), _get(asked, "question", str, place)
     place = f"{place}, question {id_!r}"
-    answers = _get(asked, "answers", list, place) if "answers" in asked else None
-    impossible = bool(asked.get("is_impossible", False))
-    if answers is None:
+    impossible = _get(asked, "is_impossible", bool, place) if "is_impossible" in asked else None
+    if "answers" not in asked:
         return Question(id_, title, text, context, (), None, False if impossible else None), True
-    if impossible or not answers:
+    answers = _get(asked, "answers", list, place)
+    # some converters write an empty text for no answer, as the official score counts it
+    answers = [answer for answer in answers if _get(answer, "text", str, place).strip()]
+    if impossible is not None and impossible == bool(answers):
+        there = f"there are {len(answers)} answers" if answers else "there is no answer"
+        raise DataError(f"{place}: is_impossible is {str(impossible).lower()}, and {there}")
+    if not answers:
         return Question(id_, title, text, context, (), None, False), True
-    texts = tuple(_get(answer, "text", str, place) for answer in answers)
+    texts = tuple(answer["text"] for answer in answers)
     start = _get(answers[0], "answer_start", int, place)
     matches = start >= 0 and context.startswith(texts[0], start)
     return Question(id_, title, text, context, texts, start, True), matches
@@ -120,8 +127,11 @@ def _question(asked: Any, title: str, context: str, place: str) -> tuple[Questio
 
 def _get(tree: Any, name: str, kind: type, place: str) -> Any:
     value = tree.get(name) if isinstance(tree, dict) else None
-    if not isinstance(value, kind):
-        raise DataError(f"{place}: not the layout of SQuAD: '{name}' must be there, of type {kind.__name__}")
+    if type(value) is not kind:  # bool is an int to isinstance
+        raise DataError(
+            f"{place}: not the layout of SQuAD: '{name}' is {reprlib.repr(value)}; it must be there, of type "
+            f"{kind.__name__}"
+        )
     return value
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from floater.errors import DataError, first_line
 GZIP_MAGIC = b"\x1f\x8b"
 MOST_RATIO = 200
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_PAIR = re.compile(r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+"""Escapes of JSON for a character beyond U+FFFF (or for a backslash), and for half of one."""
 
 Path = str | os.PathLike[str]
 
@@ -31,7 +35,8 @@ def read_lines(path: Path) -> list[str]:
 
     Only `\n` and `\r\n` end a line: the other characters that `str.splitlines` breaks at (form feed, U+0085,
     U+2028 and so on) stay in the line, so that two aligned files stay aligned. A byte-order mark at the start
-    is dropped. A file is gzip if it starts with the gzip magic number; a file named `.gz` must be gzip.
+    of a line, which files have that were joined from several, is dropped. A file is gzip if it starts with
+    the gzip magic number; a file named `.gz` must be gzip.
 
     Args:
         path: path of the file.
@@ -40,8 +45,8 @@ def read_lines(path: Path) -> list[str]:
         The lines without their ends.
 
     Raises:
-        DataError: if the file cannot be read, is not UTF-8, or is a corrupt gzip or one that unpacks to far
-            more bytes than text does.
+        DataError: if the file cannot be read, is not UTF-8, has a NUL or no end of a line but carriage
+            returns, or is a corrupt gzip or one that unpacks to far more bytes than text does.
 
     Example:
         >>> import pathlib, tempfile
@@ -71,12 +76,19 @@ def read_json(path: Path) -> Any:
     """Read a JSON file, plain or gzip.
 
     Raises:
-        DataError: if the file cannot be read (see `read_lines`), or is not JSON; the message names the line.
+        DataError: if the file cannot be read (see `read_lines`), is not JSON or nested too deeply, or has a
+            half of a surrogate pair, which is no text; the message names the line.
     """
+    lines = read_lines(path)
+    for number, line in enumerate(lines, start=1):
+        if half := _HALF.search(_PAIR.sub("", line)):
+            raise DataError(f"{path}, line {number}: {half[0]} is half of a character (a surrogate)")
     try:
-        return json.loads("\n".join(read_lines(path)))
+        return json.loads("\n".join(lines))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
+    except (RecursionError, ValueError) as error:  # the second: a number of thousands of digits
+        raise DataError(f"{path}: not JSON that can be read ({first_line(error)})") from error
 
 
 def _bounded(stream: gzip.GzipFile, name: str, most: int) -> Iterator[bytes]:
@@ -112,7 +124,7 @@ def decode_lines(stream: Iterable[bytes], name: str) -> list[str]:
         The lines without their ends.
 
     Raises:
-        DataError: if a line is not UTF-8.
+        DataError: if a line is not UTF-8 or has a NUL, or the only ends of lines are carriage returns.
 
     Example:
         >>> decode_lines([b"Guten Tag.\\n"], "standard input")
@@ -120,16 +132,44 @@ def decode_lines(stream: Iterable[bytes], name: str) -> list[str]:
     """
     lines = []
     # Bytes are split before they are decoded, because binary iteration breaks only at \n.
-    for number, line in enumerate(stream, start=1):
-        if number == 1 and line.startswith(BYTE_ORDER_MARK):
+    for number, raw in enumerate(stream, start=1):
+        line = raw
+        while line.startswith(BYTE_ORDER_MARK):
             line = line.removeprefix(BYTE_ORDER_MARK)
-            if not line:
-                break
+        if not line:  # the mark of an empty file
+            break
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        if b"\0" in line:
+            raise DataError(f"{name}, line {number}: not UTF-8 (it has NUL bytes){_encoding(line)}")
         try:
-            lines.append(line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8"))
+            lines.append(line.decode("utf-8"))
         except UnicodeDecodeError as error:
-            raise DataError(f"{name}, line {number}: not UTF-8 ({error.reason})") from error
+            raise DataError(f"{name}, line {number}: not UTF-8 ({error.reason}){_encoding(line)}") from error
+    if len(lines) == 1 and "\r" in lines[0]:
+        raise DataError(f"{name}: its lines end in carriage returns alone; convert them: tr '\\r' '\\n'")
     return lines
+
+
+def _encoding(line: bytes) -> str:
+    """Return a hint at the encoding of a line that is not UTF-8, for a message.
+
+    Example:
+        >>> _encoding("Guten Tag".encode("utf-16-le"))
+        '; it looks like UTF-16; convert it: iconv -f UTF-16LE -t UTF-8'
+    """
+    likely, order = "", ""
+    if line.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
+        likely = "UTF-32"
+    elif line.startswith((b"\xff\xfe", b"\xfe\xff")):
+        likely = "UTF-16"
+    else:
+        # ASCII in these encodings has a NUL in every place but one of four, or in one of two
+        often = "".join(str(int(4 * line[place::4].count(0) > len(line) / 2)) for place in range(4))
+        shapes = {"0111": "UTF-32 LE", "1110": "UTF-32 BE", "0101": "UTF-16 LE", "1010": "UTF-16 BE"}
+        likely, _, order = shapes.get(often, "").partition(" ")
+    if likely:
+        return f"; it looks like {likely}; convert it: iconv -f {likely}{order} -t UTF-8"
+    return "; convert text of another encoding, such as Latin-1: iconv -f ENCODING -t UTF-8"
 
 
 def read_pairs(source: Path, target: Path, *, skip_empty: bool = True) -> Pairs:

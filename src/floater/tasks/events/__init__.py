@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from floater.errors import DataError
 from floater.tasks.corpora.events import EventSequence, read_sequences
@@ -94,7 +96,34 @@ class Events(Task):
         return [int(np.argmax(sizes)) for sizes in (examples.lengths, spans)]
 
     def where(self, settings: Any, examples: Encoded, index: int, name: str) -> str:
-        return f"{name} sequence '{examples.source[index].id}'"
+        piece = examples.source[index]
+        return f"{name} sequence '{piece.id}' (times {piece.times[0]:.15g} to {piece.times[-1]:.15g})"
+
+    def check_model(
+        self, settings: Any, model: Any, processor: EventsConfig, examples: Encoded, name: str
+    ) -> None:
+        """Do as every task; then refuse training times at which the gradient of a flow is not finite.
+
+        Raises:
+            DataError: if it is not; the message names the sequence and its times.
+        """
+        super().check_model(settings, model, processor, examples, name)
+        if name != "training" or processor.position_source != "time":
+            return
+        twin = copy.deepcopy(model).train(False)  # a flow keeps the meshes of its solves with gradients
+        index = self.hardest(examples)[-1]
+        batch = self.collate(settings, processor, twin)([examples[index]])
+        batch.pop("labels")
+        twin(**batch).nll.sum().backward()
+        gradients = [part.grad for part in twin.parameters() if part.grad is not None]
+        if not get_total_norm(gradients).isfinite():
+            step = settings.data.unit * processor.time_per_position
+            span = float(np.ptp(examples.source[index].times)) / step
+            raise DataError(
+                f"{self.where(settings, examples, index, name)}: the norm of the gradient is not finite over "
+                f"its {span:.6g} positions of {step:.6g} each; a time far from the others may be missing or "
+                "in another unit; otherwise raise model.max_length or data.time_per_position"
+            )
 
     def try_batch(self, model: Any, batch: dict[str, Any]) -> None:
         model(**batch)
