@@ -57,7 +57,7 @@ UNTRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "none": PLAIN,
     "linear": ("linear", {}),
     "ntk": ("ntk", {}),
-    "dynamic": ("dynamic", {}),
+    "dynamic": ("dynamic", {"declared": False}),
     "llama3": ("llama3", {}),
     "yarn": ("yarn", {}),
     "self_extend": ("self_extend", {}),
@@ -69,9 +69,9 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "linear": ("linear", {}),
     "ntk": ("ntk", {}),
     "yarn": ("yarn", {}),
-    "clex from yarn": ("clex", {}),
-    "clex from linear": ("clex", {"start": "linear"}),
-    "clex slow": ("clex", {}),
+    "clex from yarn": ("clex", {"declared": False}),
+    "clex from linear": ("clex", {"start": "linear", "declared": False}),
+    "clex slow": ("clex", {"declared": False}),
     "clex declared slow": ("clex", {"declared": True}),
 }
 MULTIPLIER = {"clex slow": 0.01, "clex declared slow": 0.01}

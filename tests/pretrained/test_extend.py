@@ -176,7 +176,7 @@ def test_larger_images(tmp_path: Path, name: str) -> None:
 def test_rotary_models_of_every_family(tmp_path: Path, name: str, method: str) -> None:
     model = build(name)
     old = model.config.max_position_embeddings
-    if name == "phi3" and method not in ("ntk", "longrope"):
+    if name == "phi3" and method not in ("ntk", "dynamic", "longrope"):
         with pytest.raises(ExtendError, match=r"Phi3Model does not take .* must be one of"):
             floater.extend(model, 4 * old, method)
         return
@@ -212,16 +212,32 @@ def test_rotary_models_are_those_of_the_configuration(method: str) -> None:
         rope["original_max_position_embeddings"] = 32
     if method == "llama3":
         rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    factors = {"short_factor": [1.0, 1.5], "long_factor": [1.0, 3.0]} if method == "longrope" else {}
+    options: dict[str, Any] = {
+        "longrope": {"short_factor": [1.0, 1.5], "long_factor": [1.0, 3.0]},
+        "dynamic": {"declared": False},
+    }.get(method, {})
+    factors = options if method == "longrope" else {}
     length = 32 if method == "dynamic" else 128
     other = LlamaForCausalLM(
         LlamaConfig(**sizes, max_position_embeddings=length, rope_parameters=rope | factors)
     ).eval()
     other.load_state_dict(model.state_dict())
-    floater.extend(model, 128, method, **factors)
+    floater.extend(model, 128, method, **options)
     for size in (20, 100):
         ids = zoo.text(2, size)
         assert torch.equal(zoo.output(model, input_ids=ids), zoo.output(other, input_ids=ids))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_neox", "gemma3", "modernbert"])
+def test_dynamic_scaling_is_declared_for_the_longest_text(name: str) -> None:
+    """A text of the declared length has the logits that the rule of Transformers gives it."""
+    model, other, ids = build(name), build(name), zoo.text(2, 128)
+    floater.extend(model, 128, "dynamic")
+    report = floater.extend(other, 128, "dynamic", declared=False)
+    assert report.by_longest
+    torch.testing.assert_close(
+        zoo.output(model, input_ids=ids), zoo.output(other, input_ids=ids), atol=1e-4, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("method", ["linear", "ntk", "yarn", "llama3"])
@@ -275,7 +291,7 @@ def test_ntk_stretches_the_slowest_wave_by_the_factor() -> None:
 def test_what_rescales_cached_keys_keeps_none() -> None:
     """Dynamic scaling rotates by the length of the text: keys from before would stand elsewhere."""
     model = zoo.build("llama")
-    floater.extend(model, 256, "dynamic")
+    floater.extend(model, 256, "dynamic", declared=False)
     prompt = zoo.text(1, 60)
     written = model.generate(prompt, max_new_tokens=10, min_new_tokens=10, do_sample=False)
     for end in range(60, 70):

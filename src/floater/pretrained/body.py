@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from floater.pretrained import places
 from floater.pretrained.adapters import check_adapters
 from floater.pretrained.families import Family, PlugError
 from floater.pretrained.flows import Trajectory
+from floater.pretrained.forward import PerThread
 from floater.pretrained.places import Places
 
 _TEXT = {"input_ids", "inputs_embeds"}
@@ -35,15 +35,6 @@ class Pass:
     calls: dict[str, int] = field(default_factory=dict)
 
 
-class ThreadPass(threading.local):
-    """The current forward pass of each thread; several threads may run one model at the same time."""
-
-    current: Any = None
-
-    def __reduce__(self) -> tuple[type[ThreadPass], tuple[()]]:
-        return ThreadPass, ()  # a copy of a model is in no forward pass
-
-
 class Body:
     """The part of a model that reads the tokens of a text: a stack of blocks with one set of positions.
 
@@ -59,7 +50,7 @@ class Body:
         self.root, self.path, self.family = root, path, family
         self.site, self.cross = site, cross
         self.injections: list[Injection] = []
-        self._own = ThreadPass()
+        self._own = PerThread()
         self.shared: Pass | None = None
         module = root.get_submodule(path)
         self.names = list(inspect.signature(type(module).forward).parameters)[1:]
@@ -90,7 +81,7 @@ class Body:
         self.shared = current if self.shared is before else None
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Begin a forward pass; a forward pre-hook."""
+        """Begin a forward pass."""
         if getattr(module, "_is_replica", False):
             raise PlugError("a plugged model does not run in DataParallel; use DistributedDataParallel")
         every = {**dict(zip(self.names, args, strict=False)), **kwargs}
@@ -112,8 +103,8 @@ class Body:
                 if known is not None and not isinstance(known, Checkpoint):
                     part._gradient_checkpointing_func = Checkpoint(self, name, known)
 
-    def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """End a forward pass; a forward hook."""
+    def leave(self, output: Any) -> None:
+        """End a forward pass."""
         self.current = None
 
     def release(self) -> None:
@@ -205,7 +196,7 @@ class Injection:
             raise PlugError(
                 f"{self.body.path}.{self.path} was called outside of the forward pass of "
                 f"{self.body.path or 'the model'}, so the positions of its tokens are unknown; call the "
-                "model itself, model(...), not model.forward(...) or a part of it"
+                "model itself, not a part of it"
             )
         call = 0
         # one use needs no count, and a compiled checkpoint must not change what lies outside of it

@@ -46,16 +46,17 @@ from floater.names import by_own_names
 from floater.pretrained.card import write_card
 from floater.pretrained.extending import installed
 from floater.pretrained.families import PlugError
+from floater.pretrained.forward import observe
 from floater.pretrained.plug import (
     GUARD,
     UNSAVED,
+    Refusal,
     bake,
     inner,
     plug,
     plugged,
     plugged_around,
     record,
-    refuse_to_run,
 )
 from floater.pretrained.saving import check_same, fill, read_tensors
 
@@ -100,7 +101,7 @@ def expect_flow(model: Any) -> None:
     settings = getattr(model.config, installed.KEY, None)
     own = isinstance(settings, Mapping) and settings["method"] not in installed.PLAIN
     if own or isinstance(getattr(model.config, "floater", None), Mapping):
-        model.register_forward_pre_hook(refuse_to_run)
+        observe(model, Refusal())
 
 
 def from_config(original: Callable[..., Any], kind: Any, config: Any, **kwargs: Any) -> Any:

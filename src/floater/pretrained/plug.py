@@ -19,6 +19,7 @@ from floater.pretrained.body import Body, Injection
 from floater.pretrained.families import NAMES, PlugError
 from floater.pretrained.find import Found, find
 from floater.pretrained.flows import Flows, Trajectory, is_count, known_options
+from floater.pretrained.forward import Forward, observe, observers, unobserve
 from floater.pretrained.product import put_into, take_out
 from floater.transformer.base import FloaterPreTrainedModel
 
@@ -37,14 +38,14 @@ class Plug:
     Args:
         options: arguments of `plug` by name, as plain values.
         injections: each projection with its injection and the handle of its hook.
-        hooks: handles of the bodies' hooks.
+        forwards: functions of the bodies' forward passes, with the observer of each.
         frozen: parameters that were trainable before.
         origin: `name_or_path` of the model before it was plugged.
     """
 
     options: dict[str, Any]
     injections: list[tuple[nn.Module, Injection, RemovableHandle]] = field(default_factory=list)
-    hooks: list[RemovableHandle] = field(default_factory=list)
+    forwards: list[tuple[Forward, Body]] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)
     origin: str | None = None
 
@@ -194,10 +195,8 @@ def plug(
     model.floater = flows
     model.__dict__["_floater_plug"] = state
     for body in bodies:
-        module = model.get_submodule(body.path)
-        # hooks instead of wrapped modules keep names in the state_dict and target modules of PEFT the same
-        state.hooks.append(module.register_forward_pre_hook(body.enter, with_kwargs=True))
-        state.hooks.append(module.register_forward_hook(body.leave, always_call=True))
+        # observers instead of wrapped modules keep names in the state_dict and targets of PEFT the same
+        state.forwards.append((observe(model.get_submodule(body.path), body), body))
     state.injections = [(module, i, module.register_forward_hook(i)) for module, i in made]
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()  # a graph that was compiled without the hooks would run without them
@@ -227,8 +226,8 @@ def unplug(model: nn.Module) -> None:
         handle.remove()
         take_out(module)
         injection.body.release()
-    for handle in state.hooks:
-        handle.remove()
+    for forward, body in state.forwards:
+        forward.remove(body)
     for parameter in state.frozen:
         parameter.requires_grad_(True)
     del model.floater, model.__dict__["_floater_plug"]
@@ -317,8 +316,7 @@ def warn_of_adapters(model: nn.Module, part: str, how: str) -> None:
 def plugged_around(model: nn.Module) -> nn.Module | None:
     """Return the plugged model that has the flow of a model's body and is not in the model; None if none."""
     parts = list(model.modules())
-    hooks = (hook for part in parts for hook in part._forward_pre_hooks.values())
-    bodies = (body for hook in hooks if isinstance(body := getattr(hook, "__self__", None), Body))
+    bodies = (body for part in parts for body in observers(part) if isinstance(body, Body))
     return next((body.root for body in bodies if not any(body.root is part for part in parts)), None)
 
 
@@ -345,19 +343,26 @@ def _device(model: nn.Module) -> Any:
     return next((p.device for p in model.parameters() if p.device.type != "meta"), None)
 
 
-def refuse_to_run(model: nn.Module, args: tuple[Any, ...]) -> None:
-    """Refuse a forward pass of a model that lacks the flow of its configuration; a forward pre-hook."""
-    raise PlugError(
-        f"this {type(model).__name__} was made without the flow that its configuration has: make it by "
-        "from_config of its Auto class, or load it by from_pretrained"
-    )
+class Refusal:
+    """An observer that refuses the forward passes of a model that lacks the flow of its configuration."""
+
+    def enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse a forward pass."""
+        raise PlugError(
+            f"this {type(model).__name__} was made without the flow that its configuration has: make it by "
+            "from_config of its Auto class, or load it by from_pretrained"
+        )
+
+    def leave(self, output: Any) -> None:
+        """Do nothing."""
 
 
 def allow_to_run(model: nn.Module) -> None:
-    """Let a model and its parts run: remove the hooks `refuse_to_run`."""
+    """Let a model and its parts run: remove each `Refusal`."""
     for part in model.modules():
-        for key in [key for key, hook in part._forward_pre_hooks.items() if hook is refuse_to_run]:
-            del part._forward_pre_hooks[key]
+        for observer in observers(part):
+            if isinstance(observer, Refusal):
+                unobserve(part, observer)
 
 
 def keep_weights(added: nn.Module) -> None:

@@ -14,7 +14,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask,
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from floater.pretrained.extending.errors import ExtendError
-from floater.pretrained.extending.passes import Watch
+from floater.pretrained.extending.passes import PASS, Pass, checked
 
 NAMES = {"eager": "floater_eager", "sdpa": "floater_sdpa"}
 """Names of our attention functions in Transformers, by the function that computes ungrouped attention."""
@@ -28,7 +28,6 @@ class Rule:
     """Changes to an attention module for long texts: grouped distances and a logit temperature.
 
     Args:
-        watch: watch of the module's body, with the positions of queries and keys.
         function: name of the original attention function of the module.
         group: window w and group size G, for texts longer than in training; None keeps all distances.
         trained: training length L.
@@ -38,7 +37,6 @@ class Rule:
         halves: True if component i is rotated with component i + dim / 2, False if with its neighbour.
     """
 
-    watch: Watch
     function: str
     group: tuple[int, int] | None
     trained: int
@@ -54,13 +52,15 @@ def attend(
     """Compute the attention of a module by its `Rule`, as an attention function of Transformers.
 
     **Grouped distances** (Jin et al. 2024, "LLM Maybe LongLM: Self-Extend LLM Context Window Without Tuning",
-    equation 4): in a text longer than those of training, a key at j that is w or more before the query at i
+    equation 4): for a query that sees L or more positions, a key at j that is w or more before the query at i
     is rotated as if the distance were floor(i / G) - floor(j / G) + w - floor(w / G). Queries and keys are
     passed rotated by their positions and are rotated further by the difference to the grouped positions.
-    Therefore a cache contains the same keys as without groups.
+    Therefore a cache contains the same keys as without groups. The paper groups the distances of all queries
+    of a long text. Here those of the first L tokens of a causal model stay, as they do when the text is read
+    token by token.
 
-    **Temperature** (Su 2021; Chiang and Cholak 2022): a query that sees n keys, which is i + 1 in a causal
-    model, is multiplied by max(1, log n / log L).
+    **Temperature** (Su 2021; Chiang and Cholak 2022): a query that sees n keys, by the mask, is multiplied by
+    max(1, log n / log L).
 
     Args:
         module: the attention module.
@@ -69,7 +69,8 @@ def attend(
         value: values, with the shape of the keys.
         mask: mask, (batch or 1, 1, T, S), either added to the logits or True for visible keys; None for a
             causal mask or none.
-        kwargs: `scaling`, `dropout`, `softcap` and other arguments of the module's attention function.
+        kwargs: the pass, by the name PASS; `scaling`, `dropout`, `softcap` and other arguments of the
+            module's attention function.
 
     Returns:
         The output, (batch, T, heads, head_dim), and the attention weights, or None if they are not computed.
@@ -80,38 +81,72 @@ def attend(
             f"{type(module).__name__} is not extended, but has the attention function of a model that is: "
             "call model.set_attn_implementation('sdpa'), or load the model by from_pretrained"
         )
-    at, keys, last = _positions(rule, query, key, kwargs.get("position_ids"))
+    current = checked(kwargs.pop(PASS, None))
+    causal = bool(getattr(module, "is_causal", False))
+    at, keys = current.query, _slots(current.key, key.shape[2])
     if rule.temperature:
-        causal = getattr(module, "is_causal", False)
-        seen = at + 1 if causal else (keys.amax(1, keepdim=True) + 1).expand(len(keys), at.shape[1])
-        warm = torch.log(seen.float()) / math.log(rule.trained)
+        warm = torch.log(_seen(current, mask, causal).float()) / math.log(rule.trained)
         query = query * warm.clamp(min=1)[:, None, :, None].to(query.dtype)
-    far = rule.group is not None and last >= rule.trained
-    if not far or not getattr(module, "floater_grouped", False):
-        eager = sys.modules[type(module).__module__].eager_attention_forward
+
+    def plain(*inputs: Any) -> tuple[Tensor, Tensor | None]:
+        eager: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
         function = ALL_ATTENTION_FUNCTIONS.get_interface(rule.function, eager)
-        found: tuple[Tensor, Tensor | None] = function(module, query, key, value, mask, **kwargs)
-        return found
-    return (_tiled if _counts_up(rule, at, keys) else _grouped)(
-        module, rule, query, key, value, mask, at, keys, **kwargs
-    )
+        return function(module, *inputs, **kwargs)  # type: ignore[no-any-return]
+
+    if rule.group is None or not getattr(module, "floater_grouped", False):
+        return plain(query, key, value, mask)
+    far = at >= rule.trained if causal else _span(keys, at, mask) >= rule.trained
+    if not bool(far.any()):
+        return plain(query, key, value, mask)
+    if rule.function == "eager" or not _counts_up(at, keys) or not (causal or bool(far.all())):
+        return _grouped(module, rule, query, key, value, mask, at, keys, far, **kwargs)
+    before = key.shape[2] - query.shape[2]
+    near = max(0, rule.trained - before) if causal else 0
+    if not near:
+        return _tiled(module, rule, query, key, value, mask, at, keys, **kwargs), None
+    last = before + near
+    first = None if mask is None else mask[:, :, :near, :last]
+    begin, _ = plain(query[:, :, :near], key[:, :, :last], value[:, :, :last], first)
+    mask = None if mask is None else mask[:, :, near:]
+    end = _tiled(module, rule, query[:, :, near:], key, value, mask, at[:, near:], keys, **kwargs)
+    return torch.cat((begin, end), 1), None
 
 
-def _counts_up(rule: Rule, at: Tensor, keys: Tensor) -> bool:
-    """Return whether positions are consecutive from 0, and no attention weights need to be returned."""
-    every = torch.arange(keys.shape[1], device=keys.device)[None]
-    return rule.function == "sdpa" and torch.equal(keys, every) and torch.equal(at, every[:, -at.shape[1] :])
+def _slots(keys: Tensor, size: int) -> Tensor:
+    """Return the positions of the keys in the slots of a layer's cache, (batch or 1, S)."""
+    keys = keys[:, -size:]  # a cache of a window has the last keys
+    return F.pad(keys, (0, size - keys.shape[1]))  # a static cache has more slots, which are masked
 
 
-def _positions(rule: Rule, query: Tensor, key: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor, int]:
-    """Return the positions of queries (batch or 1, T), of keys (batch or 1, S), and of the last query."""
-    count, size = query.shape[2], key.shape[2]
-    if count == size and ids is not None:  # also when checkpoints run again in a backward pass
-        return ids, ids, int(ids.max())
-    found = rule.watch.current
-    keys = found.key[:, -size:] if found.key.shape[1] > size else found.key
-    keys = F.pad(keys, (0, size - keys.shape[1]))  # a static cache has more slots, which are masked
-    return found.query, keys, found.last
+def _counts_up(at: Tensor, keys: Tensor) -> bool:
+    """Return whether the positions of all rows are consecutive from 0."""
+    every = torch.arange(keys.shape[1], device=keys.device)
+    return bool((keys == every).all() and (at == every[-at.shape[1] :]).all())
+
+
+def _visible(mask: Tensor) -> Tensor:
+    """Return whether each query sees each key, (batch or 1, T, S)."""
+    return (mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2)[:, 0]
+
+
+def _seen(current: Pass, mask: Tensor | None, causal: bool) -> Tensor:
+    """Return the number of keys that each query sees, (batch or 1, T)."""
+    if mask is not None:
+        return _visible(mask).sum(-1)
+    count, length = current.query.shape[1], current.length
+    if not causal:
+        return torch.full((1, count), length, device=current.key.device)
+    return torch.arange(length - count + 1, length + 1, device=current.key.device)[None]
+
+
+def _span(keys: Tensor, at: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the largest distance between two keys that a query sees, (batch or 1, T)."""
+    if mask is None:
+        return (keys.amax(1, keepdim=True) - keys.amin(1, keepdim=True)).expand(-1, at.shape[1])
+    hidden, places = ~_visible(mask), keys[:, None]
+    end = torch.iinfo(keys.dtype).max
+    high, low = places.masked_fill(hidden, -1).amax(-1), places.masked_fill(hidden, end).amin(-1)
+    return torch.where(low == end, 0, high - low)
 
 
 def _grouped(
@@ -123,6 +158,7 @@ def _grouped(
     mask: Tensor | None,
     at: Tensor,
     keys: Tensor,
+    far: Tensor,
     *,
     scaling: float,
     dropout: float = 0.0,
@@ -138,7 +174,7 @@ def _grouped(
     def logits(q: Tensor, k: Tensor) -> Tensor:
         return q @ k.repeat_interleave(repeats, 1).transpose(2, 3)
 
-    delta = (keys[:, None, :] - at[:, :, None])[:, None]
+    delta = (keys[:, None, :] - at[:, :, None]).masked_fill(~far[..., None], 0)[:, None]
     scores = logits(query, key)
     past = logits(_rotated(rule, query, at // size + shift - at), far_key)
     scores = torch.where(delta <= -window, past, scores)
@@ -169,8 +205,8 @@ def _tiled(
     dropout: float = 0.0,
     softcap: float | None = None,
     **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """Compute the result of `_grouped` for consecutive positions, in tiles of queries.
+) -> Tensor:
+    """Compute the output of `_grouped` for consecutive positions and far queries, in tiles of queries.
 
     Logits of a tile are computed with near keys at their own distances and with far keys at grouped ones.
     Only keys at the edges of the tile's windows take part twice, and in a causal model later keys do not take
@@ -220,9 +256,9 @@ def _tiled(
         products = [
             share @ value[:, :, begin:stop] for share, (_, _, begin, stop) in zip(shares, spans, strict=True)
         ]
-        found = sum(products[1:], products[0])
-        outputs.append(found.view(len(query), query.shape[1], high - low, value.shape[-1]))
-    return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
+        output = sum(products[1:], products[0])
+        outputs.append(output.view(len(query), query.shape[1], high - low, value.shape[-1]))
+    return torch.cat(outputs, 2).transpose(1, 2).contiguous()
 
 
 def _masked(scores: Tensor, mask: Tensor | None, softcap: float | None) -> Tensor:

@@ -208,17 +208,17 @@ class Linear:
         self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Replace the bias argument of a block in a long text; a forward pre-hook."""
-        places = self.watch.current
+        places = self.watch.of(kwargs[self.name])
         if places.length <= self.old:
             return None
         bias = places.kept.get(self.name)
         if bias is None:
-            bias = self._bias(places, kwargs[self.name])
+            bias = self._bias(places, kwargs[self.name], kwargs["attention_mask"])
             if not torch.is_grad_enabled():  # a checkpoint that runs again must repeat the computation
                 places.kept[self.name] = bias
         return args, {**kwargs, self.name: bias}
 
-    def _bias(self, places: Pass, given: Tensor) -> Tensor:
+    def _bias(self, places: Pass, given: Tensor, mask: Tensor) -> Tensor:
         """Return the replacement of a given bias of MPT, or of a mask of BLOOM.
 
         BLOOM copies its bias for each text and adds it before the mask, so the difference is added to the
@@ -236,10 +236,10 @@ class Linear:
             bias = table.unfold(1, places.length, 1).flip(1)[None]
         else:
             bias = table[:, delta - low].transpose(0, 1)  # (batch or 1, heads, T, S)
+        if (size := mask.shape[-1]) > bias.shape[-1]:  # with a static cache
+            bias = F.pad(bias, (0, size - bias.shape[-1]))
         if not masked:
             return bias[0]
-        if (size := given.shape[-1]) > bias.shape[-1]:  # with a static cache
-            bias = F.pad(bias, (0, size - bias.shape[-1]))
         if len(bias) == 1 and bool((given == given[:1]).all()):  # texts without padding share one mask
             given = given[:1]
         return bias + given
@@ -278,7 +278,7 @@ def continue_bias(part: Any, flow: Callable[[], FloaterRelative], old: int) -> B
         part._relative_position_bucket = _distance
         return buckets.trained
     kind = part.config.model_type
-    watch = Watch(part, "flow", masked=kind == "bloom")
+    watch = Watch(part, "flow", biases="tokens" if kind == "bloom" else "slots")
     name = "attention_mask" if kind == "bloom" else "position_bias"
     linear = Linear(watch, name, _slopes(part.config), flow, old)
     for block in getattr(part, _BLOCKS[kind]):

@@ -160,10 +160,10 @@ class ScaledRotary(nn.Module):
 
 
 def scale_of(length: int, *, trained: int, factor: float, declared: bool) -> float:
-    """Return the scale of a text, its length in training lengths rounded up, as in the released code.
+    """Return the scale of a batch, its length in training lengths rounded up, as in the released code.
 
     Args:
-        length: number of tokens of the text.
+        length: number of tokens of the longest text.
         trained: training length.
         factor: largest scale.
         declared: True if every text has the largest scale.

@@ -23,7 +23,7 @@ _OPTIONS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(continuation.METHODS, frozenset({"special"})),
     "linear": frozenset(),
     "ntk": frozenset(),
-    "dynamic": frozenset(),
+    "dynamic": frozenset({"declared"}),
     "yarn": frozenset({"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}),
     "longrope": frozenset({"short_factor", "long_factor", "attention_factor"}),
     "llama3": frozenset({"low_freq_factor", "high_freq_factor"}),
@@ -60,6 +60,8 @@ class Extension:
         new: new maximum number of tokens, or side of the images in pixels.
         unchanged: True if inputs of the old lengths have the same outputs as before, bit for bit.
         error: root mean squared error of the flow that is fitted to trained biases, in logits.
+        by_longest: True if the longest text of a batch, padding included, determines the rotation of all: the
+            outputs for a text depend on the texts beside it and on what follows.
 
     Example:
         >>> print(Extension("flow", "table", 512, 2048, True))
@@ -72,12 +74,15 @@ class Extension:
     new: int
     unchanged: bool
     error: float | None = None
+    by_longest: bool = False
 
     def __str__(self) -> str:
         kind = _KINDS[self.positions].removeprefix("a ").removeprefix("learned ")
         shorter = "as before" if self.unchanged else "changed, too"
-        missed = "" if self.error is None else f"; the flow misses the trained bias by {self.error:.2g}"
-        return f"{kind}, {self.old} to {self.new} by {self.method!r}; shorter inputs {shorter}{missed}"
+        more = "" if self.error is None else f"; the flow misses the trained bias by {self.error:.2g}"
+        if self.by_longest:
+            more += "; the longest text of a batch sets the rotation of all"
+        return f"{kind}, {self.old} to {self.new} by {self.method!r}; shorter inputs {shorter}{more}"
 
 
 @torch.no_grad()
@@ -96,20 +101,22 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     **Rotary positions** (Llama, Mistral, Qwen, Gemma, Phi-3, ModernBERT and others): "yarn", the default, or
     "ntk" if the configuration refuses it, as that of Phi-3 does; "linear", "dynamic", "longrope" and
     "llama3". They are set in the configuration and computed by Transformers; their parameters are options.
-    This library adds three methods:
+    "dynamic" has the base of a text of `length` tokens. This library adds three methods:
 
     - "clex" (Chen et al. 2024): a flow over the scale of the frequencies, trained with the model, that
-      initially equals the scaling `start="yarn"`, "linear", "ntk" or "dynamic" (that of the paper). The scale
-      of a text is its length in training lengths, rounded up; with `declared=True` all texts have the scale
-      of the new length.
-    - "self_extend" (Jin et al. 2024): in a text longer than in training, distances from `window` on (by
-      default a quarter of the old length) are grouped by `group` (by default the smallest size that avoids
-      new distances); `temperature=True` adds "log_n". No parameters are trained.
+      initially equals the scaling `start="yarn"`, "linear", "ntk" or "dynamic" (that of the paper). All texts
+      have the scale of the new length.
+    - "self_extend" (Jin et al. 2024): for a query that sees more positions than in training, distances from
+      `window` on (by default a quarter of the old length) are grouped by `group` (by default the smallest
+      size that avoids new distances); `temperature=True` adds "log_n". No parameters are trained.
     - "log_n": logits of a query that sees n keys are multiplied by max(1, log n / log(old length)).
 
-    The rotation of "dynamic", "longrope" and "clex" depends on the length of the text, but cached keys keep
-    their rotation. These methods turn off the cache in generation, and a pass with cached keys of another
-    scale is refused.
+    The outputs for a text do not depend on the texts beside it, on padding, or on whether it is read at once
+    or with cached keys. The exceptions are "dynamic" and "clex" with `declared=False`, and "longrope" with
+    `short_factor` other than `long_factor`: one rotation, that for the longest text of the batch, padding
+    included (of "clex" its length in training lengths, rounded up), is used for all, so that the outputs for
+    a text depend on its neighbours and on what follows. Cached keys keep their rotation: these forms turn off
+    the cache in generation, and a pass with cached keys of another scale is refused.
 
     **Biases of distances** (T5, BLOOM, MPT): "flow", a `floater_relative` that is fitted to the trained bias,
     continues it in texts longer than in training (`trained=` tokens, by default the training length in the
@@ -274,7 +281,7 @@ def _extend_rotary(
                 "model without its scaling"
             )
         width = rotary.rotated(body.config, rotary.parameters(body.config))
-        if method in ("clex", "ntk") and (width < 4 or width % 2):
+        if method in ("clex", "dynamic", "ntk") and (width < 4 or width % 2):
             raise ExtendError(
                 f"{type(body).__name__} rotates {width} components; {method!r} needs 4, 6, 8 or more"
             )
@@ -295,14 +302,14 @@ def _extend_rotary(
             rotary.rebuild(body)
         if method in PLAIN:
             install(model, settings)
-    moves = _moves(settings, bodies)
+    moves, by_longest = _moves(settings, bodies)
     if moves:
         for body in bodies:
             body.config.use_cache = False
         if (generation := getattr(model, "generation_config", None)) is not None:
             generation.use_cache = False
-    unchanged = method in ("dynamic", "self_extend", "log_n") or (method == "clex" and moves)
-    return Extension(method, "rotary", old, length, unchanged)
+    unchanged = method in ("self_extend", "log_n") or follows_length(settings)
+    return Extension(method, "rotary", old, length, unchanged, by_longest=by_longest)
 
 
 def _refusal(body: PreTrainedModel, method: str, length: int, options: dict[str, Any]) -> str | None:
@@ -319,12 +326,14 @@ def _refusal(body: PreTrainedModel, method: str, length: int, options: dict[str,
 def _settings(method: str, old: int, length: int, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a method of this library, completed and checked."""
     if method == "clex":
-        start, declared = options.get("start", "yarn"), options.get("declared", False)
+        start, declared = options.get("start", "yarn"), options.get("declared", True)
         if start not in clex.SCALINGS:
             raise ExtendError(f"start is {start!r}; it must be one of {', '.join(map(repr, clex.SCALINGS))}")
         if not isinstance(declared, bool):
             raise ExtendError(f"declared is {declared!r}; it must be True or False")
         return {"start": start, "declared": declared}
+    if method == "dynamic":
+        return {"declared": options.get("declared", True)}
     if method == "log_n":
         return {"temperature": True}
     if method != "self_extend":
@@ -345,12 +354,14 @@ def _settings(method: str, old: int, length: int, options: dict[str, Any]) -> di
     return {"group": [window, group], "temperature": temperature}
 
 
-def _moves(settings: dict[str, Any], bodies: list[PreTrainedModel]) -> bool:
-    """Return whether rotations depend on the length of the text, and generation does not handle this."""
-    if settings["method"] == "longrope":  # Phi-3's generation resets its cache when the factors change
-        ropes = [rotary.parameters(body.config) for body in bodies if body.config.model_type != "phi3"]
-        return any(rope["short_factor"] != rope["long_factor"] for rope in ropes)
-    return follows_length(settings)
+def _moves(settings: dict[str, Any], bodies: list[PreTrainedModel]) -> tuple[bool, bool]:
+    """Return whether generation must not use a cache, and whether rotations depend on the longest text."""
+    if settings["method"] != "longrope":
+        return (follows_length(settings),) * 2
+    ropes = [(body.config.model_type, rotary.parameters(body.config)) for body in bodies]
+    moving = [kind for kind, rope in ropes if rope["short_factor"] != rope["long_factor"]]
+    # Phi-3's generation resets its cache when the factors change
+    return any(kind != "phi3" for kind in moving), bool(moving)
 
 
 def _extend_biases(model: nn.Module, parts: list[Any], length: int, options: dict[str, Any]) -> Extension:

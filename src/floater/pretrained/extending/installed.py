@@ -27,8 +27,8 @@ GUARD = "floater: the positions of this model are extended; import floater befor
 """Entry of `fusion_config` by which Transformers without this library refuses a model (see `loading`)."""
 
 PLAIN = frozenset({"dynamic", "longrope", "ntk"})
-"""Methods that Transformers computes without this library. Two of them refuse cached keys, as their rotation
-depends on the length; for "ntk", only this record in the configuration shows that it is scaled already."""
+"""Methods that Transformers computes without this library. Two of them refuse cached keys if their rotation
+depends on the length; otherwise only this record in the configuration shows that it is scaled already."""
 
 _WEIGHTLESS = frozenset({"self_extend", "log_n"})
 """Methods without parameters, which are computed in attention."""
@@ -62,7 +62,7 @@ def reads_as(model: nn.Module, method: str) -> bool:
 
 def follows_length(settings: Mapping[str, Any]) -> bool:
     """Return whether the rotation depends on the length of the text, by the settings of `install`."""
-    return settings["method"] == "dynamic" or (settings["method"] == "clex" and not settings["declared"])
+    return settings["method"] in ("clex", "dynamic") and not settings.get("declared", False)
 
 
 def training_spans(model: nn.Module, length: int) -> list[int]:
@@ -143,14 +143,14 @@ def _install_scale(
     model: nn.Module, body: PreTrainedModel, settings: Mapping[str, Any], parts: dict[str, nn.Module]
 ) -> None:
     old, new, method = settings["old"], settings["new"], settings["method"]
-    if method == "ntk":
+    if method == "ntk" or (method == "dynamic" and not follows_length(settings)):
         return
     if method == "dynamic":  # the rotation changes with each token beyond the training length
         Watch(body, method, scale=partial(max, old))
     elif method == "longrope":
         known = rotary.parameters(body.config)
-        same = known["short_factor"] == known["long_factor"]
-        Watch(body, method, scale=None if same else partial(lt, old))
+        if known["short_factor"] != known["long_factor"]:
+            Watch(body, method, scale=partial(lt, old))
     else:
         known = rotary.parameters(body.config)
         width, base = rotary.rotated(body.config, known), known["rope_theta"]
@@ -176,7 +176,7 @@ def _part(model: nn.Module, name: str) -> Any:
 
 def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
     method, old = settings["method"], settings["old"]
-    watches = {}
+    originals = {}
     for body in rotary.rotary_bodies(model):
         kind = body.config.model_type
         if kind not in _HALVES | _NEIGHBOURS:
@@ -186,13 +186,13 @@ def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
             )
         # the kernels of other functions take no mask with the visible keys of each query
         before = "eager" if body.config._attn_implementation == "eager" else "sdpa"
-        watches[body] = Watch(body, method, attention=attention.NAMES[before]), before
-    for body, (watch, before) in watches.items():
+        Watch(body, method, attention=attention.NAMES[before])
+        originals[body] = before
+    for body, before in originals.items():
         (part,) = rotary.rotary_parts(body)
         holder = getattr(body, part)
         full = "full_attention_inv_freq"
         rule = attention.Rule(
-            watch,
             before,
             tuple(settings["group"]) if "group" in settings else None,
             old,

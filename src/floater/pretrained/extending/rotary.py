@@ -57,9 +57,9 @@ def check_options(method: str, options: Mapping[str, Any], half: int) -> None:
         floater.pretrained.extending.errors.ExtendError: truncate is 1; it must be True or False
     """
     for name, value in options.items():
-        if name == "truncate":
+        if name in ("truncate", "declared"):
             if not isinstance(value, bool):
-                raise ExtendError(f"truncate is {value!r}; it must be True or False")
+                raise ExtendError(f"{name} is {value!r}; it must be True or False")
         elif name in ("short_factor", "long_factor"):
             if not isinstance(value, list) or len(value) != half or not all(map(_is_positive, value)):
                 raise ExtendError(f"{name} must be a list of {half} numbers above 0, one for each frequency")
@@ -85,26 +85,31 @@ def scale(config: Any, method: str, length: int, options: dict[str, Any]) -> Non
         config: configuration of the model before the extension.
         method: name of the method, one of METHODS.
         length: number of tokens to support.
-        options: options of the method, by their names in Transformers.
+        options: options of the method, by their names in Transformers; for "dynamic", `declared`.
     """
     known, old = parameters(config), int(config.max_position_embeddings)
     factor, width = length / old, rotated(config, known)
     given: dict[str, Any] = {"rope_type": method, "factor": factor}
-    if method == "ntk":
-        # bloc97 2023: the lowest frequency is stretched by the factor, the highest is kept
-        given = {"rope_theta": known["rope_theta"] * factor ** (width / (width - 2))}
+    follows = method == "dynamic" and not options.get("declared", True)
+    options = {name: value for name, value in options.items() if name != "declared"}
+    if method == "ntk" or (method == "dynamic" and not follows):
+        # bloc97 2023: the lowest frequency is stretched by the factor, the highest is kept; "dynamic" takes
+        # factor * n / old - (factor - 1) in place of the factor in a text of n tokens
+        stretch = factor if method == "ntk" else factor * factor - (factor - 1)
+        given = {"rope_theta": known["rope_theta"] * stretch ** (width / (width - 2))}
     if method in ("yarn", "longrope", "llama3"):
         given["original_max_position_embeddings"] = old
     if method == "llama3":
         given |= LLAMA3
     if method == "longrope":
-        given |= {"short_factor": [1.0] * (width // 2), "long_factor": [factor] * (width // 2)}
+        factors = options.get("long_factor", [factor] * (width // 2))
+        given |= {"short_factor": factors, "long_factor": factors}
     scaled = {**known, **given, **options}
     if "full_attention" in config.rope_parameters:
         scaled = {**config.rope_parameters, "full_attention": scaled}
     if hasattr(config, "original_max_position_embeddings"):  # a separate field in Phi-3
         config.original_max_position_embeddings = config.max_position_embeddings
-    if method != "dynamic":  # "dynamic" scales from this length, the training length
+    if not follows:  # "dynamic" scales from this length, the training length
         config.max_position_embeddings = length
     config.rope_parameters = scaled
 
