@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from floater.flow.snapshot import Derived
+
 _USES = 1000
 """Number of solves by one plan. The error estimate detects intervals that have become too long and iterations
 that have become too few, but not intervals that could be longer. A new plan costs three to four solves,
@@ -51,7 +53,7 @@ class Plan:
 
 
 @dataclass
-class SolverState:
+class SolverState(Derived):
     """The state of a sequence of similar solves, such as those of one field in training.
 
     Pass the same object to each solve, which reads and updates it. Without one, a solve depends only on its
