@@ -21,6 +21,7 @@ class Plan:
         edges: The edges of the intervals.
         safety_factor: The part of the tolerance that the mesh was selected for.
         wide: Whether float32 did not meet the tolerance, so that the arithmetic is float64.
+        implicit: Whether the field is stiff, so that Newton's method is used.
         forward: Iterations of the first intervals, from the last solve that counted them.
         backward: The same of a backward pass, which begins at the last interval, by the number of intervals.
         reserve: Iterations beyond these for each interval, once they were too few.
@@ -39,6 +40,7 @@ class Plan:
     condition_number: float = 0.0
     error_ratio: float | None = None
     remaining_uses: int = _USES
+    implicit: bool = False
 
     def until(self, end: float) -> tuple[float, ...]:
         """Return the edges up to the first that is not before `end`.
