@@ -1,10 +1,13 @@
 """Refreshing, baking and freezing: stored vectors never change an answer."""
 
 import copy
+from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
-from flow_cases import encoder, exact, positions
+from flow_cases import DIM, encoder, exact, positions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,13 +104,21 @@ def test_a_baked_cache_keeps_its_beginning_and_extends_as_a_fresh_solve():
     torch.testing.assert_close(long, model(torch.arange(200)[None]).at(2, "k"), rtol=1e-4, atol=1e-5)
 
 
+def solves(model, monkeypatch):
+    """The lengths of the solves to come."""
+    seen, solve = [], model._solve
+    monkeypatch.setattr(model, "_solve", lambda *given: (seen.append(len(given[0])), solve(*given))[1])
+    return seen
+
+
 def test_a_baked_encoder_does_not_evaluate_its_field(monkeypatch):
     model = encoder().eval()
     model.bake(32)
-    monkeypatch.setattr(model.field, "forward", lambda t, p: pytest.fail("the field was evaluated"))
+    seen = solves(model, monkeypatch)
     model(torch.arange(32)[None])
     model(positions([3, 31], [0, 0]))
     model(positions([17]))
+    assert not seen
 
 
 def test_decoding_step_by_step_solves_once_in_a_while():
@@ -165,13 +176,6 @@ def test_training_a_baked_encoder_is_refused():
     assert model(torch.arange(4)[None]).at(0, "q").requires_grad
 
 
-def solves(model, monkeypatch):
-    """The lengths of the solves to come."""
-    seen, solve = [], model._solve
-    monkeypatch.setattr(model, "_solve", lambda *given: (seen.append(len(given[0])), solve(*given))[1])
-    return seen
-
-
 def test_a_flow_whose_parameters_do_not_learn_is_solved_once_in_training(monkeypatch):
     model, at = encoder(learn_time_scale=True).train(), torch.arange(4)[None]
     before = model(at).at(0, "q").detach()
@@ -201,19 +205,15 @@ def test_other_parameters_in_the_place_of_those_are_seen():
         del start, vectors
 
 
-def load(model, other):
-    model.load_state_dict(other.state_dict())
-
-
-def load_field(model, other):
-    model.field.load_state_dict(other.field.state_dict())
-    model.start.data.copy_(other.start.data)
-
-
 def write(model, other):
     with torch.no_grad():
         for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
             mine.copy_(theirs)
+
+
+def write_past_autograd(model, other):
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        mine.data.copy_(theirs.data)
 
 
 def replace_data(model, other):
@@ -222,23 +222,199 @@ def replace_data(model, other):
     )
 
 
-def step(model, other):
-    """A fused kernel, which counts no write, takes the parameters to the others' in one step."""
-    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
-        mine.grad = (mine - theirs).detach()
-    torch.optim.SGD(model.parameters(), lr=1.0, fused=True).step()
+def swap(model, other):
+    for mine, theirs in zip(model.parameters(), copy.deepcopy(other).parameters(), strict=True):
+        torch.utils.swap_tensors(mine, theirs)
 
 
-@pytest.mark.parametrize("change", [load, load_field, write, replace_data, step])
+def load_field(model, other):
+    model.field.load_state_dict(other.field.state_dict())
+    model.start.data.copy_(other.start.data)
+
+
+def step(**options):
+    def stepped(model, other):
+        """The parameters go to the others' in one step."""
+        for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+            mine.grad = (mine - theirs).detach()
+        torch.optim.SGD(model.parameters(), lr=1.0, **options).step()
+
+    return stepped
+
+
+def average(model, other):
+    """An average of one model, in the place of the parameters."""
+    averaged = torch.optim.swa_utils.AveragedModel(other)
+    averaged.update_parameters(other)
+    for mine, theirs in zip(model.parameters(), averaged.module.parameters(), strict=True):
+        mine.data = theirs.data
+
+
+class Constant(torch.nn.Module):
+    def __init__(self, value):
+        super().__init__()
+        self.value = value.clone()
+
+    def forward(self, x):
+        return self.value
+
+
+def parametrize(model, other):
+    """Parameters that are computed from others."""
+    for module, twin in ((model, other), *zip(model.field.children(), other.field.children(), strict=True)):
+        for name, value in list(twin.named_parameters(recurse=False)):
+            torch.nn.utils.parametrize.register_parametrization(module, name, Constant(value.detach()))
+
+
+CHANGES = {
+    "a state dict": lambda model, other: model.load_state_dict(other.state_dict()),
+    "an assigned state dict": lambda model, other: model.load_state_dict(other.state_dict(), assign=True),
+    "the field's state dict": load_field,
+    "no_grad": write,
+    ".data": write_past_autograd,
+    "other data": replace_data,
+    "exchanged": swap,
+    "foreach": step(foreach=True),
+    "fused": step(fused=True),
+    "an average": average,
+    "parametrizations": parametrize,
+    "another field": lambda model, other: (setattr(model, "field", other.field), write(model, other)),
+}
+
+
+def stored(baked, **kwargs):
+    """An encoder that takes its vectors from the cache, which has some."""
+    model = encoder(**kwargs)
+    model.eval().bake(4) if baked else model.train().requires_grad_(False)
+    model(torch.arange(4)[None])
+    return model
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 @pytest.mark.parametrize("baked", [True, False])
 def test_changed_parameters_empty_the_cache(change, baked):
-    model, other, at = encoder(), encoder(seed=5), torch.arange(4)[None]
-    model.eval().bake(4) if baked else model.train().requires_grad_(False)
-    model(at)
+    model, other, at = stored(baked), encoder(seed=5), torch.arange(4)[None]
     change(model, other)
     torch.testing.assert_close(
         model(at).at(0, "q"), other(at).at(0, "q").detach(), rtol=1e-5, atol=1e-5, check_stride=False
     )
+
+
+@pytest.mark.parametrize("baked", [True, False])
+@settings(deadline=None, max_examples=20)
+@given(chance=st.randoms(use_true_random=False))
+def test_exchanged_and_negated_elements_are_seen(baked, chance):
+    """What has equal sums, norms or sets of elements is not the same parameter."""
+    model, at = stored(baked), torch.arange(4)[None]
+    tensor = chance.choice([model.start, *model.field.parameters()]).data.flatten()
+    i, j = chance.sample(range(tensor.numel()), 2)
+    before = model(at).at(0, "q")
+    tensor[i], tensor[j] = chance.choice([(1.0, 2.0), (1.0, -1.0), (3e-38, -3e-38)])
+    model(at)
+    tensor[i], tensor[j] = chance.choice([(tensor[j].item(), tensor[i].item()), (-tensor[i], -tensor[j])])
+    expected = copy.deepcopy(model)(at)
+    for name in "qkv":
+        assert torch.equal(model(at).at(2, name), expected.at(2, name))
+    assert before.shape == expected.at(0, "q").shape
+
+
+@dataclass
+class Options:
+    rate: float = 1.0
+
+
+class Rich(torch.nn.Module):
+    """A field that reads its velocity from everything that a module can hold, and counts its evaluations."""
+
+    smooth = True
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(DIM, DIM)
+        self.norm = torch.nn.BatchNorm1d(DIM)
+        self.register_buffer("scale", torch.ones(DIM))
+        self.register_buffer("hidden", torch.ones(DIM), persistent=False)
+        self.tensor, self.array = torch.ones(DIM), np.ones(DIM, np.float32)
+        self.rate, self.options, self.nested = 1.0, Options(), {"rates": [(1.0, np.float64(1.0))]}
+        self.activation = partial(torch.nn.functional.softplus, beta=2.0)
+        self.evaluations = 0
+
+    def forward(self, t, p):
+        self.evaluations += 1
+        pairs = self.nested["rates"][0]
+        rate = self.rate * self.options.rate * pairs[0] * float(pairs[1]) * (1 if self.training else 2)
+        scale = self.scale * self.hidden * self.tensor * torch.from_numpy(self.array)
+        return self.activation(self.linear(p - self.norm.running_mean)) * scale * rate
+
+
+FIELD_CHANGES = {
+    "a buffer": lambda field: field.scale.mul_(3),
+    "a buffer, .data": lambda field: field.scale.data.copy_(torch.arange(DIM) / DIM),
+    "a buffer that is not saved": lambda field: field.hidden.data.mul_(3),
+    "another buffer": lambda field: field.register_buffer("scale", torch.full((DIM,), 2.0)),
+    "a buffer of a part": lambda field: field.norm.running_mean.data.add_(1),
+    "a tensor": lambda field: field.tensor.data.mul_(3),
+    "an array": lambda field: np.copyto(field.array, np.float32(2)),
+    "a number": lambda field: setattr(field, "rate", 1.5),
+    "an option": lambda field: setattr(field.options, "rate", 1.5),
+    "a nested number": lambda field: field.nested["rates"].__setitem__(0, (0.5, 1.5)),
+    "an argument": lambda field: field.activation.keywords.__setitem__("beta", 1.0),
+    "a function": lambda field: setattr(field, "activation", torch.sin),
+    "a part": lambda field: setattr(field, "linear", torch.nn.Linear(DIM, DIM)),
+    "a hook": lambda field: field.register_forward_hook(lambda module, args, output: 2 * output),
+    "its forward": lambda field: setattr(field, "forward", lambda t, p: p),
+    "its mode": lambda field: field.train(not field.training),
+    "its precision": lambda field: field.bfloat16(),
+}
+ENCODER_CHANGES = {
+    "delta": lambda model: setattr(model, "delta", 0.3),
+    "time_scale": lambda model: setattr(model, "_time_scale", 3.0),
+    "a learned time scale": lambda model: setattr(
+        model, "log_time_scale", torch.nn.Parameter(torch.ones(()))
+    ),
+    "the solver": lambda model: model.solver.update(method="euler", step=0.1),
+}
+
+
+def rich(baked):
+    torch.manual_seed(0)
+    model = FlowEncoder(Rich(), DIM, blocks=[0], names="q", delta=0.1)
+    torch.nn.init.normal_(model.start)
+    model.eval().bake(8) if baked else model.train().requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("baked", [True, False])
+@pytest.mark.parametrize(
+    "change",
+    [*(lambda model, of=of: of(model.field) for of in FIELD_CHANGES.values()), *ENCODER_CHANGES.values()],
+    ids=[*FIELD_CHANGES, *ENCODER_CHANGES],
+)
+def test_whatever_changes_in_a_field_empties_the_cache(change, baked, real, monkeypatch):
+    model, at = rich(baked), torch.arange(8.0 if real else 8)[None]
+    before = model(at).at(0, "q")
+    seen = solves(model, monkeypatch)
+    assert torch.equal(model(at).at(0, "q"), before)
+    assert not seen  # also of a field that counts its evaluations
+    with torch.no_grad():
+        change(model)
+    expected = copy.deepcopy(model)(at).at(0, "q")
+    assert not torch.allclose(expected, before, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model(at).at(0, "q"), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_vectors_of_a_refresh_cycle_are_not_taken_for_frozen_ones():
+    model, at = encoder(refresh_every=3).train(), torch.arange(4)[None]
+    model.requires_grad_(False)
+    expected = model(at).at(0, "q")
+    first = copy.deepcopy(model.state_dict())
+    model.requires_grad_(True)
+    write(model, encoder(seed=5))
+    model(at)
+    model(torch.arange(9)[None])  # extends the vectors of this cycle
+    model.load_state_dict(first, assign=True)
+    torch.testing.assert_close(model.requires_grad_(False)(at).at(0, "q"), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_moving_a_baked_encoder_moves_its_vectors():

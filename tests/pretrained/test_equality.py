@@ -165,6 +165,28 @@ def test_a_model_made_in_inference_mode_bakes() -> None:
         torch.testing.assert_close(zoo.output(model, **given), before, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
+@pytest.mark.parametrize("baked", [True, False])
+def test_elements_that_change_places_are_seen_at_once(name: str, baked: bool) -> None:
+    """Of biases, of vectors and of fields, past all that counts writes; sums do not change."""
+    model, given = zoo.build(name), zoo.inputs(name)
+    floater.plug(model)
+    zoo.noisy(model)
+    if baked:
+        floater.bake(model, 16)
+    seen = [zoo.output(model, **given)]
+    flow = [*model.floater.parameters(), *model.floater.buffers()]
+    biases = [module.bias for module in model.modules() if getattr(module, "bias", None) is not None]
+    for tensors in (flow, biases):
+        if tensors:
+            for tensor in tensors:
+                tensor.data.copy_(tensor.data.flip(tuple(range(tensor.dim()))))
+            seen.append(zoo.output(model, **given))
+            assert not torch.equal(seen[-1], seen[-2])
+            # A copy remembers nothing.
+            torch.testing.assert_close(seen[-1], zoo.output(copy.deepcopy(model), **given), atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize("field", ["mlp", "bounded"])
 def test_what_is_baked_in_training_is_the_flow_as_it_is_now(field: str) -> None:
     """Not as it was solved some steps ago."""

@@ -1,15 +1,16 @@
-"""Position vectors cached between calls, until the parameters change."""
+"""Position vectors cached between calls, until what they depend on changes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from floater.flow.errors import FlowError
+from floater.flow.snapshot import Derived, Snapshot
 from floater.flow.solution import Solution
 from floater.flow.vectors import as_slice, distinct
 
@@ -56,7 +57,7 @@ class VectorTable:
         return VectorTable(together, both[:, order.to(both.device)].contiguous())
 
 
-class VectorCache:
+class VectorCache(Derived):
     """A table of vectors at whole positions, and a solution that real positions are read from.
 
     It does not depend on fields: callers pass the function that solves.
@@ -71,23 +72,30 @@ class VectorCache:
         self.table: VectorTable | None = None
         self.solution: Solution | None = None
         self.calls = 0
-        self._parameters: list[tuple[Tensor, ParameterVersion]] = []
+        self._snapshot: Snapshot | None = None
 
     def clear(self) -> None:
         """Empty the cache."""
-        self.table = self.solution = None
+        self.table = self.solution = self._snapshot = None
 
-    def validate(self, parameters: Iterable[Tensor]) -> None:
-        """Empty the cache if these are not the parameters that it was solved with, or if they have
-        changed."""
-        now = [(p, parameter_version(p)) for p in parameters]
-        # The identity counts as well: a new tensor may have the address of a deleted one.
-        if len(now) != len(self._parameters) or any(
-            a is not b or before != after
-            for (a, before), (b, after) in zip(self._parameters, now, strict=True)
-        ):
+    def trust_nothing(self) -> None:
+        """Let the next `validated` block empty the cache, whose vectors may be those of earlier values."""
+        self._snapshot = None
+
+    @contextmanager
+    def validated(self, *values: object) -> Iterator[None]:
+        """Empty the cache if the values that its vectors depend on have changed; the block reads or fills it.
+
+        Args:
+            *values: The values: see `Snapshot`, which says what counts as a change.
+        """
+        if self._snapshot is None or not self._snapshot.matches(*values):
             self.clear()
-            self._parameters = now
+        before = self.table, self.solution
+        yield
+        if self.table is not before[0] or self.solution is not before[1]:
+            # Taken after the solve, in which a field may count its evaluations.
+            self._snapshot = Snapshot(*values)
 
     def fill(self, length: int, solve: Solve) -> VectorTable:
         """Start a new table, of positions 0, ..., length - 1."""
@@ -149,31 +157,3 @@ class VectorCache:
         if keep:
             self.table = table
         return table
-
-
-ParameterVersion = tuple[int, int, float]
-
-
-def parameter_version(tensor: Tensor) -> ParameterVersion:
-    """Return numbers that change whenever a tensor is written to: its address, PyTorch's version counter, and
-    its sum.
-
-    Fused optimizers do not count their writes to parameters, and `.data` does not count any; the sum of a
-    parameter shows the change. It takes a tenth of a millisecond for the field of a Transformer of width 512.
-
-    Args:
-        tensor: A parameter or a buffer.
-
-    Example:
-        >>> weight = nn.Parameter(torch.ones(2))
-        >>> before = parameter_version(weight)
-        >>> weight.grad = torch.ones(2)
-        >>> torch.optim.SGD([weight], lr=0.1, fused=True).step()
-        >>> parameter_version(weight) == before
-        False
-    """
-    writes = 0 if tensor.is_inference() else tensor._version
-    if not (isinstance(tensor, nn.Parameter) or tensor.is_inference()):
-        return tensor.data_ptr(), writes, 0.0
-    dtype = torch.promote_types(torch.float32, tensor.dtype)
-    return tensor.data_ptr(), writes, float(tensor.detach().sum(dtype=dtype))

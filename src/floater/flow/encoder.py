@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from numbers import Real
 from typing import Any
 
@@ -173,11 +173,14 @@ class FlowEncoder(nn.Module):
             )
         real = (positions.is_floating_point() or self.horizon is not None) and self._solves_densely
         if self.stores and (self._baked or not positions.requires_grad):
-            self._cache.validate(self._all_parameters())
-            return self._sampled(positions, cached=True) if real else self._looked_up(positions, ahead=True)
+            with self._validated():
+                return (
+                    self._sampled(positions, cached=True) if real else self._looked_up(positions, ahead=True)
+                )
         if not self.training or self.refresh_every == 1:
             return self._sampled(positions) if real else self._solved(positions)[0]
         # Vectors are reused for some calls (section 4.4). Only calls with gradients count.
+        self._cache.trust_nothing()
         known = self._cache.solution if real else self._cache.table
         turn = self._cache.calls - self._by_step
         solves = known is None or (torch.is_grad_enabled() and turn % self.refresh_every == 0)
@@ -247,7 +250,7 @@ class FlowEncoder(nn.Module):
     def stored(self, positions: Tensor) -> FlowVectors:
         """Return position vectors without gradient from the cache, after solving for the missing ones.
 
-        Changed parameters empty the cache.
+        A change of what they depend on empties the cache; see `Snapshot`.
 
         Args:
             positions: As of a call.
@@ -261,14 +264,16 @@ class FlowEncoder(nn.Module):
         """
         positions = _on_cpu(positions)
         check_positions(positions)
-        self._cache.validate(self._all_parameters())
-        return self._looked_up(positions, ahead=True)
+        with self._validated():
+            return self._looked_up(positions, ahead=True)
 
     def bake(self, length: int) -> None:
         """Cache the vectors of positions 0, ..., length - 1 for inference (section 4.4).
 
-        A longer input extends the cache and keeps its vectors. Changed parameters empty it. It is not part of
-        the state_dict.
+        A longer input extends the cache and keeps its vectors. A change of the parameters, of buffers and
+        attributes of the field, or of the options of the solver empties it, so that vectors are solved for
+        anew; `floater.flow.snapshot.Snapshot` says what counts as a change. It is not part of the state_dict.
+        `torch.export` cannot read values: an exported program has the vectors of the last `bake` or call.
 
         Args:
             length: Number of positions, at least 1.
@@ -280,8 +285,8 @@ class FlowEncoder(nn.Module):
             raise ValueError(f"length must be a whole number of at least 1 position, got {length!r}")
         self.unbake()
         self._baked = True
-        self._cache.validate(self._all_parameters())
-        self._cache.fill(length, self._solve)
+        with self._validated():
+            self._cache.fill(length, self._solve)
 
     def unbake(self) -> None:
         """Clear the cache and solve on every call again."""
@@ -413,6 +418,13 @@ class FlowEncoder(nn.Module):
         if isinstance(index, Tensor):
             index = index.to(self.start.device)
         return FlowVectors(rows, index, self._keys, self.start.dtype)
+
+    def _validated(self) -> AbstractContextManager[None]:
+        """Return a block that reads from the cache, after emptying it if it is out of date."""
+        return self._cache.validated(
+            *(self.field, self.start, self.log_time_scale),
+            *(self.delta, self._time_scale, self.solver, self.horizon),
+        )
 
     def _all_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters that the vectors depend on."""

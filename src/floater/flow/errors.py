@@ -35,6 +35,28 @@ class FlowDiverged(FlowError):
         )
 
 
+class FlowStiff(FlowError):
+    """A field is stiff, and the method of the solve needs more steps than it may take.
+
+    Args:
+        time: The time at which the solve stopped.
+        reason: What went wrong there.
+        rate: The rate at which differences of vectors decay there.
+    """
+
+    def __init__(self, time: float, reason: str, rate: float) -> None:
+        super().__init__(time, reason, rate)
+        self.time, self.reason, self.rate = time, reason, rate
+
+    def __str__(self) -> str:
+        """One line: where, why, and what to try."""
+        return (
+            f"the field is stiff at t = {self.time:.6g}: differences of vectors decay at a rate of "
+            f"{self.rate:.3g}, and {self.reason}; try method='collocation', which is implicit for stiff "
+            "fields with few components, smaller weights, or a smaller delta or time_scale"
+        )
+
+
 class FlowInaccurate(FlowError):
     """No mesh of a collocation solve met its tolerance.
 

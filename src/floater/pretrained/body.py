@@ -177,9 +177,7 @@ class Injection:
         use = self.next_use(output.shape)
         if use is None:
             return output
-        self.index(use, output.shape)
-        bias = self.joined([None if key is None else self._of(key).at(*key[2:]) for key in use])
-        return output + bias.to(output)
+        return output + self.vectors(use, output.shape).to(output)
 
     def next_use(self, shape: torch.Size) -> Sequence[Trajectory | None] | None:
         """Return the trajectories of the next call, by parts of its output; None if nothing is added.
@@ -211,8 +209,8 @@ class Injection:
             raise PlugError(f"{self.path} projects {tuple(shape)}; it must be (batch, length, width)")
         return self.uses[call] if any(self.uses[call]) else None
 
-    def index(self, use: Sequence[Trajectory | None], shape: torch.Size) -> Tensor | slice:
-        """Return the indices of the vectors of a call's tokens: (batch or 1, T), or a slice.
+    def vectors(self, use: Sequence[Trajectory | None], shape: torch.Size) -> Tensor:
+        """Return the vectors of a call's tokens, in the order of the projection: (batch or 1, T, width).
 
         Args:
             use: trajectories of the call, as `next_use` returns them.
@@ -221,27 +219,16 @@ class Injection:
         Raises:
             PlugError: if the numbers of texts and tokens are not those of the body's positions.
         """
-        key = next(key for key in use if key is not None)
-        vectors = self._of(key)
-        index = vectors.index
-        if isinstance(index, torch.Size):  # with real positions each token has its own vector
-            index = torch.arange(index.numel()).view(index)
-        if isinstance(index, slice):
-            texts, tokens = 1, len(range(*index.indices(len(vectors.of(*key[2:])))))
-        else:
-            texts, tokens = index.shape
+        parts = [None if key is None else self._of(key).at(*key[2:]) for key in use]
+        texts, tokens, _ = next(part for part in parts if part is not None).shape
         if tokens != shape[1] or texts not in (1, shape[0]):
             raise PlugError(
                 f"{self.path} projects {shape[1]} tokens of {shape[0]} texts; the positions given are those "
                 f"of {tokens} tokens of {texts}"
             )
-        return index
+        return self._joined(parts)
 
-    def tables(self, use: Sequence[Trajectory | None]) -> list[Tensor | None]:
-        """Return the vectors of trajectories at the distinct positions: (U, width) each."""
-        return [None if key is None else self._of(key).of(*key[2:]) for key in use]
-
-    def joined(self, parts: Sequence[Tensor | None]) -> Tensor:
+    def _joined(self, parts: Sequence[Tensor | None]) -> Tensor:
         """Join the parts of an output, (batch or 1, T, width) each, in the order of the projection."""
         there = next(part for part in parts if part is not None)
         if len(parts) == 1:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
-
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
-from floater.flow.cache import parameter_version
 from floater.pretrained.body import Injection
-from floater.pretrained.flows import Trajectory
 from floater.transformer.attention import added_product
 
 
 class Baked:
-    """Bias of a projection, b + b(t), summed once for all forward passes.
+    """Bias of a projection, b + b(t), written into the memory of the product, which adds to it.
 
     Args:
         injection: injection of the baked vectors into the projection.
@@ -25,10 +18,6 @@ class Baked:
 
     def __init__(self, injection: Injection) -> None:
         self.injection = injection
-        self._sums: dict[Hashable, tuple[Hashable, Tensor]] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_sums": {}}  # a copy of the model has its own tensors
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
         """Return x W + b + b(t).
@@ -44,28 +33,7 @@ class Baked:
         use = self.injection.next_use(x.shape)
         if use is None:
             return None
-        table, index = self._sum(use, weight, bias), self.injection.index(use, x.shape)
-        own = table[index].unsqueeze(0) if isinstance(index, slice) else F.embedding(index, table)
-        return added_product(own, x, weight)
-
-    def _sum(self, use: Sequence[Trajectory | None], weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return b + b(t) at all baked positions, (U, width), cached until one of them changes."""
-        parts = [part for part in (*self.injection.tables(use), bias) if part is not None]
-        changing = bias is not None and bias.requires_grad and torch.is_grad_enabled()
-        # tensors of inference mode do not track their changes
-        if changing or torch.compiler.is_compiling() or any(part.is_inference() for part in parts):
-            return self._summed(use, weight, bias)
-        state = (weight.dtype, weight.device, *map(parameter_version, parts))
-        key = tuple(use)
-        if key not in self._sums or self._sums[key][0] != state:
-            with torch.inference_mode(False), torch.no_grad():
-                self._sums[key] = state, self._summed(use, weight, bias)
-        return self._sums[key][1]
-
-    def _summed(self, use: Sequence[Trajectory | None], weight: Tensor, bias: Tensor | None) -> Tensor:
-        table = self.injection.joined([None if v is None else v[None] for v in self.injection.tables(use)])
-        table = table[0].to(weight)
-        return table if bias is None else table + bias
+        return added_product(self.injection.vectors(use, x.shape).to(weight), x, weight, bias)
 
 
 class BakedLinear(nn.Linear):

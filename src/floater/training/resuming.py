@@ -183,6 +183,8 @@ def solver_states(file: Path, saved: Any, count: int) -> list[SolverState]:
     states = []
     for each in saved:
         plan = each.get("plan")
+        if isinstance(plan, dict):
+            plan = {"implicit": False, **plan}  # which earlier versions do not have
         if not _fits(plan, Plan([0.0])):
             raise _misfit(file, "a solver's state has other names or types")
         states.append(SolverState(str(each.get("problem")), plan and Plan(**plan)))

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from floater.flow.collocation.fixed_point import NotConverged, solve_states
 from floater.flow.collocation.formulation import Formulation, formulate
 from floater.flow.collocation.mesh import Mesh
+from floater.flow.collocation.newton import solve_velocities
 from floater.flow.collocation.plan import Plan
 from floater.flow.collocation.quadrature import NODES, gauss_rule, truncation_error
+from floater.flow.collocation.state_form import StateForm
 from floater.flow.precision import full_precision, norms, wide_dtype
 from floater.flow.solution import Solution
 
@@ -208,10 +210,10 @@ def measure(
         rtol, atol: The tolerances.
     """
     learning = torch.is_grad_enabled()
-    found = global_error(field, start.detach(), solution, rtol, atol)
+    found = global_error(field, start.detach(), solution, rtol, atol, plan.implicit)
     plan.error_ratio = max(found / max(estimated, _LEAST), _FADING)
     if learning or found > _AIM:
-        plan.condition_number = condition_number(field, start.detach(), solution)
+        plan.condition_number = condition_number(field, start.detach(), solution, plan.implicit)
     narrow = learning and start.dtype != wide_dtype(start.device)
     if narrow and plan.condition_number * _ROUNDING > 10 * max(rtol, _ROUNDING):
         warnings.warn(
@@ -248,13 +250,14 @@ def unmeasured_bound(rtol: float) -> float:
 
 
 @torch.no_grad()
-def condition_number(field: nn.Module, start: Tensor, solution: Solution) -> float:
+def condition_number(field: nn.Module, start: Tensor, solution: Solution, implicit: bool = False) -> float:
     """Return the change of p over the relative change of the start that causes it.
 
     Args:
         field: The field.
         start: p at the beginning (rows, dim).
         solution: The solution from there.
+        implicit: Whether to solve by Newton's method.
 
     Returns:
         The largest over rows and edges of intervals, changes of p being relative to max(1, |p|). For larger
@@ -269,7 +272,7 @@ def condition_number(field: nn.Module, start: Tensor, solution: Solution) -> flo
     """
     tolerances = _REMAINDER * _PERTURBATION, _REMAINDER**2 * _PERTURBATION
     perturbed = start.to(wide_dtype(start.device)) * (1 + _PERTURBATION)
-    moved = solve_edges(field, perturbed, solution.edges, *tolerances)
+    moved = solve_edges(field, perturbed, solution.edges, *tolerances, implicit)
     if moved is None:
         return math.inf
     p = solution.edge_values
@@ -277,7 +280,9 @@ def condition_number(field: nn.Module, start: Tensor, solution: Solution) -> flo
 
 
 @torch.no_grad()
-def global_error(field: nn.Module, start: Tensor, solution: Solution, rtol: float, atol: float) -> float:
+def global_error(
+    field: nn.Module, start: Tensor, solution: Solution, rtol: float, atol: float, implicit: bool = False
+) -> float:
     """Measure the error at the edges, in tolerances, by a solution with intervals half as long.
 
     At order 16 the error of that reference is negligible in comparison.
@@ -287,6 +292,7 @@ def global_error(field: nn.Module, start: Tensor, solution: Solution, rtol: floa
         start: p at the beginning (rows, dim).
         solution: The solution from there.
         rtol, atol: The tolerances: of the norm of p, and the least.
+        implicit: Whether to solve by Newton's method.
 
     Returns:
         The largest over rows and edges.
@@ -301,21 +307,27 @@ def global_error(field: nn.Module, start: Tensor, solution: Solution, rtol: floa
     edges = torch.tensor(solution.edges, dtype=torch.float64)
     halved = torch.stack((edges[:-1], edges[:-1].lerp(edges[1:], 0.5)), dim=1).flatten().tolist()
     p = solution.edge_values
-    exact = solve_edges(field, start, [*halved, solution.edges[-1]], _REMAINDER * rtol, _REMAINDER * atol)
+    tolerances = _REMAINDER * rtol, _REMAINDER * atol
+    exact = solve_edges(field, start, [*halved, solution.edges[-1]], *tolerances, implicit)
     if exact is None:
         return math.inf
     return float((norms(exact[::2] - p) / (rtol * norms(p)).clamp(min=atol)).max())
 
 
 def solve_edges(
-    field: nn.Module, start: Tensor, edges: list[float], rtol: float, atol: float
+    field: nn.Module, start: Tensor, edges: list[float], rtol: float, atol: float, implicit: bool = False
 ) -> Tensor | None:
     """Return p at the edges of intervals, in the widest arithmetic; None where it does not converge."""
     with full_precision(start.device):
         form = formulate(field, start, edges[0], 0.0)
+        if implicit:
+            form = form.implicit_form(start)
         mesh = Mesh(edges, 1, form.dtype, start.device)
         least = 8 * torch.finfo(form.dtype).eps
         try:
+            if isinstance(form, StateForm) and form.implicit:
+                _, velocities = solve_velocities(form, mesh, max(rtol, least), max(atol, least))
+                return mesh.edge_values(form.start, velocities)
             states, _ = solve_states(form, mesh, max(rtol, least), max(atol, least))
         except NotConverged:
             return None

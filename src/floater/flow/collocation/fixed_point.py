@@ -22,10 +22,11 @@ class NotConverged(RuntimeError):
 
     Args:
         time: The left edge of the interval.
+        iterations: The number of iterations.
     """
 
-    def __init__(self, time: float) -> None:
-        super().__init__(f"no convergence in {MAX_ITERATIONS} iterations near t = {time:g}")
+    def __init__(self, time: float, iterations: int = MAX_ITERATIONS) -> None:
+        super().__init__(f"no convergence in {iterations} iterations near t = {time:g}")
         self.time = time
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -38,11 +39,15 @@ class Formulation(Protocol):
         start: y at the beginning (rows, width), wide, a function of p(0) and the parameters.
         dtype: The dtype of the arithmetic.
         solves_p: Whether y is p.
+        implicit: Whether the equations are solved by Newton's method: then it is a `StateForm`, and wide.
+        implicit_form: Makes that formulation, from vectors p (rows, dim).
     """
 
     start: Tensor
     dtype: torch.dtype
     solves_p: bool
+    implicit: bool
+    implicit_form: Callable[[Tensor], StateForm]
 
     def time_term(self, times: Tensor) -> Tensor:
         """Return the part of f that depends on the time alone, at m times (m,): (m, width)."""
@@ -80,6 +85,14 @@ class Formulation(Protocol):
         """Linearize at all nodes: times (n, N), states (n, N, rows, width); called in the backward pass."""
 
 
+def implicit_form(field: nn.Module, start: Tensor) -> StateForm:
+    """Return the formulation of a stiff field, for Newton's method."""
+    wide = start.to(torch.promote_types(start.dtype, wide_dtype(start.device)))
+    form = StateForm(Dynamics(field, wide), wide, implicit=True)
+    form.implicit_form = partial(implicit_form, field)
+    return form
+
+
 def formulate(field: nn.Module, start: Tensor, begin: float, rtol: float) -> Formulation:
     """Choose a formulation: preactivations for a plain `MLPField`, else the vectors themselves.
 
@@ -99,9 +112,13 @@ def formulate(field: nn.Module, start: Tensor, begin: float, rtol: float) -> For
     if rtol < 8 * torch.finfo(dtype).eps:
         dtype = torch.promote_types(dtype, wide_dtype(start.device))
     start = start.to(dtype)
+    form: Formulation
     if plain_mlp(field) is not None:
-        return PreactivationForm(layers_of(field, dtype), start, begin)
-    return StateForm(Dynamics(field, start), start)
+        form = PreactivationForm(layers_of(field, dtype), start, begin)
+    else:
+        form = StateForm(Dynamics(field, start), start)
+    form.implicit_form = partial(implicit_form, field)
+    return form
 
 
 def plain_mlp(field: nn.Module) -> MLPField | None:

@@ -7,9 +7,11 @@ import math
 import torch
 from torch import Tensor
 
+from floater.flow.collocation import newton
 from floater.flow.collocation.formulation import Formulation
 from floater.flow.collocation.mesh import GUESS_DEGREE
 from floater.flow.collocation.quadrature import NODES, gauss_rule, truncation_error
+from floater.flow.collocation.state_form import StateForm
 from floater.flow.errors import FlowDiverged
 from floater.flow.precision import norms
 
@@ -28,8 +30,28 @@ _CAUTION = 0.9
 # The weight of the error of p compared with that of the state, so that meshes are chosen by the state
 # where it moves with p; the sum over all intervals is checked after the solve.
 _PART_OF_P = 0.5
+# So many successive intervals that convergence limits suggest stiffness, which an implicit interval longer by
+# this factor tests; and so many trials that are too short for `MAX_INTERVALS` end the selection.
+_PATIENCE, _LONGER, _LAST = 64, 10.0, 256
 # The iteration contracts by 0.2 or less, so that a change of three tolerances leaves less than one.
 _CHANGE = 3.0
+
+
+class Stiff(RuntimeError):
+    """The intervals of a fixed-point iteration are much shorter than the tolerance requires."""
+
+
+class TooManyIntervals(FlowDiverged):
+    """A mesh needs more intervals than it may have.
+
+    Args:
+        time: The time that it reached.
+        p: Vectors there (rows, dim).
+    """
+
+    def __init__(self, time: float, p: Tensor) -> None:
+        super().__init__(time, f"{MAX_INTERVALS} intervals are not enough")
+        self.p = p
 
 
 @torch.no_grad()
@@ -54,13 +76,18 @@ def choose_edges(
 
     Raises:
         FlowDiverged: if intervals vanish or are too many.
+        Stiff: if Newton's method would take much longer intervals.
     """
     rule = gauss_rule(NODES)
     quadrature = rule.quadrature.to(form.start.device, form.dtype)
     left, p, t, length = form.start.detach(), start.detach().to(form.start), begin, min(1.0, end - begin)
     edges, f, before = [begin], None, length
+    short = limited = 0
     for _ in range(MAX_INTERVALS):
         rest = end - t
+        short = short + 1 if rest > MAX_INTERVALS * length else 0
+        if short > _LAST:
+            raise TooManyIntervals(t, p)
         # The last intervals divide the rest equally: slightly longer ones instead of one more.
         step = rest / max(1, math.ceil(rest / length - 0.05)) if rest < 3 * length else length
         if step <= 1e-9 * max(abs(t), end - begin, 1e-300):
@@ -71,7 +98,11 @@ def choose_edges(
         else:
             ratio = rule.evaluation(1 + step / before * rule.nodes, GUESS_DEGREE).to(f)
             guess = torch.mm(ratio, f.flatten(1)).view_as(f)
-        found, iterations = _one_interval(form, left, times, step, quadrature, guess, rtol, atol)
+        if form.implicit:
+            assert isinstance(form, StateForm)
+            found, iterations = newton.solve_interval(form, left, times, step * quadrature, guess, rtol, atol)
+        else:
+            found, iterations = _one_interval(form, left, times, step, quadrature, guess, rtol, atol)
         if found is None:
             length = _SHRINK * step
             continue
@@ -100,8 +131,36 @@ def choose_edges(
         if rest - step <= 1e-9 * (end - begin):
             edges[-1] = end
             return edges
-        length = step * min(factor, (ITERATIONS + 1) / iterations)
-    raise FlowDiverged(t, f"{MAX_INTERVALS} intervals were not enough")
+        aim = newton.ITERATIONS if form.implicit else ITERATIONS
+        length = step * min(factor, (aim + 1) / iterations)
+        limited = limited + 1 if length < factor * step else 0
+        if limited == _PATIENCE:
+            limited = 0
+            if (
+                not form.implicit
+                and end - t > _PATIENCE * length
+                and _stiff(form, t, p, end, length, rtol, atol)
+            ):
+                raise Stiff
+    raise TooManyIntervals(t, p)
+
+
+def _stiff(
+    form: Formulation, begin: float, p: Tensor, end: float, length: float, rtol: float, atol: float
+) -> bool:
+    """Return whether an implicit interval much longer than `length` meets the tolerance from a time on."""
+    if not newton.serves(*p.shape):
+        return False
+    implicit = form.implicit_form(p)
+    rule, length = gauss_rule(NODES, p.device), min(_LONGER * length, end - begin)
+    times = begin + length * rule.nodes
+    guess = implicit.state_term(times[:1], p[None]).expand(NODES, *p.shape)
+    quadrature = length * rule.quadrature.to(p)
+    found, _ = newton.solve_interval(implicit, p, times, quadrature, guess, rtol, atol)
+    if found is None:
+        return False
+    after = p + length * (rule.weights.to(p) @ found.flatten(1)).view_as(p)
+    return _in_tolerances(length, found, torch.zeros_like(norms(p)), after, rtol, atol) <= 1
 
 
 def _in_tolerances(length: float, f: Tensor, jumps: Tensor, after: Tensor, rtol: float, atol: float) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from floater.flow.snapshot import Derived
+
 _USES = 1000
 """Number of solves by one plan. The error estimate detects intervals that have become too long and iterations
 that have become too few, but not intervals that could be longer. A new plan costs three to four solves,
@@ -19,6 +21,7 @@ class Plan:
         edges: The edges of the intervals.
         safety_factor: The part of the tolerance that the mesh was selected for.
         wide: Whether float32 did not meet the tolerance, so that the arithmetic is float64.
+        implicit: Whether the field is stiff, so that Newton's method is used.
         forward: Iterations of the first intervals, from the last solve that counted them.
         backward: The same of a backward pass, which begins at the last interval, by the number of intervals.
         reserve: Iterations beyond these for each interval, once they were too few.
@@ -37,6 +40,7 @@ class Plan:
     condition_number: float = 0.0
     error_ratio: float | None = None
     remaining_uses: int = _USES
+    implicit: bool = False
 
     def until(self, end: float) -> tuple[float, ...]:
         """Return the edges up to the first that is not before `end`.
@@ -51,7 +55,7 @@ class Plan:
 
 
 @dataclass
-class SolverState:
+class SolverState(Derived):
     """The state of a sequence of similar solves, such as those of one field in training.
 
     Pass the same object to each solve, which reads and updates it. Without one, a solve depends only on its

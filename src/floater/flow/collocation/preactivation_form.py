@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from floater.flow.collocation.state_form import StateForm
 from floater.flow.precision import full_precision, wide_dtype
 from floater.flow.units import steepest, unresolved
 from floater.flow.vector_fields import ACTIVATIONS, MLPField, ScaledField
@@ -61,7 +62,8 @@ class PreactivationForm:
         begin: The time of the start.
     """
 
-    solves_p = False
+    solves_p = implicit = False
+    implicit_form: Callable[[Tensor], StateForm]
 
     def __init__(self, layers: Layers, start: Tensor, begin: float) -> None:
         self._layers, self.dtype = layers, start.dtype

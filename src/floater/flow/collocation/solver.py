@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +24,15 @@ from floater.flow.collocation.fixed_point import NotConverged, solve_states
 from floater.flow.collocation.formulation import Formulation, formulate
 from floater.flow.collocation.implicit_gradient import differentiable_velocities
 from floater.flow.collocation.mesh import mesh_of
-from floater.flow.collocation.mesh_selection import choose_edges
+from floater.flow.collocation.mesh_selection import Stiff, TooManyIntervals, choose_edges
+from floater.flow.collocation.newton import solve_velocities
 from floater.flow.collocation.plan import Plan, SolverState
+from floater.flow.collocation.state_form import StateForm
 from floater.flow.dynamics import check_problem
 from floater.flow.errors import FlowDiverged, FlowError, FlowInaccurate
 from floater.flow.precision import full_precision, wide_dtype
 from floater.flow.solution import Solution
+from floater.flow.stiffness import failure as stiff_or_divergent
 from floater.flow.units import KINKED
 
 
@@ -57,6 +61,10 @@ def solve_dense(
     roundings of the start to float32 amplified by the flow. The arithmetic is float64 where float32 cannot
     hold `rtol` or fails to meet it. A field whose `smooth` is false is solved to a tenth of the tolerance.
 
+    Where the fixed-point iteration would take intervals much shorter than the tolerance requires, the field
+    is stiff, and the equations are solved by Newton's method in float64, with derivatives of the field by
+    autograd: for rows x (8 dim)^2 up to 2^25.
+
     A new mesh for float32 vectors with gradients is also followed by a solve from a start a little apart:
     where the flow amplifies the last float32 bit to more than ten times `rtol`, it warns (`FlowSensitive`).
 
@@ -76,7 +84,8 @@ def solve_dense(
     Raises:
         TypeError: if the field is not a module, the start is not a tensor, or `end` is not a number.
         ValueError: if `end` is not after `begin`, or the start is not finite or not (rows, dim).
-        FlowDiverged: if p becomes infinite or NaN, or intervals vanish.
+        FlowDiverged: if p becomes infinite or NaN, or intervals vanish or are too many.
+        FlowStiff: if intervals are too many because the field is stiff, where Newton's method does not serve.
         FlowInaccurate: if no mesh meets the tolerance.
         FlowTransformError: under `torch.vmap` or a transform of `torch.func`.
 
@@ -101,20 +110,27 @@ def solve_dense(
         form = formulate(field, start, begin, rtol)
         problem = f"{type(field)} {type(form)} {form.dtype} {begin} {rtol} {atol}"
         plan = state.use(problem, end)
+        if plan is not None and plan.implicit:
+            form = form.implicit_form(start)
         if plan is None:
             check_finite(start)
             attempt = Attempt(new_mesh=True)
         else:
-            known = len(plan.forward) >= len(plan.until(end)) - 1
+            known = not plan.implicit and len(plan.forward) >= len(plan.until(end)) - 1
             attempt = Attempt(new_mesh=False, known_iterations=known, wide=plan.wide)
         for _ in range(ATTEMPTS):
-            if attempt.wide and form.dtype != wide:
+            if attempt.wide and form.dtype != wide and not form.implicit:
                 form = formulate(field, start, begin, 0.0)
             try:
                 if plan is None:
                     factor = attempt.safety_factor
-                    edges = choose_edges(form, start, begin, end, factor * rtol, factor * atol)
-                    plan = Plan(edges, factor, attempt.wide)
+                    tolerances = factor * rtol, factor * atol
+                    try:
+                        edges = choose_edges(form, start, begin, end, *tolerances)
+                    except Stiff:
+                        form, attempt = form.implicit_form(start), replace(attempt, wide=True)
+                        edges = choose_edges(form, start, begin, end, *tolerances)
+                    plan = Plan(edges, factor, attempt.wide, implicit=form.implicit)
                     state.problem, state.plan = problem, plan
                 counts = plan.forward if attempt.known_iterations else None
                 solution, error, time = _solve_on(plan, counts, form, start, end, rtol, atol)
@@ -142,6 +158,10 @@ def solve_dense(
             else:
                 plan = None
             attempt = following
+    if isinstance(failure, TooManyIntervals):
+        raise stiff_or_divergent(
+            field, failure.time, failure.p, span=end - begin, reason=failure.reason
+        ) from failure
     raise failure
 
 
@@ -159,16 +179,22 @@ def _solve_on(
     Returns:
         The solution, its estimated error in tolerances, and the time around which most of it arises.
     """
-    mesh = mesh_of(plan.until(end), pipeline_depth(start.device), form.dtype, start.device)
-    change = CHANGE * plan.safety_factor
+    depth = 1 if form.implicit else pipeline_depth(start.device)
+    mesh = mesh_of(plan.until(end), depth, form.dtype, start.device)
+    change, solved = CHANGE * plan.safety_factor, None
     with torch.no_grad():
-        states, iterations = solve_states(form, mesh, change * rtol, change * atol, counts)
-    if counts is None:
-        plan.forward = [count + plan.reserve for count in iterations]
+        if isinstance(form, StateForm) and form.implicit:
+            states, solved = solve_velocities(
+                form, mesh, plan.safety_factor * rtol, plan.safety_factor * atol
+            )
+        else:
+            states, iterations = solve_states(form, mesh, change * rtol, change * atol, counts)
+            if counts is None:
+                plan.forward = [count + plan.reserve for count in iterations]
     if torch.is_grad_enabled():
-        velocities = differentiable_velocities(form, mesh, plan, states, rtol)
+        velocities = differentiable_velocities(form, mesh, plan, states, rtol, solved)
     else:
-        velocities = mesh.at_nodes(form.velocity, states)
+        velocities = mesh.at_nodes(form.velocity, states) if solved is None else solved
     dtype = torch.promote_types(torch.float32, start.dtype)
     solution = Solution(mesh, start.to(wide_dtype(start.device)), velocities, dtype, end)
     errors = interval_errors(form, mesh, solution.edge_values, velocities.detach(), rtol, atol)

@@ -18,12 +18,15 @@ class StateForm:
     Args:
         dynamics: The field.
         start: p at the beginning (rows, dim), in the dtype of the arithmetic.
+        implicit: Whether the equations are solved by Newton's method.
     """
 
     solves_p = True
+    implicit_form: Callable[[Tensor], StateForm]
 
-    def __init__(self, dynamics: Dynamics, start: Tensor) -> None:
+    def __init__(self, dynamics: Dynamics, start: Tensor, implicit: bool = False) -> None:
         self.start, self.dtype = start.to(wide_dtype(start.device)), start.dtype
+        self.implicit = implicit
         self._dynamics = dynamics
         self._units = units_of(dynamics.field)
         self._batched = _takes_vmap(dynamics, start.detach())
@@ -74,11 +77,11 @@ class StateForm:
         # The velocity itself: its graph leads to whatever the field reads, registered parameters or not.
         return (self.state_term(times, states.detach()),)
 
-    def linearize(self, times: Tensor, states: Tensor) -> _LinearizedStates:
-        return _LinearizedStates(self, times, states)
+    def linearize(self, times: Tensor, states: Tensor) -> LinearizedStates:
+        return LinearizedStates(self, times, states)
 
 
-class _LinearizedStates:
+class LinearizedStates:
     """A `Linearization`: the graphs of the field, one for each interval, as these converge one by one."""
 
     def __init__(self, form: StateForm, times: Tensor, states: Tensor) -> None:
@@ -92,6 +95,19 @@ class _LinearizedStates:
     def vjp(self, intervals: slice, cotangents: Tensor) -> Tensor:
         pairs = zip(self._graphs[intervals], cotangents, strict=True)
         return torch.stack([_vjp(value, leaf, cotangent) for (leaf, value), cotangent in pairs])
+
+    def value(self, interval: int) -> Tensor:
+        """Return f at the nodes of an interval (N, rows, width)."""
+        return self._graphs[interval][1].detach()
+
+    def jacobian(self, interval: int) -> Tensor:
+        """Return df/dy at the nodes of an interval (N, rows, width, width), for rows that are independent."""
+        leaf, value = self._graphs[interval]
+        identity = torch.eye(leaf.shape[-1], dtype=leaf.dtype, device=leaf.device)
+        if not value.requires_grad:
+            return leaf.new_zeros(*leaf.shape, leaf.shape[-1])
+        rows = [_vjp(value, leaf, unit.expand_as(leaf)) for unit in identity]
+        return torch.stack(rows, 2)
 
     def velocity_vjp(self, cotangents: Tensor) -> Tensor:
         return self.vjp(slice(None), cotangents)

@@ -14,7 +14,7 @@ from floater.encodings.relative.alibi import slopes
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.floater_relative import FloaterRelative
 from floater.encodings.spec import StackSpec
-from floater.flow.cache import parameter_version
+from floater.flow.snapshot import Snapshot
 from floater.pretrained.extending.passes import Pass, Watch
 
 TRAINED = {"t5": 512, "mt5": 1024, "bloom": 2048}
@@ -60,7 +60,7 @@ def _at(flow: FloaterRelative, distances: Tensor) -> Tensor:
 
 
 class Solved:
-    """The biases of a flow by distance; without gradients they are cached until its weights change.
+    """The biases of a flow by distance; without gradients they are cached until the flow changes.
 
     Args:
         flow: function that returns the flow of one bias.
@@ -68,22 +68,23 @@ class Solved:
 
     def __init__(self, flow: Callable[[], FloaterRelative]) -> None:
         self.flow = flow
-        self._kept: tuple[Any, int, Tensor] | None = None
+        self._kept: tuple[Snapshot, int, Tensor] | None = None
 
     def __call__(self, distances: Tensor) -> Tensor:
         """Return the biases (N, heads) at distances (N,)."""
         flow = self.flow()
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return _at(flow, distances)
-        weights = [*flow.parameters(), *flow.buffers()]
-        state = distances.device, *map(parameter_version, weights)
         low, high = int(distances.min()), int(distances.max())
         kept = self._kept
-        if kept is None or kept[0] != state or low < kept[1] or high >= kept[1] + len(kept[2]):
+        if kept is not None and not kept[0].matches(flow, distances.device):
+            kept = None
+        if kept is None or low < kept[1] or high >= kept[1] + len(kept[2]):
             ends = min(low, 1 - flow.spec.max_length), max(high, 0)
             with torch.inference_mode(False), torch.no_grad():
                 every = torch.arange(ends[0], ends[1] + 1, device=distances.device)
-                kept = self._kept = state, ends[0], _at(flow, every)
+                biases = _at(flow, every)
+                kept = self._kept = Snapshot(flow, distances.device), ends[0], biases
         return kept[2][distances - kept[1]]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from floater.encodings.relative.rescaling import rescaled
 from floater.encodings.relative.waves import frequencies
 from floater.flow import solve
-from floater.flow.cache import parameter_version
+from floater.flow.snapshot import Snapshot
 from floater.flow.vector_fields import FieldLinear
 from floater.pretrained.extending.passes import Watch
 
@@ -90,7 +90,7 @@ class ScaleFlow(nn.Module):
         self.dim, self.theta, self.trained, self.start = dim, base, trained, start
         self.field = ScaleField(self._base, dim // 2, dim)
         self._known: dict[float, tuple[Tensor, float]] = {}
-        self._versions: tuple[Hashable, ...] = ()
+        self._snapshot: Snapshot | None = None
 
     def _scaled(self, scale: float) -> tuple[Tensor, float]:
         return scaled(self.start, self.dim, self.theta, self.trained, scale)
@@ -106,9 +106,9 @@ class ScaleFlow(nn.Module):
         """
         if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()):
             return self._solved(scale)
-        versions = tuple(map(parameter_version, self.parameters()))
-        if versions != self._versions:
-            self._known, self._versions = {}, versions
+        values = self.field, self.dim, self.theta, self.trained, self.start
+        if self._snapshot is None or not self._snapshot.matches(*values):
+            self._known, self._snapshot = {}, Snapshot(*values)
         if scale not in self._known:
             self._known[scale] = self._solved(scale)
         return self._known[scale]
@@ -121,7 +121,7 @@ class ScaleFlow(nn.Module):
         return (plain.to(device) * change.double().exp()).float(), factor
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_known": {}, "_versions": ()}
+        return self.__dict__ | {"_known": {}, "_snapshot": None}
 
 
 class ScaledRotary(nn.Module):
