@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from families import noisy
 from fuzzing import Refused, Silent, checked
-from hypothesis import event, given
+from hypothesis import given, note
 from hypothesis import strategies as st
 from launched import Ended, is_refusal, same_weights, tree_of, write
 
@@ -87,6 +87,7 @@ def test_a_damaged_run_resumes_to_the_same_weights_or_is_refused(work: Path, cha
     with copied(work / "killed") as run:
         file = chance.choice(sorted(path for path in run.rglob("*") if path.is_file()))
         how = f"{file.relative_to(run)}: {corrupted(file, chance)}"
+        note(how)
         ended = typed("train", write(tree_of(run), work / "copy.yaml"))
         if is_refusal(ended):
             raise Refused(ended.lines[-1])
@@ -96,13 +97,12 @@ def test_a_damaged_run_resumes_to_the_same_weights_or_is_refused(work: Path, cha
 
 @given(st.randoms(use_true_random=False))
 @checked("Damaged runs", 3)
-def test_a_damaged_model_of_a_run_is_refused_or_has_the_same_scores(
-    work: Path, chance: random.Random
-) -> None:
+def test_a_damaged_model_of_a_run_is_refused_or_the_same(work: Path, chance: random.Random) -> None:
     expected = typed("evaluate", str(work / "whole")).text
     with copied(work / "whole") as run:
         file = chance.choice(sorted((run / "model").iterdir()))
         how = f"{file.name}: {corrupted(file, chance)}"
+        note(how)
         ended = typed("evaluate", str(run))
         if is_refusal(ended):
             raise Refused(ended.lines[-1])
@@ -116,7 +116,7 @@ def test_a_strange_model_directory_is_loaded_or_refused(work: Path, name: str, c
     """A damaged file, a value of another type, or tensors of other names, shapes, types and numbers."""
     with copied(work / "models" / name) as folder:
         how = stranger(folder, chance)
-        event(how.partition(":")[0])
+        note(how)
         model = floater.load(folder)
         if not all(bool(weight.isfinite().all()) for weight in model.state_dict().values()):
             raise Silent(f"{how}: a model with weights that are not finite is loaded")
@@ -132,6 +132,7 @@ def test_a_strange_checkpoint_is_extended_or_refused(work: Path, name: str, chan
             json.dumps(plain | {"rope_parameters": None, "fusion_config": None})
         )
         how = stranger(folder, chance)
+        note(how)
         shutil.rmtree(to := work / "longer", ignore_errors=True)
         ended = typed("extend", str(folder), "256", "--to", str(to))
         if is_refusal(ended):
