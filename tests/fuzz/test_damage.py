@@ -147,7 +147,7 @@ def test_a_strange_setting_is_served_or_refused(work: Path, data: Any) -> None:
     tree = tree_of(work / "set")
     section = data.draw(st.sampled_from([tree, tree["data"], tree["model"], tree["training"]]))
     key = data.draw(st.sampled_from(sorted(section)))
-    section[key] = data.draw(st.sampled_from(STRANGE))
+    section[key] = data.draw(st.one_of(st.sampled_from(STRANGE), st.integers(1, 9), st.floats(0, 1)))
     if key == "run" and isinstance(section[key], str):
         section[key] = str(work / "set")
     shutil.rmtree(work / "set", ignore_errors=True)
@@ -158,10 +158,16 @@ def test_a_strange_setting_is_served_or_refused(work: Path, data: Any) -> None:
             raise Refused("refused")
 
 
-CORPORA = {
+CORPORA: dict[str, dict[str, Any]] = {
     "events": {"train": "events.csv"},
-    "language_modeling": {"train": "text.txt", "valid": "text.txt", "vocabulary_size": 270},
-    "translation": {"train_source": "text.txt", "train_target": "target.txt", "vocabulary_size": 270},
+    "language_modeling": {"train": "source.txt", "valid": "valid.txt", "block": 32},
+    "translation": {
+        "train_source": "source.txt",
+        "train_target": "target.txt",
+        "valid_source": "valid.txt",
+        "valid_target": "valid.txt",
+        "vocabulary_size": 280,
+    },
 }
 
 
@@ -174,8 +180,8 @@ def test_damaged_data_are_read_or_refused(work: Path, name: str, chance: random.
     (folder / "events.csv").write_text(
         "id,time,type\n" + "".join(f"{row},{time},{time % 3}\n" for row in range(40) for time in range(5))
     )
-    for file in ("text.txt", "target.txt"):
-        (folder / file).write_text("".join(f"the {n} words of line {n}\n" for n in range(90)))
+    for file, count in (("source.txt", 90), ("target.txt", 90), ("valid.txt", 9)):
+        (folder / file).write_text("".join(f"the {n} words of line {n}\n" for n in range(count)))
     file = folder / chance.choice(
         sorted({value for value in CORPORA[name].values() if isinstance(value, str)})
     )
