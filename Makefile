@@ -5,7 +5,7 @@ BIN := .venv/bin
 TORCH := $(patsubst torch==%,%,$(filter torch==%,$(shell cat constraints.txt)))
 HAS_TORCH := $(PYTHON) -c "import torch, sys; sys.exit(torch.__version__.split('+')[0] != '$(TORCH)')" 2>/dev/null
 
-.PHONY: demo test test-slow lint format docs reports reliability
+.PHONY: demo test test-slow fuzz lint format docs reports reliability
 
 demo: .venv/installed
 	$(BIN)/floater demo --run runs/demo
@@ -16,6 +16,12 @@ test: .venv/installed
 # The tests marked slow, which `make test` skips.
 test-slow: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m slow
+
+# Random examples for the properties of tests/fuzz; SEED=17 repeats a run, with the same MINUTES or without.
+MINUTES ?= 10
+SEED ?= $(shell date +%s)
+fuzz: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/fuzz --fuzz $(SEED) --minutes $(MINUTES)
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -36,7 +42,7 @@ docs: .venv/installed
 reports: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python docs/reports.py
 
-# An hour or two; SCALE=0.1 runs a tenth of it.
+# Two hours or three; SCALE=0.1 runs a tenth of it.
 SCALE ?= 1
 reliability: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reliability.py --scale $(SCALE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import math
 import os
 import re
@@ -12,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from typing import Any
 import yaml
 
 from floater.cli import main as floater
+from launchers import set_stream
 
 LIMIT = 120.0  # seconds of a command
 _WITHOUT = """
@@ -37,11 +41,17 @@ class Command:
         arguments: arguments of `floater`.
         limits: resource limits, as for `resource.setrlimit`; core dumps are off in any case.
         without: a package that is hidden from the process, which then starts a new Python.
+        streams: states of standard streams by their number; see `launchers.STREAMS`.
+        environment: changed environment variables.
+        locks: the error of `flock`, as on a file system without locks; 0 for one that has them.
     """
 
     arguments: list[str]
     limits: dict[int, int] = field(default_factory=dict)
     without: str = ""
+    streams: Mapping[int, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    locks: int = 0
 
     def __post_init__(self) -> None:
         reading, writing = os.pipe()
@@ -62,6 +72,11 @@ class Command:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             for kind, limit in self.limits.items():
                 resource.setrlimit(kind, (limit, limit))
+            os.environ.update(self.environment)
+            for number, state in self.streams.items():
+                set_stream(number, state)
+            if self.locks:
+                fcntl.flock = self._no_locks
             if self.without:
                 os.execv(sys.executable, [sys.executable, "-c", _WITHOUT, self.without, *self.arguments])
             code = floater(self.arguments)
@@ -71,9 +86,13 @@ class Command:
             traceback.print_exc()
             code = 1
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
             os._exit(code)
+
+    def _no_locks(self, *_: object) -> None:
+        raise OSError(self.locks, os.strerror(self.locks))
 
     def _read(self, reading: int) -> None:
         with open(reading, "rb") as file:

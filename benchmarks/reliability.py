@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import itertools
 import math
 import os
@@ -23,22 +24,30 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import torch
 import yaml
+from hypothesis import seed
 
 from adversarial import campaign
+from changed_data import DataRun
 from commands import Command, Runs, Tally, small_study
 from first_hour import HOUR, MISSING, RIGHT, WRONG
 from first_hour_files import prepare
+from floater.pretrained.extending import biases
 from floater.tasks import task
 from hostile import corrupted, hostile_cases
+from launchers import STREAMS, environment
+from strangers import stranger_cases
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
 STUDY_LIMIT = 3600.0  # seconds of a study, whose trials start a Python each, on a busy machine
+Section = Callable[[int, Path, random.Random], Tally]
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 138}
 
 
@@ -202,6 +211,185 @@ def hostile_files(count: int, folder: Path, chance: random.Random) -> Tally:
     return tally
 
 
+def changed_data(count: int, folder: Path, chance: random.Random) -> Tally:
+    """Change the data of a run that was killed, and start it again, then with other data accepted."""
+    tally = Tally(
+        "Data changed",
+        "a file of a killed run's data replaced, reordered, halved or misaligned; then started again",
+    )
+    runs = [
+        DataRun(folder / name, name)
+        for name in ("translation", "language_modeling", "events", "documents", "image_classification")
+    ]
+    refused = accepted = 0
+    while tally.cases < count:
+        run, name = chance.choice(runs), f"changed-{tally.cases}"
+        run.begin(name)
+        change, is_other = run.change(chance)
+        what = f"{run.task}, {change}"
+        command = run.train(name).finish()
+        tally.cases += 1
+        tally.see(command, what)
+        if is_other and command.code == 0:
+            tally.silent += 1
+            tally.notes.append(f"{what}: trained on without a word")
+        elif is_other:
+            refused += 1
+            accepting = run.train(name, "--accept-changed-data").finish()
+            tally.see(accepting, f"{what}, accepted")
+            # data that are too few, or none, are refused for that
+            accepted += accepting.code == 0
+        elif command.code:
+            tally.lost += 1
+            tally.notes.append(f"{what}: refused: {command.lines[-1:]}")
+        shutil.rmtree(run.folder / name, ignore_errors=True)
+    tally.notes.insert(
+        0,
+        f"{refused} were refused in a line that names the file, of which {accepted} trained on with "
+        f"--accept-changed-data; the {tally.cases - refused} others had the same content as before",
+    )
+    return tally
+
+
+def strangers(count: int, folder: Path, chance: random.Random) -> Tally:
+    """Read run and model directories of strangers."""
+    tally = Tally(
+        "Directories of strangers",
+        "a run or model directory with code, pickles, links or values of wrong types",
+    )
+    runs, marker, refused = Runs(folder), folder / "executed", 0
+    memory = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + 4 * 2**30
+    with contextlib.chdir(folder):
+        for what, arguments in itertools.islice(stranger_cases(folder, runs.config, marker, chance), count):
+            command = Command(arguments, {resource.RLIMIT_AS: memory}).finish()
+            tally.cases += 1
+            refused += command.code == 2
+            tally.see(command, what)
+            if marker.exists():
+                tally.silent += 1
+                tally.notes.append(f"{what}: executed")
+                shutil.rmtree(marker)
+            elif not command.code and arguments[0] == "extend" and not Path(arguments[-1]).is_dir():
+                tally.silent += 1
+                tally.notes.append(f"{what}: exit code 0 and no model")
+    tally.notes.insert(0, f"{refused} were refused in a line, the others did no harm")
+    return tally
+
+
+def no_locks(count: int, folder: Path, chance: random.Random) -> Tally:
+    """Kill and double trainings on a file system without locks."""
+    tally = Tally(
+        "File systems without locks",
+        "`flock` fails with ENOSYS, ENOLCK or EOPNOTSUPP; killed or started twice",
+    )
+    runs, refused = Runs(folder), 0
+    while tally.cases < count:
+        name, error = f"lockless-{tally.cases}", chance.choice([errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+        what = f"{name}, {errno.errorcode[error]}"
+        one = runs.train(name, locks=error)
+        double = chance.random() < 0.5
+        over = one.wait(chance.uniform(0, runs.seconds))
+        tally.cases += 1
+        if double:
+            other = runs.train(name, locks=error).finish()
+            tally.see(other, f"{what}, second")
+            if not over:
+                one.finish()
+            refused += "in use by" in one.text + other.text
+            runs.judge(name, one if not one.code else other, tally, f"{what}, started twice")
+            continue
+        if not over:
+            one.send(signal.SIGKILL)
+            one.finish()
+        runs.judge(name, runs.train(name, locks=error).finish(), tally, f"{what}, killed")
+    tally.notes.insert(0, f"{refused} second ones were refused, the others found a finished run")
+    return tally
+
+
+def launchers(count: int, folder: Path, chance: random.Random) -> Tally:
+    """Train in environments that launchers leave."""
+    tally = Tally("Launchers", "environment variables of launchers without the rest, or with wrong values")
+    runs, refused = Runs(folder), 0
+    for case in range(count):
+        name, variables = f"launched-{case}", environment(chance)
+        command = runs.train(name, environment=variables).finish()
+        tally.cases += 1
+        if command.code == 2 and command.is_line:
+            refused += 1
+            shutil.rmtree(runs.folder / name, ignore_errors=True)
+        else:
+            runs.judge(name, command, tally, f"{variables}")
+    tally.notes.insert(0, f"{refused} were refused in a line, the others trained the same weights")
+    return tally
+
+
+def streams(count: int, folder: Path, chance: random.Random) -> Tally:
+    """Run commands whose standard streams are closed, full or not read."""
+    tally = Tally("Standard streams", "closed, full or without a reader: each of the three, at random")
+    runs, ended = Runs(folder), 0
+    for case in range(count):
+        name = f"streams-{case}"
+        states = {number: chance.choice(STREAMS) for number in range(3)}
+        trains = chance.random() < 0.7
+        arguments = ["train", str(runs.config), f"run={runs.folder / name}"]
+        others = ["models", "alibi"], ["evaluate", str(folder / "whole")], ["configs"]
+        command = Command(arguments if trains else chance.choice(others), streams=states).finish()
+        what = f"{' '.join(command.arguments[:2])} with {list(states.values())}"
+        tally.cases += 1
+        if "Traceback" in command.text:
+            tally.tracebacks += 1
+            tally.notes.append(f"{what}: {command.lines[-1:]}")
+        if trains and not command.code:
+            ended += 1
+            runs.judge(name, command, tally, what)
+        elif trains:  # it may end, with another code than 0; then it goes on
+            runs.judge(name, runs.train(name).finish(), tally, f"{what}, started again")
+        elif not command.code and states[1] == "full":
+            tally.silent += 1
+            tally.notes.append(f"{what}: exit code 0, and the results are lost")
+    tally.notes.insert(
+        0, f"{ended} trainings ended as if the streams were open, the others when started again"
+    )
+    return tally
+
+
+def properties(
+    title: str, meaning: str, module: str, part: str
+) -> Callable[[int, Path, random.Random], Tally]:
+    """Return a section that checks properties of tests/fuzz with random examples.
+
+    Args:
+        title: name of the section.
+        meaning: description of a case.
+        module: name of the module of the tests.
+        part: text in the names of the tests.
+    """
+
+    def section(count: int, folder: Path, chance: random.Random) -> Tally:
+        tests = ROOT / "tests"
+        sys.path += map(str, (tests, tests / "fuzz", tests / "encodings"))
+        fuzzing, examined = import_module("fuzzing"), import_module(module)
+        checks = [check for name, check in vars(examined).items() if name.startswith("test") and part in name]
+        biases.STEPS = 2  # the random tables of a toy are no smooth biases
+        tally, before = Tally(title, meaning), Counter(fuzzing.outcomes())
+        while (counts := Counter(fuzzing.outcomes()) - before).total() < count:
+            for check in checks:
+                number = chance.randrange(2**32)
+                try:
+                    seed(number)(check)()
+                except Exception as error:
+                    tally.silent += isinstance(error, AssertionError)
+                    tally.tracebacks += not isinstance(error, AssertionError)
+                    tally.notes.append(
+                        f"{check.__name__} --fuzz {number}: {' '.join(str(error).split())[:300]}"
+                    )
+        tally.cases = counts.total() + tally.silent + tally.tracebacks
+        tally.notes.insert(0, f"{counts['right']} right, {counts['refused']} refused")
+        return tally
+
+    return section
+
+
 def first_hour(count: int, folder: Path, chance: random.Random) -> Tally:
     """Run the commands of a new user: right ones, each building on those before, then wrong ones."""
     tally = Tally("A new user's hour", "a right command works, a wrong one is answered by one line")
@@ -233,7 +421,7 @@ def first_hour(count: int, folder: Path, chance: random.Random) -> Tally:
     return tally
 
 
-PARTS: dict[str, tuple[int, Callable[[int, Path, random.Random], Tally]]] = {
+PARTS: dict[str, tuple[int, Section]] = {
     "kills": (100, kills),
     "studies": (30, study_kills),
     "corrupted": (50, corruptions),
@@ -241,6 +429,29 @@ PARTS: dict[str, tuple[int, Callable[[int, Path, random.Random], Tally]]] = {
     "full": (16, full_disks),
     "fields": (1000, adversarial_fields),
     "hostile": (100, hostile_files),
+    "data": (60, changed_data),
+    "strangers": (300, strangers),
+    "locks": (30, no_locks),
+    "launchers": (40, launchers),
+    "streams": (40, streams),
+    "caches": (
+        400,
+        properties(
+            "Caches",
+            "a plugged or extended model: chunks, and rows exchanged, chosen, repeated or cut",
+            "test_families",
+            "cache",
+        ),
+    ),
+    "compositions": (
+        2000,
+        properties(
+            "Compositions",
+            "an encoding or a composition with random options: padding, documents, caches, shifts, precision",
+            "test_encodings",
+            "",
+        ),
+    ),
     "hour": (HOUR, first_hour),
 }
 

@@ -20,6 +20,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="put the weights of all modules at odd addresses, where matrix products round otherwise",
     )
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
+    parser.addoption("--fuzz", type=int, metavar="SEED", help="check the properties of tests/fuzz at random")
+    parser.addoption(
+        "--minutes", type=float, default=0.0, help="how long --fuzz goes on, with one seed after another"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

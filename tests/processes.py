@@ -18,7 +18,7 @@ _LIMIT = 600
 
 
 def _run(function: Callable[..., Any], arguments: tuple[Any, ...], said: Path, **variables: str) -> None:
-    os.environ.update(variables, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    os.environ.update({"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"} | variables)
     with said.open("wb") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
@@ -34,19 +34,26 @@ def _start(function: Callable[..., Any], *arguments: Any, said: Path, **variable
     return process
 
 
-def in_process(function: Callable[..., Any], *arguments: Any, said: Path) -> int | None:
+def in_process(
+    function: Callable[..., Any], *arguments: Any, said: Path, seconds: float | None = None, **variables: str
+) -> int | None:
     """Call a function in a process of its own, which it may kill.
 
     Args:
         function: of a module, to be imported there; what it returns is the exit code.
         *arguments: of the function.
         said: file for what it prints on standard output and standard error.
+        seconds: after which it is killed; None means that it is waited for.
+        **variables: of its environment.
 
     Returns:
         The exit code, a signal's with a minus.
     """
-    process = _start(function, *arguments, said=said)
-    process.join()
+    process = _start(function, *arguments, said=said, **variables)
+    process.join(seconds)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
     return process.exitcode
 
 

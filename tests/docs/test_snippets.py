@@ -62,8 +62,9 @@ def test_a_command_of_a_page_is_valid(page: str, command: str) -> None:
     """Its options, its configuration and its settings exist; [ ] stand around what may be left out."""
     words = shlex.split(re.split(r" [|<>&]", re.sub(r" \[([^\]=]+=.*?)\](?= |$)", r" \1", command))[0])
     if words[0] == "make":
-        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-        assert set(words[1:]) <= set(targets)
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        known = re.findall(r"^(\w+)(?::| \?=)", makefile, re.MULTILINE)  # targets and variables
+        assert {word.partition("=")[0] for word in words[1:]} <= set(known)
         return
     if "--help" in words:
         return
