@@ -336,7 +336,7 @@ def _add_trust(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--trust-code",
         action="store_true",
-        help="import the modules that the configuration in a run's directory names, which runs their code",
+        help="import modules that a run names: runs their code",
     )
 
 

@@ -91,7 +91,7 @@ def task(name: Any, origin: str = "task") -> Task:
     return _TASKS[name]
 
 
-def import_modules(modules: Any, origin: str, *, trusted: bool) -> None:
+def import_modules(modules: Any, origin: str, *, trusted: bool = False) -> None:
     """Import the modules that a configuration names, which may register tasks and position encodings.
 
     Args:
@@ -157,7 +157,9 @@ def _code_of(module: str) -> list[str]:
     return files
 
 
-def of_config(tree: Tree, origin: str, overrides: Sequence[str] = (), *, trusted: bool) -> tuple[Task, Any]:
+def of_config(
+    tree: Tree, origin: str, overrides: Sequence[str] = (), *, trusted: bool = False
+) -> tuple[Task, Any]:
     """Import the modules that a configuration names, and return its task and its settings.
 
     Args:
