@@ -224,11 +224,14 @@ def test_random_positions_keep_a_row_together(folder: Path) -> None:
     assert (last[0] - last[1]).abs().amax(-1).min() > 1e-5
 
 
-@pytest.mark.parametrize(("method", "scales"), [("clex", {1, 2, 3, 4}), ("yarn", {4})])
-def test_every_scale_is_trained(folder: Path, method: str, scales: set[int]) -> None:
+@pytest.mark.parametrize(
+    ("method", "options", "scales"),
+    [("clex", {"declared": False}, {1, 2, 3, 4}), ("clex", {}, {4}), ("yarn", {}, {4})],
+)
+def test_every_scale_is_trained(folder: Path, method: str, options: dict[str, Any], scales: set[int]) -> None:
     """A batch reaches as far as it drew, where its longest text sets the scale of all."""
-    extend = {"length": 64, "method": method, "positions": "pose"}
-    trainer = _trainer(folder, write_config(folder, f"scales_{method}", extend=extend))
+    extend = {"length": 64, "method": method, "options": options, "positions": "pose"}
+    trainer = _trainer(folder, write_config(folder, f"scales_{method}{len(options)}", extend=extend))
     row = trainer.train_dataset[0]
     batches = [[{**row, "index": 64 * step + i} for i in range(64)] for step in range(40)]
     last = [int(trainer.data_collator(batch)["position_ids"].max()) for batch in batches]
