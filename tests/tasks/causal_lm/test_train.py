@@ -129,7 +129,8 @@ def test_a_flow_over_scale_has_its_learning_rate(folder: Path) -> None:
 @pytest.mark.parametrize("what", ["all", "lora", "positions"])
 def test_what_learns(folder: Path, what: str) -> None:
     """The checkpoint's matrices change or not, positions in any case; the result is the final model's."""
-    run, result = train(write_config(folder, what, train=what, extend={"positions": "pose"}))
+    extend = {"positions": "pose", "options": {"declared": False}}
+    run, result = train(write_config(folder, what, train=what, extend=extend))
     after: Any = AutoModelForCausalLM.from_pretrained(run / "model")
     before = LlamaForCausalLM.from_pretrained(folder / "llama").state_dict()
     assert after.config.floater_extension["method"] == "clex"
