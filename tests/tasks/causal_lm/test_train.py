@@ -129,7 +129,8 @@ def test_a_flow_over_scale_has_its_learning_rate(folder: Path) -> None:
 @pytest.mark.parametrize("what", ["all", "lora", "positions"])
 def test_what_learns(folder: Path, what: str) -> None:
     """The checkpoint's matrices change or not, positions in any case; the result is the final model's."""
-    run, result = train(write_config(folder, what, train=what, extend={"positions": "pose"}))
+    extend = {"positions": "pose", "options": {"declared": False}}
+    run, result = train(write_config(folder, what, train=what, extend=extend))
     after: Any = AutoModelForCausalLM.from_pretrained(run / "model")
     before = LlamaForCausalLM.from_pretrained(folder / "llama").state_dict()
     assert after.config.floater_extension["method"] == "clex"
@@ -224,11 +225,14 @@ def test_random_positions_keep_a_row_together(folder: Path) -> None:
     assert (last[0] - last[1]).abs().amax(-1).min() > 1e-5
 
 
-@pytest.mark.parametrize(("method", "scales"), [("clex", {1, 2, 3, 4}), ("yarn", {4})])
-def test_every_scale_is_trained(folder: Path, method: str, scales: set[int]) -> None:
+@pytest.mark.parametrize(
+    ("method", "options", "scales"),
+    [("clex", {"declared": False}, {1, 2, 3, 4}), ("clex", {}, {4}), ("yarn", {}, {4})],
+)
+def test_every_scale_is_trained(folder: Path, method: str, options: dict[str, Any], scales: set[int]) -> None:
     """A batch reaches as far as it drew, where its longest text sets the scale of all."""
-    extend = {"length": 64, "method": method, "positions": "pose"}
-    trainer = _trainer(folder, write_config(folder, f"scales_{method}", extend=extend))
+    extend = {"length": 64, "method": method, "options": options, "positions": "pose"}
+    trainer = _trainer(folder, write_config(folder, f"scales_{method}{len(options)}", extend=extend))
     row = trainer.train_dataset[0]
     batches = [[{**row, "index": 64 * step + i} for i in range(64)] for step in range(40)]
     last = [int(trainer.data_collator(batch)["position_ids"].max()) for batch in batches]

@@ -25,7 +25,8 @@ class Pass:
     """One forward pass.
 
     Args:
-        query: positions of the tokens that are read, (batch or 1, T), counted from the first token of a row.
+        query: positions of the tokens that are read, (batch or 1, T); for attention modules, counted from the
+            first token of a row that is not padding.
         key: positions of the cached tokens and of the tokens that are read, (batch or 1, S), likewise.
         scale: scale of the rotation, see `Watch`.
         kept: values that the blocks share until the pass ends, by name.
@@ -45,7 +46,7 @@ class Pass:
     def counts_up(self) -> bool:
         """Return whether all texts have the positions 0, 1, 2, ..."""
         every = torch.arange(self.length, device=self.key.device)[None]
-        return bool((self.key == every).all() and (self.query == every[:, -self.query.shape[1] :]).all())
+        return torch.equal(self.key, every) and torch.equal(self.query, every[:, -self.query.shape[1] :])
 
 
 def checked(current: Pass | None) -> Pass:
@@ -198,12 +199,14 @@ class Watch:
         query = _given(words, past, inputs.get("position_ids"))
         scale = 1.0 if self.scale is None else float(self.scale(int(query.max()) + 1))
         key = self._cached(cache, past, query, scale)
-        first = _first(key, mask)
-        self._own.current = Pass(query - first, key - first, scale)
+        self._own.current = Pass(query, key, scale)
         self._keys.current = Keys(key, scale)
         if cache is not None:
             _follow(cache, self._keys.current)
-        return None if self.attention is None else (args, {**kwargs, PASS: self._own.current})
+        if self.attention is None:
+            return None
+        first = _first(key, mask)
+        return args, {**kwargs, PASS: Pass(query - first, key - first, scale)}
 
     def leave(self, output: Any) -> None:
         """Store the positions of keys in the cache that the body returns."""
