@@ -14,6 +14,7 @@ from transformers.cache_utils import Cache
 
 from floater.pretrained.body import ThreadPass
 from floater.pretrained.extending.errors import ExtendError
+from floater.tracing import refuse_trace
 
 _HELD = "floater_pass"
 """Name of the attribute of a cache with the positions of its keys and their scale."""
@@ -101,6 +102,13 @@ class Watch:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the positions of the tokens of a pass; a forward pre-hook."""
+        what = f"a model extended by {self.method!r}"
+        refuse_trace(ExtendError, what, "extend by the configuration alone, as 'yarn' does")
+        if torch.compiler.is_exporting():
+            raise ExtendError(
+                f"{what} cannot be exported, as it reads the positions of each text; extend by the "
+                "configuration alone, as 'yarn' does"
+            )
         own = getattr(getattr(module, "config", None), "_attn_implementation", None)
         if self.attention is not None and own != self.attention:
             raise ExtendError(
