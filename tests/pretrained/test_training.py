@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, PeftType, get_peft_model
+from peft import AdaptionPromptConfig, LoraConfig, PeftModel, PeftType, get_peft_model
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
@@ -205,6 +205,23 @@ def test_an_adapter_that_would_ignore_the_flow_is_refused(kind: str) -> None:
         assert torch.equal(zoo.output(adapted, **given), before)
     left_out = get_peft_model(plugged("bert", projections=["query"]), _configuration(kind, ["value"]))
     assert torch.isfinite(zoo.output(left_out, **given)).all()
+
+
+def test_prompts_without_positions_are_refused_where_a_flow_is_added() -> None:
+    """AdaptionPrompt adapts the last blocks; a flow in other blocks runs beside it."""
+    for blocks, message in (([0], None), ([1], r"ADAPTION_PROMPT calls layers.1.self_attn.k_proj again")):
+        model, given = plugged("llama", blocks=blocks), zoo.inputs("llama")
+        before = zoo.output(model, **given)
+        adapted: Any = get_peft_model(
+            model, AdaptionPromptConfig(task_type="CAUSAL_LM", adapter_len=2, adapter_layers=1)
+        )
+        if message is None:
+            torch.testing.assert_close(zoo.output(adapted, **given), before)  # its gate is 0 at first
+            continue
+        with pytest.raises(PlugError, match=message):
+            adapted(**given)
+        with adapted.disable_adapter():
+            assert torch.equal(zoo.output(adapted, **given), before)
 
 
 @pytest.mark.parametrize("kind", ["IA3", "ROAD", "DORA"])

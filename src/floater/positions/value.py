@@ -11,6 +11,7 @@ from torch import Tensor
 
 from floater.positions import instants, sequences, structured
 from floater.structures import Structure
+from floater.tracing import refuse_trace
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
@@ -79,6 +80,7 @@ class Positions:
     below: int | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        refuse_trace(ValueError, "a model with positions", "use torch.export, with a flow after bake")
         masks = {"key_valid": self.key_valid, "special": self.special}
         nodes = None if self.structure is None else self.structure.token_valid
         of_query = {"language": self.language, "reordered": self.reordered, "token": self.token}

@@ -51,6 +51,23 @@ def check_adapters(root: nn.Module, body: nn.Module, paths: Iterable[str]) -> No
     )
 
 
+def called_again(body: nn.Module, path: str, uses: int) -> PlugError:
+    """Return the refusal of a projection that is called more often than a flow is added to its output.
+
+    Args:
+        body: body with the projection.
+        path: name that the projection had in the body when it was plugged.
+        uses: number of calls in a forward pass that are known.
+    """
+    prompted = [name for name, part in body.named_modules() if hasattr(part, "adaption_prompt")]
+    if path.startswith(tuple(f"{name}." for name in prompted)):
+        return PlugError(
+            f"ADAPTION_PROMPT calls {path} again, for prompts, which have no positions for a flow; use LoRA or "
+            "prefix tuning, or plug other blocks than it adapts"
+        )
+    return PlugError(f"{path} is called more often than {uses} times in a forward pass")
+
+
 def _kind(config: Any) -> str:
     """Return the kind of an adapter's configuration, DORA for LoRA with that option."""
     kind = getattr(config, "peft_type", "")

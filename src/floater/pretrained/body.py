@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from floater.flow import FlowVectors
 from floater.pretrained import places
-from floater.pretrained.adapters import check_adapters
+from floater.pretrained.adapters import called_again, check_adapters
 from floater.pretrained.families import Family, PlugError
 from floater.pretrained.flows import Trajectory
 from floater.pretrained.forward import PerThread
 from floater.pretrained.places import Places
+from floater.tracing import refuse_trace
 
 _TEXT = {"input_ids", "inputs_embeds"}
 
@@ -82,6 +83,7 @@ class Body:
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a forward pass."""
+        refuse_trace(PlugError, "a plugged model", "bake it and use torch.export")
         if getattr(module, "_is_replica", False):
             raise PlugError("a plugged model does not run in DataParallel; use DistributedDataParallel")
         every = {**dict(zip(self.names, args, strict=False)), **kwargs}
@@ -204,7 +206,7 @@ class Injection:
         if call >= len(self.uses):
             if self.body.family.again:
                 return None
-            raise PlugError(f"{self.path} is called more often than {len(self.uses)} times in a forward pass")
+            raise called_again(self.body.root.get_submodule(self.body.path), self.path, len(self.uses))
         if len(shape) != 3:
             raise PlugError(f"{self.path} projects {tuple(shape)}; it must be (batch, length, width)")
         return self.uses[call] if any(self.uses[call]) else None

@@ -15,7 +15,9 @@ from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.floater_relative import FloaterRelative
 from floater.encodings.spec import StackSpec
 from floater.flow.snapshot import Snapshot
+from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.passes import Pass, Watch
+from floater.tracing import refuse_trace
 
 TRAINED = {"t5": 512, "mt5": 1024, "bloom": 2048}
 """Training lengths that are not in configurations: Raffel et al. 2020, 3.1.2; Xue et al. 2021, 3; Scao et al.
@@ -175,6 +177,7 @@ class Buckets(nn.Module):
 
     def forward(self, distances: Tensor) -> Tensor:
         """Return the biases (T, S, heads) at the distances (T, S) of all pairs."""
+        refuse_trace(ExtendError, "a model with an extended bias", "use torch.export")
         low = int(distances.min())
         every = torch.arange(low, int(distances.max()) + 1, device=distances.device)
         return F.embedding(distances - low, continued(self.flow, self.trained, every, self.old))

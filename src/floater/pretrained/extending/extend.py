@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,10 +14,12 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import PreTrainedModel
 
+from floater.errors import first_line
 from floater.pretrained.extending import attention, biases, clex, continuation, rotary
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.installed import KEY, PLAIN, follows_length, install, own_configs
 from floater.pretrained.extending.tables import Table, find_tables, lengthen
+from floater.pretrained.extending.trial import Trial
 from floater.pretrained.flows import is_count, refresh
 from floater.pretrained.plug import UNSAVED, inner, plugged, rename, warn_of_adapters
 
@@ -33,6 +37,9 @@ _OPTIONS: Mapping[str, frozenset[str]] = {
 }
 _OWN = ("clex", "self_extend", "log_n")
 """Methods for rotary positions that Transformers alone does not compute."""
+
+_TOKENS = {"input_ids", "inputs_embeds", "hidden_states"}
+"""Arguments of bodies that read texts."""
 
 _KINDS = {
     "table": "a learned table of positions",
@@ -127,8 +134,14 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     other models load after `floater` is imported, and are refused otherwise. Set the same length in the
     tokenizer (`tokenizer.model_max_length`). Create optimizers after the extension.
 
+    Before the summary is returned, a model without weights is built from the new configuration and run on one
+    row of the new length, of which only shapes, indices and masks are computed: seconds and no memory for a
+    model of any size. Its parameters and buffers must have the shapes of those of the extended model, so that
+    it can be saved and loaded, and the positions that are extended must reach the output. Values are not
+    checked.
+
     Args:
-        model: a model of `transformers`, plugged or not; changed in place.
+        model: a model of `transformers`, plugged or not; changed in place, as a whole or not at all.
         length: number of tokens to support, more than the model supports now.
         method: name of the method, see above; None means the first that is named for the kind of positions.
         options: options of the method, see above.
@@ -138,8 +151,8 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
 
     Raises:
         ExtendError: if the length is not above the present one, the model's positions do not allow the method
-            or have no declared length, an option is unknown, or the configuration has a scaling already. The
-            model is then unchanged.
+            or have no declared length, an option is unknown, the configuration has a scaling already, or one
+            of the checks above fails. The model is then unchanged.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -152,52 +165,197 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     """
     if not isinstance(model, nn.Module):
         raise ExtendError(f"the model is a {type(model).__name__}; it must be a model of transformers")
-    given, model = model, inner(model)
+    outer, model = model, inner(model)
     if not is_count(length):
         raise ExtendError(f"length is {length!r}; it must be a whole number of at least 1")
     name = type(model).__name__
     if (before := getattr(getattr(model, "config", None), KEY, None)) is not None:
         raise ExtendError(f"{name} is extended by {before['method']!r} already; extend the original model")
-    tables, rotary_bodies = find_tables(model), rotary.rotary_bodies(model)
-    biased = [] if tables or rotary_bodies else biases.biased_parts(model)
-    if not tables and not rotary_bodies and not biased:
+    with whole_or_not_at_all(model):
+        try:
+            summary = _extended(model, length, method, options)
+        except (ExtendError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # any error of the code of any model
+            raise ExtendError(
+                f"{name} cannot be extended: {type(error).__name__}: {first_line(error)}"
+            ) from error
+    rename(model, UNSAVED)
+    if (state := plugged(model)) is not None:  # `unplug` restores this name, but the model stays extended
+        state.origin = UNSAVED
+    if hasattr(model, KEY):
+        warn_of_adapters(outer, KEY, "extend")
+    return summary
+
+
+def _extended(model: nn.Module, length: int, method: str | None, options: dict[str, Any]) -> Extension:
+    """Extend a model as `extend` does; after an error it may be changed in part."""
+    name = type(model).__name__
+    trial = Trial(model)
+    tables, bodies = find_tables(model), rotary.rotary_bodies(model)
+    biased = [] if tables or bodies else biases.biased_parts(model)
+    if not tables and not bodies and not biased:
         raise ExtendError(
             f"{name} has no learned table of positions, no rotary ones and no biases of distances that are "
             "known, so it declares no length that could be extended: recurrences and sinusoids take any"
         )
     images = [table for table in tables if table.image]
-    if images and (len(images) < len(tables) or rotary_bodies):
+    if images and (len(images) < len(tables) or bodies):
         raise ExtendError(f"{name} reads texts and images; extend the part that needs to take more")
     if len(images) > 1:
         raise ExtendError(f"{name} has {len(images)} grids of patches; extend the parts one by one")
-    kind = "bias" if biased else "rotary" if not tables else "image" if tables[0].image else "table"
+    every, runners = bodies, dict.fromkeys(trial.roots, False)
+    if not biased:
+        tables, bodies, runners = _used(model, trial, tables, bodies)
+    kind = "bias" if biased else "rotary" if not tables else "image" if images else "table"
+    for body in bodies if kind == "rotary" else ():
+        rotary.check(body)
     if method is None:
         method = _DEFAULTS[kind]
-        longer = ((body, 2 * int(body.config.max_position_embeddings)) for body in rotary_bodies)
+        longer = ((body, 2 * int(body.config.max_position_embeddings)) for body in bodies)
         if kind == "rotary" and any(_refusal(body, method, more, {}) for body, more in longer):
             method = "ntk"
     if method not in _METHODS[kind]:
         allowed = ", ".join(map(repr, _METHODS[kind]))
         raise ExtendError(f"method is {method!r}; {name} has {_KINDS[kind]}, which allow {allowed}")
-    known = {"image": frozenset[str](), "bias": frozenset({"trained"})}.get(kind, _OPTIONS[method])
-    if unknown := sorted(options.keys() - known):
+    valid = {"image": frozenset[str](), "bias": frozenset({"trained"})}.get(kind, _OPTIONS[method])
+    if unknown := sorted(options.keys() - valid):
         raise ExtendError(
-            f"method {method!r} has no option {unknown[0]!r}; valid: {', '.join(sorted(known)) or 'none'}"
+            f"method {method!r} has no option {unknown[0]!r}; valid: {', '.join(sorted(valid)) or 'none'}"
         )
+    if method in {*_OWN, *PLAIN} and (apart := [body for body in every if body not in bodies]):
+        raise ExtendError(
+            f"{name} has a {type(apart[0]).__name__} that reads no text; extend the part that reads texts"
+        )
+    differing = trial.differing(model)
     if kind == "bias":
-        found = _extend_biases(model, biased, length, options)
+        summary = _extend_biases(model, biased, length, options)
     elif kind == "rotary":
-        found = _extend_rotary(model, rotary_bodies, length, method, options)
+        summary = _extend_rotary(model, bodies, length, method, options)
     elif kind == "image":
-        found = _extend_images(model, tables, length, method)
+        summary = _extend_images(model, tables, length, method)
     else:
-        found = _extend_tables(model, tables, length, method, options)
-    rename(model, UNSAVED)
-    if (state := plugged(model)) is not None:  # `unplug` restores this name, but the model stays extended
-        state.origin = UNSAVED
-    if hasattr(model, KEY):
-        warn_of_adapters(given, KEY, "extend")
-    return found
+        summary = _extend_tables(model, tables, length, method, options)
+    _check(model, differing, runners, length)
+    return summary
+
+
+def _used(
+    model: nn.Module, trial: Trial, tables: list[Table], bodies: list[PreTrainedModel]
+) -> tuple[list[Table], list[PreTrainedModel], dict[str, bool]]:
+    """Return the tables and rotary bodies that the outputs of a model depend on, by a trial.
+
+    Args:
+        model: model to extend.
+        trial: trial of its configuration.
+        tables: its tables of positions, of texts or of images.
+        bodies: its rotary bodies.
+
+    Returns:
+        The tables, the bodies, and the names of the parts of the model that run alone, with whether they take
+        images.
+
+    Raises:
+        ExtendError: if there are none, or a part does not run.
+    """
+    paths = {part: path for path, part in model.named_modules()}
+    image = any(table.image for table in tables)
+    short = min([64, *(t.length for t in tables), *(b.config.max_position_embeddings for b in bodies)])
+    if image:
+        short = _side(tables[0])
+    names = {table: _tensor(table, paths) for table in tables}
+    trial.mark({name: name for name in names.values()})
+    for body in bodies:
+        rotary.mark(body, paths[body], trial)
+    runners, reached = {}, set[str]()
+    for body in dict.fromkeys([*(table.body for table in tables), *bodies]):
+        if image or not _TOKENS.isdisjoint(inspect.signature(type(body).forward).parameters):
+            runner, marks = trial.runner(paths[body], short, image=image)
+            runners[runner] = image
+            reached |= marks
+    read = [table for table in tables if names[table] in reached]
+    rotating = [body for body in bodies if paths[body] in reached]
+    if not read and not rotating:
+        what = _KINDS["rotary" if not tables else "image" if image else "table"]
+        raise ExtendError(
+            f"{type(model).__name__} has {what}, but with its configuration no output depends on them, so an "
+            "extension would change nothing"
+        )
+    if not image:  # the first token of a text shows which row is that of the first position
+        read = [replace(table, first=trial.shapes.first.get(names[table], table.first)) for table in read]
+    return read, rotating, runners
+
+
+def _tensor(table: Table, paths: dict[nn.Module, str]) -> str:
+    """Return the name of the tensor of a table in the model."""
+    embedding = isinstance(getattr(table.holder, table.name), nn.Embedding)
+    return ".".join(filter(None, (paths[table.holder], table.name, "weight" if embedding else "")))
+
+
+def _check(model: nn.Module, before: set[str], runners: dict[str, bool], length: int) -> None:
+    """Check that the configuration of an extended model builds its shapes, and takes the new length.
+
+    Buffers of whole numbers and truth values, such as masks, are replaced by those that it builds.
+
+    Args:
+        model: extended model.
+        before: names of the tensors that had other shapes than the configuration builds before it was
+            extended, such as those of quantized weights.
+        runners: parts to run, with whether they take images; see `Trial.runner`.
+        length: number of tokens, or side of the image.
+
+    Raises:
+        ExtendError: if shapes differ, or the model does not take the new length.
+    """
+    trial, name = Trial(model), type(model).__name__
+    tensors, buffers = trial.tensors(), dict(model.named_buffers())
+    for each in sorted(trial.differing(model) - before):
+        there = tensors[each]
+        if each not in buffers or there.is_meta:
+            here = dict(model.named_parameters()) | buffers
+            raise ExtendError(
+                f"{name} cannot be extended to {length}: '{each}' is {tuple(here[each].shape)}, and "
+                f"{tuple(there.shape)} by the configuration of that length"
+            )
+        holder, _, attribute = each.rpartition(".")
+        setattr(model.get_submodule(holder), attribute, there.to(buffers[each].device))
+    for runner, image in runners.items():
+        try:
+            trial.run(runner, length, image=image)
+        except Exception as error:  # any error of the code of any model
+            raise ExtendError(
+                f"{name} cannot be extended to {length}: other parts of it fail there ({first_line(error)})"
+            ) from error
+
+
+@contextmanager
+def whole_or_not_at_all(model: nn.Module) -> Iterator[None]:
+    """Restore the modules and configurations of a model if an error ends the block.
+
+    Tensors are not copied, so the block must replace them and not change their values.
+    """
+    attributes = [(part, dict(part.__dict__)) for part in model.modules()]
+    # parameters, buffers, parts and hooks, in the very objects that handles of hooks refer to
+    containers: list[tuple[Any, Any]] = [
+        (value, copy.copy(value))
+        for _, known in attributes
+        for value in known.values()
+        if isinstance(value, dict | set)
+    ]
+    own_configs(model)
+    for part, known in attributes:
+        if "generation_config" in known:
+            part.generation_config = copy.deepcopy(known["generation_config"])
+    try:
+        yield
+    except BaseException:
+        for part, known in attributes:
+            part.__dict__.clear()
+            part.__dict__.update(known)
+        for value, entries in containers:
+            value.clear()
+            value.update(entries)
+        raise
 
 
 def _check_longer(length: int, old: int, what: str) -> None:
@@ -223,7 +381,6 @@ def _extend_tables(
         )
     if sum(special) + 2 > min(table.length for table in tables):
         raise ExtendError(f"special is {special!r}, but there are {old} vectors; at least 2 must be left")
-    own_configs(model)
     longer = []
     for table in tables:
         rows = table.weight
@@ -242,23 +399,26 @@ def _extend_tables(
 
 def _extend_images(model: nn.Module, tables: list[Table], length: int, method: str) -> Extension:
     (table,) = tables
-    config: Any = table.body.config
-    old, patch = config.image_size, config.patch_size
-    if not isinstance(old, int) or not isinstance(patch, int):
-        raise ExtendError(f"image_size is {old}, patch_size is {patch}; only square images are extended")
+    old, patch = _side(table), table.body.config.patch_size
+    if not isinstance(patch, int):
+        raise ExtendError(f"patch_size is {patch}; only square patches are extended")
     _check_longer(length, old, "images of {0} x {0} pixels")
     if length % patch:
         raise ExtendError(f"length is {length}; it must be a multiple of the patches' side, {patch}")
     side, new = old // patch, length // patch
     rows = table.weight
     if method == "interpolation":  # the model's own, bicubic
+        if not hasattr(table.holder, "interpolate_pos_encoding"):
+            raise ExtendError(
+                f"{type(table.body).__name__} does not interpolate its positions; method must be 'flow', "
+                "'repeat' or 'hierarchical'"
+            )
         tokens = rows.new_zeros(1, table.first + new * new, rows.shape[1])
         holder: Any = table.holder
         larger = holder.interpolate_pos_encoding(tokens, length, length)[0]
     else:
         grid = continuation.continued_grid(rows[table.first :], (side, side), (new, new), method)
         larger = torch.cat((rows[: table.first], grid))
-    own_configs(model)
     table.body.config.image_size = length
     table.replace(larger)
     for part in table.holder.modules():
@@ -266,6 +426,14 @@ def _extend_images(model: nn.Module, tables: list[Table], length: int, method: s
             if (known := getattr(part, name, None)) is not None:
                 setattr(part, name, (value, value) if isinstance(known, tuple | list) else value)
     return Extension(method, "image", old, length, False)
+
+
+def _side(table: Table) -> int:
+    """Return the side of the images that a table of patches was trained on, in pixels."""
+    size = getattr(table.body.config, "image_size", None)
+    if not isinstance(size, int):
+        raise ExtendError(f"image_size is {size}; only square images of a declared size are extended")
+    return size
 
 
 def _extend_rotary(
@@ -296,10 +464,9 @@ def _extend_rotary(
         for body in bodies:
             body.config.max_position_embeddings = length
     else:
-        own_configs(model)
         for body in bodies:
             rotary.scale(body.config, method, length, options)
-            rotary.rebuild(body)
+            rotary.rebuild(body, changed=method not in ("dynamic", "longrope"))
         if method in PLAIN:
             install(model, settings)
     moves, by_longest = _moves(settings, bodies)

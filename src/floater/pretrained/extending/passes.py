@@ -15,6 +15,7 @@ from transformers.cache_utils import Cache
 
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.forward import Arguments, PerThread, observe
+from floater.tracing import refuse_trace
 
 PASS = "floater_pass"
 """Argument of a body by which its attention modules get the pass, also when a checkpoint runs them again."""
@@ -176,6 +177,13 @@ class Watch:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         """Record the positions of the tokens of a pass."""
+        what = f"a model extended by {self.method!r}"
+        refuse_trace(ExtendError, what, "extend by the configuration alone, as 'yarn' does")
+        if torch.compiler.is_exporting():
+            raise ExtendError(
+                f"{what} cannot be exported, as it reads the positions of each text; extend by the "
+                "configuration alone, as 'yarn' does"
+            )
         own = getattr(getattr(module, "config", None), "_attn_implementation", None)
         if self.attention is not None and own != self.attention:
             raise ExtendError(

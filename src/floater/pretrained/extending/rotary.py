@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from floater.pretrained.extending.errors import ExtendError
+from floater.pretrained.extending.trial import Trial
 
 METHODS = ("linear", "ntk", "dynamic", "yarn", "longrope", "llama3")
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -28,6 +29,56 @@ def rotary_parts(body: nn.Module) -> list[str]:
 
 def _rotates(module: nn.Module) -> bool:
     return any(name.endswith("inv_freq") for name, _ in module.named_buffers(recurse=False))
+
+
+def frequencies(body: nn.Module) -> list[str]:
+    """Return the names of the buffers of a body with the frequencies of layers that attend to the whole text.
+
+    Args:
+        body: one of `rotary_bodies`.
+    """
+    names = [
+        (part, name)
+        for part in rotary_parts(body)
+        for name, _ in body.get_submodule(part).named_buffers(recurse=False)
+        if name.endswith("inv_freq") and not name.startswith("sliding_attention")
+    ]
+    whole = [(part, name) for part, name in names if name.startswith("full_attention")]
+    return [f"{part}.{name}" for part, name in whole or names]
+
+
+def mark(body: PreTrainedModel, path: str, trial: Trial) -> None:
+    """Mark the frequencies of a body in a trial, by the path of the body in the model."""
+    names = frequencies(body)
+    trial.mark({f"{path}.{name}".strip("."): path for name in names})
+    if any(name.endswith(".inv_freq") for name in names):  # some compute the frequencies in each pass
+        for part in rotary_parts(body):
+            trial.mark_output(f"{path}.{part}".strip("."), path)
+
+
+def check(body: PreTrainedModel) -> None:
+    """Refuse a body whose rotation is not that of `parameters`.
+
+    Raises:
+        ExtendError: if its configuration does not say how it rotates, or says so by other kinds of layers.
+    """
+    name, rope = type(body).__name__, getattr(body.config, "rope_parameters", None)
+    if not isinstance(rope, dict):
+        raise ExtendError(
+            f"the configuration of {name} has no rope_parameters: its rotation cannot be scaled by them"
+        )
+    kinds = [kind for kind, value in rope.items() if isinstance(value, dict)]
+    if kinds and "full_attention" not in kinds:
+        raise ExtendError(
+            f"{name} rotates layers by their kinds, {', '.join(kinds)}; only 'full_attention' is extended"
+        )
+    known = parameters(body.config)
+    width, half = rotated(body.config, known), len(body.get_buffer(frequencies(body)[0]))
+    if (width + 1) // 2 != half:
+        raise ExtendError(
+            f"{name} rotates {2 * half} components of a head, and {width} by its configuration; its rotation "
+            "cannot be scaled by it"
+        )
 
 
 def parameters(config: Any) -> dict[str, Any]:
@@ -107,6 +158,8 @@ def scale(config: Any, method: str, length: int, options: dict[str, Any]) -> Non
     scaled = {**known, **given, **options}
     if "full_attention" in config.rope_parameters:
         scaled = {**config.rope_parameters, "full_attention": scaled}
+    if getattr(config, "head_dim", 0) is None:  # Transformers takes the default only if the field is missing
+        config.head_dim = config.hidden_size // config.num_attention_heads
     if hasattr(config, "original_max_position_embeddings"):  # a separate field in Phi-3
         config.original_max_position_embeddings = config.max_position_embeddings
     if not follows:  # "dynamic" scales from this length, the training length
@@ -120,9 +173,27 @@ def rotated(config: Any, known: dict[str, Any]) -> int:
     return int(head * known.get("partial_rotary_factor", 1.0))
 
 
-def rebuild(body: PreTrainedModel) -> None:
-    """Rebuild the rotary parts of a model from its configuration."""
+def rebuild(body: PreTrainedModel, *, changed: bool) -> None:
+    """Rebuild the rotary parts of a model from its configuration.
+
+    Args:
+        body: one of `rotary_bodies`.
+        changed: True if the frequencies or the factor of sines and cosines must change.
+
+    Raises:
+        ExtendError: if they do not change.
+    """
+    before = _rotation(body)
     for name in rotary_parts(body):
         child = getattr(body, name)
-        made: Any = type(child)(body.config)
-        setattr(body, name, made.to(next(child.buffers()).device))
+        rebuilt: Any = type(child)(body.config)
+        setattr(body, name, rebuilt.to(next(child.buffers()).device))
+    if changed and _rotation(body) == before:
+        raise ExtendError(f"the scaling leaves every frequency of {type(body).__name__} as it is")
+
+
+def _rotation(body: nn.Module) -> list[Any]:
+    """Return the frequencies and factors of the rotary parts of a body, as plain numbers."""
+    buffers = [body.get_buffer(name).tolist() for name in frequencies(body)]
+    parts = [vars(getattr(body, name)) for name in rotary_parts(body)]
+    return [buffers, [value for part in parts for name, value in part.items() if name.endswith("_scaling")]]

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 NAMES = ("position_embeddings", "position_embedding", "embed_positions", "wpe")
-_LENGTHS = ("max_position_embeddings", "max_target_positions")
+_LENGTHS = (
+    "max_position_embeddings",
+    "max_target_positions",
+    "max_encoder_position_embeddings",
+    "max_decoder_position_embeddings",
+)
 
 
 @dataclass(frozen=True)
@@ -45,19 +49,13 @@ class Table:
         return len(self.weight) - self.first
 
     def replace(self, weight: Tensor) -> None:
-        """Replace the table by a larger one, and lengthen the buffers beside it."""
-        part, old = getattr(self.holder, self.name), len(self.weight)
+        """Replace the table by a larger one."""
+        part = getattr(self.holder, self.name)
         if isinstance(part, nn.Embedding):
             part.weight = nn.Parameter(weight, requires_grad=part.weight.requires_grad)
             part.num_embeddings = len(weight)
         else:
             setattr(self.holder, self.name, nn.Parameter(weight[None], requires_grad=part.requires_grad))
-        for name in ("position_ids", "token_type_ids"):
-            buffer = getattr(self.holder, name, None)
-            if isinstance(buffer, Tensor) and buffer.shape[-1] == old:
-                longer = torch.arange(len(weight), device=buffer.device)
-                longer = longer if name == "position_ids" else torch.zeros_like(longer)
-                setattr(self.holder, name, longer.expand(1, -1))
 
 
 def find_tables(model: nn.Module) -> list[Table]:
@@ -77,15 +75,18 @@ def find_tables(model: nn.Module) -> list[Table]:
                 continue
             around = [of for at, of in bodies if not at or f"{path}.".startswith(f"{at}.")]
             image = hasattr(holder, "patch_embeddings") or hasattr(holder, "patch_embedding")
-            found.append(Table(around[-1], holder, name, _first(holder, part, image), image))
+            if around and (first := _first(holder, part, image)) is not None:
+                found.append(Table(around[-1], holder, name, first, image))
     return found
 
 
-def _first(holder: Any, part: Any, image: bool) -> int:
+def _first(holder: Any, part: Any, image: bool) -> int | None:
+    """Return the number of rows before that of the first position; None if it is not known."""
+    if isinstance(part, nn.Parameter):
+        patches = getattr(getattr(holder, "patch_embeddings", None), "num_patches", None)
+        return len(part[0]) - patches if image and isinstance(patches, int) else None
     if image:
-        return (
-            0 if isinstance(part, nn.Embedding) else len(part[0]) - int(holder.patch_embeddings.num_patches)
-        )
+        return 0
     if (offset := getattr(part, "offset", None)) is not None:
         return int(offset)
     return 0 if part.padding_idx is None else int(part.padding_idx) + 1
@@ -100,6 +101,8 @@ def lengthen(config: Any, old: int, new: int, rows: int) -> None:
         new: number of positions now.
         rows: number of rows of the table before; RoBERTa's configuration counts those of padding, too.
     """
+    if getattr(config, "max_relative_positions", 1) < 1:  # DeBERTa's table of distances keeps its length
+        config.max_relative_positions = config.max_position_embeddings
     for name in _LENGTHS:
         known = getattr(config, name, None)
         if known in (old, rows):

@@ -1,0 +1,212 @@
+"""A model is extended as a whole or not at all: what is reported runs, loads again, and changed something."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch import nn
+
+import floater
+from floater.pretrained.extending import ExtendError
+from floater.pretrained.extending.trial import Trial
+
+from . import zoo
+from .extended import build
+
+_SMALL: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2,
+                          "num_attention_heads": 4, "intermediate_size": 20, "pad_token_id": 1}  # fmt: skip
+_PAIR: dict[str, Any] = {"vocab_size": 40, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1,
+                         "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 20,
+                         "decoder_ffn_dim": 20}  # fmt: skip
+_HALF = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": True}
+_LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16}
+
+MODELS: dict[str, Callable[[], Any]] = {
+    # another name of the length in the configuration, and two lengths
+    "led": lambda: hf.LEDForConditionalGeneration(
+        hf.LEDConfig(
+            **_PAIR,
+            max_encoder_position_embeddings=32,
+            max_decoder_position_embeddings=24,
+            attention_window=8,
+        )
+    ),
+    # a table of distances as long as that of positions
+    "deberta": lambda: hf.DebertaModel(hf.DebertaConfig(**_SMALL, **_HALF, max_position_embeddings=32)),
+    "deberta-v2": lambda: hf.DebertaV2Model(
+        hf.DebertaV2Config(**_SMALL, **_HALF, max_position_embeddings=32, position_buckets=8)
+    ),
+    # a mask of the old length in each layer
+    "gpt_neo": lambda: hf.GPTNeoForCausalLM(
+        hf.GPTNeoConfig(
+            vocab_size=40,
+            hidden_size=32,
+            num_layers=2,
+            num_heads=4,
+            max_position_embeddings=32,
+            attention_types=[[["global", "local"], 1]],
+            window_size=8,
+        )
+    ),
+    # padding in the model, to a multiple of the window
+    "longformer": lambda: hf.LongformerModel(
+        hf.LongformerConfig(**_SMALL, max_position_embeddings=34, attention_window=8)
+    ),
+    # a configuration whose width of a head is not set, and experts chosen by values
+    "mixtral": lambda: hf.MixtralForCausalLM(
+        hf.MixtralConfig(**_SMALL, num_key_value_heads=2, num_local_experts=2, max_position_embeddings=32)
+    ),
+    "falcon": lambda: _falcon(alibi=False),
+    "olmo3": lambda: hf.Olmo3ForCausalLM(
+        hf.Olmo3Config(**_SMALL, **_LAYERS, num_key_value_heads=2, max_position_embeddings=32)
+    ),
+}
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "falcon with ALiBi": (lambda: _falcon(alibi=True), "no output depends on them"),
+    "windows alone": (
+        lambda: hf.Olmo3ForCausalLM(
+            hf.Olmo3Config(**_SMALL, num_key_value_heads=2, max_position_embeddings=32, sliding_window=16,
+                           layer_types=["sliding_attention"] * 2)
+        ),
+        "no output depends on them",
+    ),
+    "rotation apart": (
+        lambda: hf.EsmForMaskedLM(
+            hf.EsmConfig(**_SMALL, mask_token_id=4, position_embedding_type="rotary",
+                         max_position_embeddings=34)
+        ),
+        "EsmModel has no rope_parameters",
+    ),
+    "second table": (
+        lambda: hf.VisualBertModel(
+            hf.VisualBertConfig(**_SMALL, max_position_embeddings=32, visual_embedding_dim=16)
+        ),
+        r"'embeddings.visual_position_embeddings.weight' is \(32, 32\), and \(64, 32\)",
+    ),
+    "decoder of images": (
+        lambda: hf.ViTMAEForPreTraining(
+            hf.ViTMAEConfig(**_SMALL, image_size=8, patch_size=2, decoder_hidden_size=16,
+                            decoder_num_attention_heads=4, decoder_num_hidden_layers=1)
+        ),
+        "'decoder.decoder_pos_embed' is",
+    ),
+}  # fmt: skip
+
+
+def _falcon(*, alibi: bool) -> Any:
+    size = {name: value for name, value in _SMALL.items() if name != "intermediate_size"}
+    return hf.FalconForCausalLM(hf.FalconConfig(**size, alibi=alibi, max_position_embeddings=32))
+
+
+def _made(make: Callable[[], Any]) -> Any:
+    torch.manual_seed(0)
+    model = make().eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+@torch.no_grad()
+def _read(model: Any, length: int) -> torch.Tensor:
+    ids = zoo.text(1, length)
+    other = {"decoder_input_ids": ids[:, :16]} if model.config.is_encoder_decoder else {}
+    output: torch.Tensor = model(input_ids=ids, use_cache=False, return_dict=True, **other)[0]
+    return output
+
+
+def state(model: nn.Module) -> list[Any]:
+    """What a model consists of, except for the values of its tensors, which are compared by their outputs."""
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    parts = {
+        name: (type(part), sorted(part.__dict__), *map(len, (part._forward_hooks, part._forward_pre_hooks)))
+        for name, part in model.named_modules()
+    }
+    configs = [
+        part.config.to_dict() | {"attention": part.config._attn_implementation}
+        for part in model.modules()
+        if isinstance(part, hf.PreTrainedModel)
+    ]
+    generation = getattr(model, "generation_config", None)
+    return [{name: id(tensor) for name, tensor in tensors.items()}, parts, configs, str(generation)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_reported_runs_and_loads_again(tmp_path: Path, name: str) -> None:
+    model = _made(MODELS[name])
+    short = _read(model, 24)
+    report = floater.extend(model, 64)
+    assert torch.equal(_read(model, 24), short) == report.unchanged
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path).eval()
+    for length in (24, 64):
+        torch.testing.assert_close(_read(loaded, length), _read(model, length))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_not_is_refused_and_unchanged(name: str) -> None:
+    make, message = REFUSED[name]
+    model = _made(make)
+    before = state(model)
+    with pytest.raises(ExtendError, match=message):
+        floater.extend(model, 64)
+    assert state(model) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("bert", "flow"), ("bert", "interpolation"), ("vit", None), ("llama", "yarn"), ("llama", "dynamic"),
+     ("llama", "clex"), ("llama", "self_extend"), ("phi3", "longrope"), ("t5", "flow"), ("bloom", "flow")],
+)  # fmt: skip
+def test_an_error_at_the_last_moment_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, name: str, method: str | None
+) -> None:
+    model = zoo.build(name) if name in ("bert", "vit") else build(name)
+    plugs = name != "bloom"
+    if plugs:
+        floater.plug(model, start="small")
+    before, inputs = state(model), zoo.inputs(name) if name in ("bert", "vit") else None
+    ids = zoo.text(1, 12)
+    given = inputs or ({"input_ids": ids, "decoder_input_ids": ids} if name == "t5" else {"input_ids": ids})
+    output = model.eval()(**given)[0]
+
+    def fail(*_: Any) -> None:
+        raise KeyError("late")
+
+    monkeypatch.setattr(sys.modules["floater.pretrained.extending.extend"], "_check", fail)
+    with pytest.raises(ExtendError, match="cannot be extended: KeyError: 'late'"):
+        floater.extend(model, 1024 if name != "vit" else 16, method)
+    assert state(model) == before
+    assert torch.equal(model(**given)[0], output)
+    monkeypatch.undo()
+    if plugs:
+        floater.unplug(model)  # its hooks are still the ones to remove
+    assert not any(part._forward_hooks for part in model.modules())
+    floater.extend(model, 1024 if name != "vit" else 16, method)
+
+
+def test_a_trial_checks_indices_at_the_cost_of_shapes() -> None:
+    """A model of billions of parameters on a long text, without memory for weights or activations."""
+    with torch.device("meta"):
+        model = hf.LlamaForCausalLM(hf.LlamaConfig(num_hidden_layers=2))
+    trial = Trial(model)
+    trial.mark({"model.rotary_emb.inv_freq": "rotation", "model.layers.1.mlp.up_proj.weight": "last"})
+    assert trial.run("", 131072, image=False) == {"rotation", "last"}
+    short = Trial(hf.GPT2Model(hf.GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=2, n_positions=16)))
+    short.run("", 16, image=False)
+    with pytest.raises(IndexError, match="index 16 is out of range for 16 entries"):
+        short.run("", 17, image=False)
+
+
+def test_a_trial_knows_what_reaches_the_output() -> None:
+    size = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 40}
+    for alibi in (False, True):
+        trial = Trial(hf.FalconModel(hf.FalconConfig(**size, alibi=alibi)))
+        trial.mark({"rotary_emb.inv_freq": "rotation", "h.0.mlp.dense_h_to_4h.weight": "block"})
+        assert trial.run("", 4, image=False) == {"block", *([] if alibi else ["rotation"])}
