@@ -16,7 +16,7 @@ import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
 from floater.settings import SettingsError, make
-from floater.study import figures, panels, results, summary, tables
+from floater.study import figures, panels, report, results, summary, tables
 from floater.study.grid import Grid, Trial, Variant
 from floater.study.results import Column, Outcome, Results, gather
 from floater.study.settings import StudySettings
@@ -521,3 +521,15 @@ def test_labels_keep_their_distance_and_stay_inside() -> None:
         moved = figures.apart(sorted(draw.random(8) ** 3))
         assert all(np.diff(moved) > 0.0749)
         assert max(moved) <= 1
+
+
+@pytest.mark.parametrize("texts", [("tok:zh", "tok:zh"), ("tok:char", "tok:ja-mecab")])
+def test_scores_that_were_computed_otherwise_are_not_compared(texts: tuple[str, str]) -> None:
+    found = made(["none", "a"], [1, 2], lambda variant, seed: np.full(400, variant == "a"))
+    for outcome in found.outcomes:
+        outcome.measured["lengths"].signatures["exact"] = texts[outcome.trial.variant.name == "a"]
+    same = texts[0] == texts[1]
+    assert bool(found.comparisons) == same
+    assert [variant.name for variant in found.best(Column("lengths", "exact"))] == ["a"] * same
+    note = f"Scores of exact with different signatures are not compared: {'; '.join(texts)}."
+    assert (note in report._notes(found)) != same

@@ -4,10 +4,13 @@ import pytest
 import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sacrebleu.metrics.bleu import _get_tokenizer as real
 
 from floater.errors import DataError
+from floater.tasks import scores
 from floater.tasks.measurement import check_edges
-from floater.tasks.scores import length_bins, length_table, score, split_compounds
+from floater.tasks.scores import check_language, length_bins, length_table, score, split_compounds
+from floater.text.moses import detokenizer, tokenizer
 
 REFERENCES = [
     "Das E-Mail-Programm läuft seit gestern wieder.",
@@ -165,3 +168,105 @@ def test_every_sentence_is_in_the_one_bin_of_its_length(lengths, edges):
 def test_edges_must_increase_from_above_zero(edges):
     with pytest.raises(DataError, match="must be whole numbers that grow from at least 1"):
         check_edges(edges)
+
+
+PERFECT = {
+    "zh": ["今天天气很好。", "我们去公园散步。"],
+    "ja": ["今日は良い天気です。", "新しい本を買いました。"],
+    "th": ["วันนี้อากาศดีมาก", "เราไปเดินเล่นในสวน"],
+    "km": ["ថ្ងៃនេះអាកាសធាតុល្អណាស់"],
+    "lo": ["ມື້ນີ້ອາກາດດີຫຼາຍ"],
+    "my": ["ဒီနေ့ရာသီဥတုအရမ်းကောင်းတယ်"],
+    "bo": ["དེ་རིང་གནམ་གཤིས་ཡག་པོ་འདུག"],
+    "ko": ["오늘 날씨가 아주 좋습니다.", "우리는 공원에 산책하러 갑니다."],
+    "de": ["Das Wetter ist heute sehr gut."],
+}
+
+
+@pytest.mark.parametrize("language", PERFECT)
+def test_perfect_translations_score_100_in_every_writing(language):
+    lines = PERFECT[language]
+    found = score(lines, lines, language=language).scores
+    assert found == pytest.approx(dict.fromkeys(found, 100))
+    assert ("tokenised_bleu" in found) == (language == "de")
+    worse = [line[: len(line) // 2] + line[len(line) // 2 + 1 :] for line in lines]
+    assert 0 < score(worse, lines, language=language).scores["bleu"] < 100
+
+
+@pytest.mark.parametrize(
+    ("language", "tokens"),
+    [
+        *[(code, "zh") for code in ("zh", "ZH", "zh_CN", "zh-Hans", "zh-Hant-TW", "cmn", "zho", "yue")],
+        *[(code, "char") for code in ("th", "tha", "TH_th", "mya", "km-KH", "lao", "bod")],
+        *[(code, "13a") for code in (None, "de", "en-US", "tr", "xx")],
+    ],
+)
+def test_the_signature_tells_the_tokens_of_the_language(language, tokens):
+    assert f"|tok:{tokens}|" in score(["a"], ["a"], language=language).signatures["bleu"]
+
+
+@pytest.mark.parametrize(
+    ("language", "there", "without"), [("jpn", "ja-mecab", "char"), ("ko", "ko-mecab", "13a")]
+)
+@pytest.mark.parametrize("installed", [True, False])
+def test_tokenizers_in_packages_are_used_if_they_are_installed(
+    monkeypatch, caplog, language, there, without, installed
+):
+    scores._tokenizer.cache_clear()
+
+    class Tokenizer:
+        def __init__(self):
+            if not installed:
+                raise RuntimeError("install it")
+
+        def __call__(self, line):
+            return line
+
+        def signature(self):
+            return there
+
+    monkeypatch.setattr(
+        "sacrebleu.metrics.bleu._get_tokenizer", lambda name: Tokenizer if name == there else real(name)
+    )
+    found = score(["a"], ["a"], language=language).signatures["bleu"]
+    scores._tokenizer.cache_clear()
+    assert f"|tok:{there if installed else without}|" in found
+    assert installed or f"there is no '{there}' (install it)" in caplog.text
+
+
+@pytest.mark.parametrize(("language", "warned"), [(None, True), ("en", True), ("zh", False), ("xx", True)])
+def test_text_without_spaces_under_another_code_is_said(language, warned, caplog):
+    score(PERFECT["zh"], PERFECT["zh"], language=language)
+    assert ("no spaces between words" in caplog.text) == warned
+
+
+@pytest.mark.parametrize(
+    "lines", [["今天 天气 很 好 。"], PERFECT["de"], PERFECT["ko"], ["Donaudampfschifffahrt"], [""]]
+)
+def test_text_with_spaces_is_not(lines, caplog):
+    score(lines, lines, language="xx")
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("language", ["zh", "yue", "de", "th", "ko"])
+def test_known_languages_pass(language):
+    check_language(language)
+    with pytest.raises(DataError, match="no Moses rules for language 'german'"):
+        check_language("german")
+
+
+def test_codes_with_regions_have_the_rules_of_the_language():
+    assert (
+        split_compounds("de_DE")("E-Mail")
+        == split_compounds("deu")("E-Mail")
+        == split_compounds("de")("E-Mail")
+    )
+    with pytest.raises(ValueError, match="Moses does not split the words of 'zh_CN'"):
+        split_compounds("zh_CN")
+
+
+@pytest.mark.parametrize(
+    "line", ["我用 Python 3 写了 2 个程序，价格是 5 美元。", "他说：“你好！”（笑）", *PERFECT["zh"]]
+)
+def test_chinese_comes_back_from_moses(line):
+    assert detokenizer("zh")(tokenizer("zh")(line)) == line

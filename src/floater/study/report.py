@@ -93,12 +93,7 @@ def page(
             "commands": [f"floater study {origin}"]
             + [f"floater train {shlex.quote(str(trial.config))}" for trial in results.grid.trials],
             "versions": versions,
-            "signatures": {
-                name: text
-                for outcome in results.outcomes
-                for measured in outcome.measured.values()
-                for name, text in measured.signatures.items()
-            },
+            "signatures": _signatures(results),
             "configuration": configuration,
         }
     template = files("floater.study").joinpath("report.html.jinja").read_text(encoding="utf-8")
@@ -122,9 +117,22 @@ def _notes(results: Results) -> Iterator[str]:
         yield share
     if asked.given and not asked.builtin and results.selects:
         yield f"The examples below {asked.cut} tokens are the validation part, which selected checkpoints."
+    for name, texts in _signatures(results).items():
+        if len(texts) > 1:
+            yield f"Scores of {name} with different signatures are not compared: {'; '.join(texts)}."
     for outcome in results.outcomes:
         for test, measured in outcome.measured.items():
             yield from (f"{outcome.trial.name}, {test}: {note}." for note in measured.notes)
+
+
+def _signatures(results: Results) -> dict[str, list[str]]:
+    """Return the signatures of the scores by metric, several where packages differ between trials."""
+    found: dict[str, list[str]] = {}
+    for measured in (each for outcome in results.outcomes for each in outcome.measured.values()):
+        for name, text in measured.signatures.items():
+            if text not in found.setdefault(name, []):
+                found[name].append(text)
+    return found
 
 
 def _equations(results: Results) -> list[tuple[str, str, str, str, str]]:

@@ -272,8 +272,18 @@ class Results:
         return [variant for variant in self.grid.variants if means.get(variant.name) == top]
 
     def comparable(self, variant: Variant, other: Variant, column: Column) -> bool:
-        """Return whether the scores of two variants are of the same questions, which the task decides."""
-        return bool(self._question(variant, column) == self._question(other, column))
+        """Return whether the scores of two variants are of the same questions, and computed in the same way.
+
+        The task decides the first, the signatures of the scores the second.
+        """
+        same = self._question(variant, column) == self._question(other, column)
+        return bool(same) and len(self.signatures(column, variant, other)) < 2
+
+    def signatures(self, column: Column, *variants: Variant) -> set[str]:
+        """Return the signatures by which scores of variants were computed; none where a score has none."""
+        metric = METRICS[column.metric].of or column.metric if column.metric in METRICS else column.metric
+        measured = (found for each in variants for found in self._measured(each, column))
+        return {found.signatures[metric] for found in measured if metric in found.signatures}
 
     def _question(self, variant: Variant, column: Column) -> Any:
         """Return what decides what the scores of a variant are of; None if its settings are not known."""

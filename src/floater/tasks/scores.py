@@ -1,6 +1,8 @@
 """Translation scores: BLEU, chrF, and the tokenised BLEU of the papers."""
 
+import functools
 import importlib.metadata
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,8 +13,10 @@ from sacrebleu.metrics.chrf import CHRF
 
 from floater.errors import DataError
 from floater.tasks.measurement import METRICS, Measurement
+from floater.text.languages import CHINESE, UNSPACED, lacks_spaces, primary
 from floater.text.moses import normaliser, tokenizer
 
+logger = logging.getLogger(__name__)
 COMPOUND = re.compile(r"(\S)-(\S)")
 
 
@@ -26,15 +30,17 @@ def score(
     """Score translations against one reference each.
 
     BLEU (Papineni et al. 2002) and chrF (Popović 2015) are those of sacrebleu (Post 2018), on plain text,
-    with its default settings; they can be compared between papers. Tokenised BLEU is the number that
+    with its default settings for the language (see `bleu_of`); they can be compared between papers if their
+    signatures are equal. Tokenised BLEU is the number that
     Vaswani et al. (2017), Ott et al. (2018) and Liu et al. (2020) report; see `split_compounds`. It depends
     on the tokenizer and is for comparison with them only.
 
     Args:
         hypotheses: translations, plain text.
         references: one reference translation for each hypothesis, plain text.
-        language: ISO 639-1 code of the target language, for tokenised BLEU. Without it, or for a language
-            without Moses rules, tokenised BLEU is not computed, and its signature says so.
+        language: code of the target language, as "de" or "zh-Hans". Without it, or for a language without
+            Moses rules or without spaces, tokenised BLEU is not computed, and its signature says so. A
+            warning is logged if the references have no spaces and the language should.
         lengths: lengths of the source sentences.
 
     Returns:
@@ -53,13 +59,15 @@ def score(
         raise DataError(f"{len(hypotheses)} hypotheses but {len(references)} references")
     if not hypotheses:
         raise DataError("no sentence to score: 0 hypotheses")
+    warn_of_spaces(language, references)
     statistics, signatures = {}, {}
-    for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
+    for name, metric in (("bleu", bleu_of(language)), ("chrf", CHRF())):
         statistics[name], signatures[name] = _extract(metric, hypotheses, references)
     signatures["tokenised_bleu"] = "not computed: no target language given"
     if language is not None:
         try:
             split = split_compounds(language)
+            language = primary(language)
         except ValueError as error:
             signatures["tokenised_bleu"] = f"not computed: {error}"
         else:
@@ -78,6 +86,70 @@ def score(
         scores=scores,
         report="\n".join(report),
     )
+
+
+def bleu_of(language: str | None) -> BLEU:
+    """Return BLEU with the tokenizer of a language, as the command line of sacrebleu chooses it.
+
+    This is "zh" for Chinese, "ja-mecab" for Japanese and "ko-mecab" for Korean if their packages are
+    installed (sacrebleu[ja], sacrebleu[ko]), and else "13a". The characters are the tokens ("char") of other languages
+    without spaces between words, and of Japanese without its package: as words, whole sentences would be
+    right or wrong.
+
+    Args:
+        language: code of the language, see `score`.
+
+    Example:
+        >>> [bleu_of(code).tokenizer.signature() for code in ("de", "zh-Hans", "th")]
+        ['13a', 'zh', 'char']
+    """
+    return BLEU(tokenize=_tokenizer(language))
+
+
+def warn_of_spaces(language: str | None, references: Sequence[str]) -> None:
+    """Log a warning if references have no spaces, and BLEU splits them there."""
+    if _tokenizer(language) == "13a" and lacks_spaces(references):
+        logger.warning(
+            "the references have no spaces between words, so that BLEU takes whole sentences for words; name "
+            "their language, as in zh, ja or th (data.target, or --language), which is %s",
+            language,
+        )
+
+
+@functools.cache
+def _tokenizer(language: str | None) -> str:
+    """Return the name of sacrebleu's tokenizer of a language."""
+    code = "" if language is None else primary(language)
+    if code in CHINESE:
+        return "zh"
+    name, other = {"ja": ("ja-mecab", "char"), "ko": ("ko-mecab", "13a")}.get(code, ("", ""))
+    if not name:
+        return "char" if code in UNSPACED else "13a"
+    try:
+        BLEU(tokenize=name)
+    except (ImportError, RuntimeError, AssertionError) as error:  # not installed, or with another dictionary
+        logger.warning(
+            "BLEU of '%s' is by '%s': there is no '%s' (%s)",
+            language,
+            other,
+            name,
+            " ".join(str(error).split()),
+        )
+        return other
+    return name
+
+
+def check_language(language: str) -> None:
+    """Refuse a code of a language for which no way to score it is known.
+
+    Raises:
+        DataError: if Moses has no rules for it, and it is none of those that are written without spaces.
+    """
+    try:
+        tokenizer(language)
+    except ValueError as error:
+        if primary(language) not in UNSPACED | {"ko"}:
+            raise DataError(str(error)) from None
 
 
 def length_bins(found: Measurement, edges: Sequence[int]) -> list[dict[str, Any]]:
@@ -136,12 +208,14 @@ def split_compounds(language: str) -> Callable[[str], str]:
         A function from a plain sentence to its tokens, with single spaces between them.
 
     Raises:
-        ValueError: if Moses has no rules for the language.
+        ValueError: if Moses has no rules for the language, or does not split its words.
 
     Example:
         >>> split_compounds("de")("Das E-Mail-Programm läuft.")
         'Das E @ ##AT##-##AT## @ Mail @ ##AT##-##AT## @ Programm läuft .'
     """
+    if primary(language) in UNSPACED:
+        raise ValueError(f"Moses does not split the words of '{language}', which has no spaces between them")
     normalise, tokenise = normaliser(language), tokenizer(language)
 
     def split(sentence: str) -> str:

@@ -21,7 +21,7 @@ from floater.tasks.corpora.text import Pairs, read_pairs
 from floater.tasks.examples import Collate
 from floater.tasks.measurement import Measurement, check_edges, positions
 from floater.tasks.registry import register
-from floater.tasks.scores import length_bins, length_table, score, split_compounds
+from floater.tasks.scores import bleu_of, check_language, length_bins, length_table, score, warn_of_spaces
 from floater.tasks.task import Prepared, Splits, Task, vocabulary_of
 from floater.tasks.translation.data import TokenPairs, collate, line_of, load_corpus
 from floater.tasks.translation.decode import CutTranslation, translate, translate_and_count
@@ -124,16 +124,20 @@ class Translation(Task):
             settings.model.position_model(site).prepare(given)
 
     def summary(self, prepared: Prepared) -> str:
-        return f"{len(prepared.processor):,} tokens in the joint vocabulary"
+        language = prepared.settings.data.target
+        warn_of_spaces(language, prepared.valid.pairs.target)
+        tokens = f"{len(prepared.processor):,} tokens in the joint vocabulary"
+        return f"{tokens}; BLEU of '{language}' is tok:{bleu_of(language).tokenizer.signature()}"
 
     def score(self, settings: Any, model: Any, processor: Any, examples: TokenPairs) -> Measurement:
-        return validate(model, processor, examples, settings.decoding)
+        return validate(model, processor, examples, settings.decoding, settings.data.target)
 
     def validate(self, prepared: Prepared) -> Measurement:
         """Score the validation pairs with the beam size of the validation, and log a few translations."""
         training, pairs = prepared.settings.training, prepared.valid.pairs
         search = Decoding(beam=training.generation_num_beams)
-        found = validate(prepared.model, prepared.processor, prepared.valid, search)
+        language = prepared.settings.data.target
+        found = validate(prepared.model, prepared.processor, prepared.valid, search, language)
         shown = list(zip(pairs.source, pairs.target, found.lines, strict=True))[: training.samples]
         for source, reference, translation in shown:
             logger.info(
@@ -180,10 +184,7 @@ class Translation(Task):
         """
         check_edges(bins)
         if language is not None:
-            try:
-                split_compounds(language)
-            except ValueError as error:
-                raise DataError(str(error)) from None
+            check_language(language)
         pairs = read_pairs(source, reference, skip_empty=False)
         model, tokenizer, settings = self.load(run)
         if language is None and settings is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import sacrebleu
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch.nn import functional as F
@@ -14,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from floater.tasks.corpora.text import Pairs
 from floater.tasks.examples import in_batches
 from floater.tasks.measurement import Array, Measurement, perplexity
+from floater.tasks.scores import bleu_of
 from floater.tasks.translation.data import TokenPairs, collate
 from floater.tasks.translation.decode import translate_and_count
 from floater.tasks.translation.settings import Decoding
@@ -27,6 +27,7 @@ def validate(
     tokenizer: PreTrainedTokenizerFast,
     examples: TokenPairs,
     search: Decoding,
+    language: str | None,
 ) -> Measurement:
     """Translate held-out pairs and measure the loss of their references.
 
@@ -38,12 +39,12 @@ def validate(
         tokenizer: tokenizer with the joint vocabulary.
         examples: held-out pairs.
         search: settings of the decoding.
+        language: code of the target language, which the tokens of BLEU depend on.
 
     Returns:
         Loss (nats per target token, not smoothed, given the earlier tokens; for a model that is not
-        autoregressive, given the length and the reference order), perplexity, BLEU (sacrebleu's default
-        settings), and the number of translations that reached the maximum length; `lines` are the
-        translations.
+        autoregressive, given the length and the reference order), perplexity, BLEU (see `bleu_of`), and the
+        number of translations that reached the maximum length; `lines` are the translations.
     """
     state, pairs = PartialState(), examples.pairs
     rank, world = state.process_index, state.num_processes
@@ -58,13 +59,14 @@ def validate(
         translations[other["rank"] :: world] = other["texts"]
     total = {name: sum(other[name] for other in parts) for name in ("nats", "count", "cut")}
     loss = total["nats"] / total["count"]
+    bleu = bleu_of(language)
     scores = {
         "loss": round(loss, 4),
         "perplexity": round(perplexity(loss), 3),
-        "bleu": round(sacrebleu.corpus_bleu(translations, [pairs.target]).score, 2),
+        "bleu": round(bleu.corpus_score(translations, [pairs.target]).score, 2),
         "cut_translations": total["cut"],
     }
-    return Measurement(scores=scores, lines=translations)
+    return Measurement(scores=scores, lines=translations, signatures={"bleu": str(bleu.get_signature())})
 
 
 def token_losses(

@@ -1,0 +1,47 @@
+"""Language codes as data name them, and the languages whose writing has no spaces between words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+CHINESE = frozenset(
+    {"zh", "yue", "wuu", "lzh", "hak", "nan", "gan", "hsn", "cdo", "cjy", "mnp", "cpx", "czo"}
+)
+UNSPACED = CHINESE | {"ja", "th", "lo", "km", "my", "bo", "dz", "shn", "ksw", "nod", "tts", "lcp", "ii"}
+"""Languages that are written without spaces between words, or that separate syllables by other marks."""
+LONGEST_WORD = 5
+"""Mean number of characters between spaces above which text of the scripts below is not split into words."""
+_UNSPACED_LETTERS = re.compile(
+    "[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff]"  # Thai, Lao, Tibetan, Burmese, Khmer, kana, Chinese characters
+)
+
+
+def primary(code: str) -> str:
+    """Return the ISO 639-1 code of a language, or its code of three letters if it has no other.
+
+    Args:
+        code: code of the language, of any part of ISO 639, with or without a script and a region.
+
+    Example:
+        >>> [primary(code) for code in ("zh_CN", "zh-Hans", "cmn", "jpn_Jpan", "ZH", "deu", "german")]
+        ['zh', 'zh', 'zh', 'ja', 'zh', 'de', 'german']
+    """
+    from babel.core import get_global
+
+    first = re.split("[-_]", code.strip().lower())[0]
+    return str(get_global("language_aliases").get(first, first)).split("_")[0]
+
+
+def lacks_spaces(lines: Iterable[str]) -> bool:
+    """Return whether text is in scripts that do without spaces, and not split into words.
+
+    Example:
+        >>> lacks_spaces(["今天天气很好。"]), lacks_spaces(["今天 天气 很 好 。"])
+        (True, False)
+    """
+    text = " ".join(lines)
+    letters, words = sum(map(str.isalpha, text)), len(text.split())
+    unspaced = len(_UNSPACED_LETTERS.findall(text))
+    return 2 * unspaced > letters and sum(not mark.isspace() for mark in text) > LONGEST_WORD * words
