@@ -16,7 +16,6 @@ import transformers
 from huggingface_hub import snapshot_download
 from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.errors import StrictDataclassError
-from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import logging as hub_logging
 from safetensors import SafetensorError
 from tokenizers.processors import TemplateProcessing
@@ -99,7 +98,7 @@ def checkpoint_files(path: str) -> list[Part | Path]:
         beside = not (folder / TOKENIZER_FILE).is_file() and vocabulary.is_dir()
         return [Part(folder, (*_READ, *_ALSO)), *([Part(vocabulary, ("*.json",))] if beside else [])]
     name, _, revision = path.partition("@")
-    commit = Path(HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="model"), "refs", revision or "main")
+    commit = Path(HF_HUB_CACHE, "--".join(["models", *name.split("/")]), "refs", revision or "main")
     return [commit if commit.is_file() else Path(path)]
 
 
