@@ -11,50 +11,50 @@ from floater.transformer.stacks import Encoder
 from small_models import small_config
 
 LENGTH = 16
-# options that have code of their own, and the exceptions of the card that they lift
+# options that have code of their own
 VARIANTS = [
-    ("axial", {"segment": 3}, ()),
-    ("cape", {"normalize": False}, ("cache", "documents", "shift")),
-    ("chang", {"window": 2, "keys": True}, ()),
-    ("chen_absolute", {"segments": 2}, ()),
-    ("chen_relative", {"segments": 2, "share_heads": True}, ()),
-    ("complex", {"periods": "word"}, ()),
-    ("complex", {"periods": "both"}, ()),
-    ("complex_attention", {"periods": "both"}, ()),
-    ("deberta", {"share": True, "norm": True}, ()),
-    ("floater_relative", {"tail": True}, ()),
-    ("floater_relative", {"normalise": True}, ()),
-    ("floater_relative", {"solver": "dopri5"}, ()),
-    ("floater", {"field": "bounded", "uncovered": "cut"}, ()),
-    ("floater_rotary", {"basis": "learned", "pairs": "half"}, ()),
-    ("rotary", {"scaling": {"rope_type": "yarn", "factor": 2.0}}, ()),
-    ("rotary", {"uncovered": "cut"}, ()),
-    ("sinusoidal", {"uncovered": "round"}, ()),
-    ("self_extend", {"form": "leaky", "window": 2, "group": 3}, ()),
-    ("self_extend", {"form": "floor", "window": 2, "group": 3}, ()),
-    ("stick_breaking", {"attend_current": True}, ()),
-    ("fope", {"learned": True}, ()),
-    ("dape", {"model": "fire"}, ()),
-    ("abacus", {"digits": [3, 6, 9, 1]}, ()),
-    ("bipe", {"delimiters": [4, 9]}, ()),
-    ("bipe", {"delimiters": [4, 9], "between": "alibi"}, ()),
-    ("mtan", {"content": True, "width": 6}, ()),
-    ("graphormer", {"hops": 2, "reach": 2, "degrees": 2}, ()),
-    ("mrope", {"interleaved": True, "pairs": "interleaved"}, ()),
-    ("liere", {"generator": 4}, ()),
-    ("fire", {"width": 6, "threshold": 3.0}, ()),
-    ("fire", {"share_layers": True}, ()),
-    ("kerple", {"kind": "power"}, ()),
-    ("kerple", {"share_layers": False}, ()),
-    ("spe_conv", {"kernel": 4, "gated": False}, ()),
-    ("structural", {"encoder": "cnn"}, ()),
-    ("tree", {"branching": 4, "depth": 2, "weighted": False}, ()),
-    ("xl", {"join": "learned"}, ()),
-    ("xl_heads", {"reordered": 2}, ()),
+    ("axial", {"segment": 3}),
+    ("cape", {"normalize": False}),
+    ("chang", {"window": 2, "keys": True}),
+    ("chen_absolute", {"segments": 2}),
+    ("chen_relative", {"segments": 2, "share_heads": True}),
+    ("complex", {"periods": "word"}),
+    ("complex", {"periods": "both"}),
+    ("complex_attention", {"periods": "both"}),
+    ("deberta", {"share": True, "norm": True}),
+    ("floater_relative", {"tail": True}),
+    ("floater_relative", {"normalise": True}),
+    ("floater_relative", {"solver": "dopri5"}),
+    ("floater", {"field": "bounded", "uncovered": "cut"}),
+    ("floater_rotary", {"basis": "learned", "pairs": "half"}),
+    ("rotary", {"scaling": {"rope_type": "yarn", "factor": 2.0}}),
+    ("rotary", {"uncovered": "cut"}),
+    ("sinusoidal", {"uncovered": "round"}),
+    ("self_extend", {"form": "leaky", "window": 2, "group": 3}),
+    ("self_extend", {"form": "floor", "window": 2, "group": 3}),
+    ("stick_breaking", {"attend_current": True}),
+    ("fope", {"learned": True}),
+    ("dape", {"model": "fire"}),
+    ("abacus", {"digits": [3, 6, 9, 1]}),
+    ("bipe", {"delimiters": [4, 9]}),
+    ("bipe", {"delimiters": [4, 9], "between": "alibi"}),
+    ("mtan", {"content": True, "width": 6}),
+    ("graphormer", {"hops": 2, "reach": 2, "degrees": 2}),
+    ("mrope", {"interleaved": True, "pairs": "interleaved"}),
+    ("liere", {"generator": 4}),
+    ("fire", {"width": 6, "threshold": 3.0}),
+    ("fire", {"share_layers": True}),
+    ("kerple", {"kind": "power"}),
+    ("kerple", {"share_layers": False}),
+    ("spe_conv", {"kernel": 4, "gated": False}),
+    ("structural", {"encoder": "cnn"}),
+    ("tree", {"branching": 4, "depth": 2, "weighted": False}),
+    ("xl", {"join": "learned"}),
+    ("xl_heads", {"reordered": 2}),
 ]
 EVERY = pytest.mark.parametrize(
-    ("name", "given", "lifted"),
-    [pytest.param(name, {}, (), id=name) for name in catalogue()]
+    ("name", "given"),
+    [pytest.param(name, {}, id=name) for name in catalogue()]
     + [pytest.param(*case, id=f"{case[0]}-{case[1]}") for case in VARIANTS],
 )
 MASK = torch.tensor(
@@ -62,13 +62,10 @@ MASK = torch.tensor(
 )
 
 
-def exceptions(name, lifted=()):
-    return {key: why for key, why in catalogue()[name].card.exceptions.items() if key not in lifted}
-
-
-def config(name, given):
+def config(name, given, **changes):
     # one recipe for all, so that one threshold tells what an encoding does
-    return small_config(name, position_options=given, training_length=LENGTH, recipe="transformer")
+    changes = {"training_length": LENGTH, "recipe": "transformer"} | changes
+    return small_config(name, position_options=given, **changes)
 
 
 def stir(position):
@@ -91,14 +88,18 @@ def embeddings(*shape):
     return torch.randn(*shape, 16, generator=generator, dtype=torch.double)
 
 
-def where(name, mask, rows=None, queries=None):
-    """Positions of a mask with all that a model may read: it follows from the row and the position alone."""
+def where(model, mask, rows=None, queries=None, nodes=None):
+    """Positions of a mask with all that a model may read: it follows from the row and the position alone.
+
+    The model is an encoding or its name; `nodes` are those of each sample's tree, by default its tokens.
+    """
+    model = catalogue()[model] if isinstance(model, str) else model
     rows = torch.arange(len(mask)) if rows is None else rows
     positions = Positions.from_mask(mask, queries=queries)
     query = positions.query.expand(len(mask), -1)
     binary = None
-    if hasattr(catalogue()[name], "needs"):
-        nodes = [max(int(row.sum()), 1) for row in mask]
+    if hasattr(model, "needs"):
+        nodes = [max(int(row.sum()), 1) if nodes is None else nodes for row in mask]
         binary = trees(
             [[(i - 1) // 2 if i else -1 for i in range(n)] for n in nodes],
             words=[torch.where(row > 0, row.cumsum(0) - 1, -1) for row in mask],

@@ -1,4 +1,4 @@
-"""Hypothesis strategies of encodings: each with random valid options, and compositions of them, nested ones too.
+"""Hypothesis strategies of encodings with random valid options, and of compositions, nested ones too.
 
 A drawn encoding is its name and options, as `build` takes them and `FloaterConfig.position` with
 `position_options`.

@@ -173,7 +173,7 @@ def test_each_part_is_prepared_at_what_it_reads():
     plain = Positions.arange(3)
     timed = Positions(plain.query, plain.key, query_time=at, key_time=at)
     model = composed("compose", models=["alibi", "sinusoidal"])
-    distances, sinusoid = model.prepared(timed)
+    distances, sinusoid = model.prepared(timed).models
     assert torch.equal(distances.matrix, model.parts[0].prepare(plain).matrix)
     assert torch.equal(sinusoid, model.parts[1].prepare(Positions.times(at)))
 

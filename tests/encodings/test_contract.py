@@ -5,17 +5,18 @@ import itertools
 
 import pytest
 import torch
-from contract_cases import EVERY, LENGTH, MASK, embeddings, exceptions, of_tokens, stack, stir, where
-from transformers import DynamicCache
+from contract_cases import EVERY, LENGTH, MASK, config, embeddings, stack, stir, where
+from properties import PROPERTIES
 
-from floater import PositionError, Positions, build, catalogue
+from floater import PositionError, build, catalogue
 from floater.encodings.measure import places, respond
+from floater.transformer.stacks import Decoder
 
 ORDER_ALONE = ("none", "disan", "cope", "forgetting", "stick_breaking", "path")  # they read no positions
 
 
 @EVERY
-def test_gradients_reach_every_parameter_and_are_finite(name, given, lifted):
+def test_gradients_reach_every_parameter_and_are_finite(name, given):
     encoder = stack(name, given).train()
     x = embeddings(*MASK.shape).requires_grad_()
     out = encoder(x, where(name, MASK))
@@ -27,84 +28,71 @@ def test_gradients_reach_every_parameter_and_are_finite(name, given, lifted):
             assert bool(parameter.grad.isfinite().all()), key
             learn |= {key} if bool(parameter.grad.any()) else set()
     all_learn = learn == {key for key, _ in encoder.position.named_parameters()}
-    assert all_learn != ("gradients" in exceptions(name)), learn
+    assert all_learn != ("gradients" in encoder.position.card.exceptions), learn
 
 
 @EVERY
+@pytest.mark.parametrize("name_of_property", PROPERTIES)
+def test_it_has_the_properties_of_every_encoding(name, given, name_of_property):
+    PROPERTIES[name_of_property](name, given)
+
+
+@pytest.mark.parametrize("name", [name for name in catalogue() if not hasattr(catalogue()[name], "needs")])
+def test_rows_that_a_causal_stack_never_reads_are_those_that_the_card_names(name):
+    idle = []
+    for causal in (False, True):
+        encoder = stack(name, {}, causal=causal)
+        length = min(encoder.position.max_positions or 160, 160)  # past the last bucket of distances
+        out = encoder(embeddings(1, length), where(encoder.position, torch.ones(1, length)))
+        (out * torch.randn(out.shape)).sum().backward()
+        grads = {key: parameter.grad for key, parameter in encoder.position.named_parameters()}
+        idle.append(
+            {key: float((grad == 0).double().mean()) for key, grad in grads.items() if grad is not None}
+        )
+    full, causal = idle
+    # a quarter, as some units of a network may be idle
+    assert any(causal[key] > full[key] + 0.25 for key in full) == ("rows" in encoder.position.card.exceptions)
+
+
 @torch.no_grad()
-def test_padding_on_any_side_changes_nothing(name, given, lifted):
-    encoder, x = stack(name, given), embeddings(*MASK.shape)
-    whole = encoder(x, where(name, MASK))
-    for row, kept in enumerate(MASK.bool()):
-        rows = torch.tensor([row])
-        alone = encoder(x[row : row + 1, kept], where(name, MASK[row : row + 1, kept], rows))
-        torch.testing.assert_close(whole[row, kept], alone[0])
-
-
-# of each row, the lengths of its documents
-PACKED = [[3, 1, 4], [2, 5], [7]]
-
-
-@EVERY
-@pytest.mark.parametrize("causal", [False, True])
-@torch.no_grad()
-def test_packed_documents_are_what_they_are_alone(name, given, lifted, causal):
-    if causal and "causal" in exceptions(name, lifted):
-        pytest.skip("it sees later tokens")
-    encoder, rows = stack(name, given, causal=causal), torch.arange(len(PACKED))
-    packed = Positions.packed(PACKED)
-    x, query = embeddings(*packed.query.shape), packed.query
-    positions = dataclasses.replace(
-        packed,
-        target_length=9 + rows,
-        language=(query + rows[:, None]) % 2,
-        reordered=(5 * query + rows[:, None]) % 7,
-        structure=where(name, packed.key_valid).structure,
-        **of_tokens(packed, query, rows),
+def decoded(decoder, length):
+    """The outputs of a decoder of a text of some tokens, after a source of five."""
+    x, source = embeddings(1, 7)[:, :length], embeddings(1, 5) + 1
+    at, of_source = (
+        where(position, torch.ones(1, n, dtype=torch.long))
+        for position, n in ((decoder.position, length), (decoder.cross_position, 5))
     )
-    if "documents" in exceptions(name, lifted):
-        with pytest.raises(PositionError, match="packed documents"):
-            encoder(x, positions)
-        return
-    found = encoder(x, positions)
-    for row, lengths in enumerate(PACKED):
-        start = 0
-        for n in lengths:
-            own = where(name, torch.ones(1, n, dtype=torch.long), torch.tensor([row]))
-            part = slice(start, start + n)
-            torch.testing.assert_close(found[row, part], encoder(x[row : row + 1, part], own)[0])
-            start += n
+    return decoder(x, at, source, of_source)
+
+
+@EVERY
+def test_a_prefix_has_the_outputs_of_a_longer_text_in_a_decoder(name, given):
+    if "decoder" not in catalogue()[name].sites:
+        pytest.skip("it does not act in a decoder")
+    torch.manual_seed(0)
+    decoder = Decoder(config(name, given, is_encoder_decoder=True, decoder_layers=2)).double().eval()
+    stir(decoder.position)
+    if "causal" in decoder.position.card.exceptions:
+        pytest.skip("it sees later tokens")
+    whole = decoded(decoder, 7)
+    for length in (1, 4):
+        torch.testing.assert_close(decoded(decoder, length), whole[:, :length])
 
 
 @EVERY
 @torch.no_grad()
-def test_cached_decoding_of_padded_texts_is_the_whole(name, given, lifted):
-    encoder, x = stack(name, given, causal=True), embeddings(*MASK.shape)
-    if "cache" in exceptions(name, lifted):
-        with pytest.raises(PositionError, match=r"cache"):
-            encoder.position.prepare(where(name, MASK, queries=1))
-        return
-    whole, cache, parts = encoder(x, where(name, MASK)), DynamicCache(), []
-    for start, stop in ((0, 3), (3, 4), (4, 6), (6, 7)):
-        positions = where(name, MASK[:, :stop], queries=stop - start)
-        parts.append(encoder(x[:, start:stop], positions, cache))
-    torch.testing.assert_close(torch.cat(parts, 1)[MASK.bool()], whole[MASK.bool()])
-
-
-@EVERY
-@torch.no_grad()
-def test_a_causal_stack_does_not_see_later_tokens(name, given, lifted):
+def test_a_causal_stack_does_not_see_later_tokens(name, given):
     encoder, x = stack(name, given, causal=True), embeddings(2, 1, 6)
     x[1, :, :4] = x[0, :, :4]
     before, after = (encoder(y, where(name, MASK[:1, :6])) for y in x)
     same = torch.allclose(before[:, :4], after[:, :4])
-    assert same == ("causal" not in exceptions(name, lifted))
+    assert same == ("causal" not in encoder.position.card.exceptions)
     assert not torch.allclose(before[:, 4:], after[:, 4:])
 
 
 @EVERY
 @torch.no_grad()
-def test_the_order_of_tokens_matters(name, given, lifted):
+def test_the_order_of_tokens_matters(name, given):
     encoder, x, positions = stack(name, given), embeddings(1, 7), where(name, MASK[:1])
     if name == "seqpe":  # its initial weights hardly act
         for parameter in encoder.position.parameters():
@@ -116,7 +104,7 @@ def test_the_order_of_tokens_matters(name, given, lifted):
 
 @EVERY
 @torch.no_grad()
-def test_bounded_models_end_with_an_error_and_others_go_on(name, given, lifted):
+def test_bounded_models_end_with_an_error_and_others_go_on(name, given):
     encoder, long = stack(name, given), torch.ones(1, 4 * LENGTH, dtype=torch.long)
     bound = encoder.position.max_positions
     if bound is None or bound > long.shape[1]:
@@ -131,7 +119,7 @@ def test_bounded_models_end_with_an_error_and_others_go_on(name, given, lifted):
 
 @EVERY
 @torch.no_grad()
-def test_single_precision_is_near_double(name, given, lifted):
+def test_single_precision_is_near_double(name, given):
     encoder, x = stack(name, given), embeddings(*MASK.shape)
     double = encoder(x, where(name, MASK))
     single = encoder.float()(x.float(), where(name, MASK)).double()
@@ -140,9 +128,9 @@ def test_single_precision_is_near_double(name, given, lifted):
 
 @EVERY
 @torch.no_grad()
-def test_the_plain_path_computes_what_the_kernel_does(name, given, lifted):
+def test_the_plain_path_computes_what_the_kernel_does(name, given):
     encoder, x, where_ = stack(name, given), embeddings(*MASK.shape), where(name, MASK)
-    real = where_.query.double() if "real" not in exceptions(name) else where_.query
+    real = where_.query.double() if "real" not in encoder.position.card.exceptions else where_.query
     timed = dataclasses.replace(where_, query=real, key=real)
     for dtype, near in ((torch.float64, 1e-6), (torch.float32, 1e-4), (torch.bfloat16, 0.2)):
         found = []
@@ -154,7 +142,7 @@ def test_the_plain_path_computes_what_the_kernel_does(name, given, lifted):
 
 @EVERY
 @torch.no_grad()
-def test_autocast_rounds_no_angle_at_position_1000(name, given, lifted):
+def test_autocast_rounds_no_angle_at_position_1000(name, given):
     torch.manual_seed(0)
     model = build(name, dim=16, heads=2, layers=2, max_length=64, vocabulary=11, **given).eval()
     stir(model)
@@ -184,7 +172,7 @@ def test_autocast_rounds_no_angle_at_position_1000(name, given, lifted):
 
 @EVERY
 @torch.no_grad()
-def test_no_text_no_token_and_one_token_are_no_trouble(name, given, lifted):
+def test_no_text_no_token_and_one_token_are_no_trouble(name, given):
     encoder = stack(name, given)
     structured = hasattr(catalogue()[name], "needs")  # of no trees the number of nodes is unknown
     for rows, length, training in itertools.product((2,) if structured else (0, 2), (0, 1), (True, False)):
@@ -196,14 +184,14 @@ def test_no_text_no_token_and_one_token_are_no_trouble(name, given, lifted):
 
 @EVERY
 @torch.no_grad()
-def test_real_positions_are_served_or_refused(name, given, lifted):
+def test_real_positions_are_served_or_refused(name, given):
     encoder, x, whole = stack(name, given), embeddings(1, 7), where(name, MASK[:1])
 
     def timed(factor):
         times = factor * whole.query.double()
         return dataclasses.replace(whole, query=times, key=times, reordered=times)
 
-    if "real" in exceptions(name):
+    if "real" in encoder.position.card.exceptions:
         with pytest.raises(PositionError, match=r"real (positions|times) need a model"):
             encoder(x, timed(1.0))
         return

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from contract_cases import EVERY, LENGTH, MASK, config, embeddings, exceptions, stack, stir, where
+from contract_cases import EVERY, LENGTH, MASK, config, embeddings, stack, stir, where
 
 from floater import build, catalogue
 from floater.encodings.card import CONTRACT
@@ -18,7 +18,7 @@ HOOKS += ("bias", "logits", "weights", "mask", "value_bias", "attention_terms")
 
 @EVERY
 @torch.no_grad()
-def test_copies_and_saved_models_are_the_same(name, given, lifted, tmp_path):
+def test_copies_and_saved_models_are_the_same(name, given, tmp_path):
     torch.manual_seed(0)
     model = FloaterModel(config(name, given)).eval()
     stir(model.encoder.position)
@@ -39,7 +39,7 @@ def test_copies_and_saved_models_are_the_same(name, given, lifted, tmp_path):
 
 
 @EVERY
-def test_reset_parameters_draws_every_parameter_anew(name, given, lifted):
+def test_reset_parameters_draws_every_parameter_anew(name, given):
     model = build(name, dim=16, heads=2, layers=2, max_length=LENGTH, vocabulary=11, **given)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -64,7 +64,7 @@ def test_hooks_compile_to_one_graph(name):
 
     torch.compiler.reset()
     compiled = torch.compile(run, fullgraph=True, backend="eager")
-    if "compile" in exceptions(name):
+    if "compile" in encoder.position.card.exceptions:
         with pytest.raises(torch._dynamo.exc.Unsupported):
             compiled(x)
     else:

@@ -9,7 +9,7 @@ from typing import Literal
 
 Point = Literal["none", "absolute", "relative", "both"]
 Injection = Literal["-", "APE", "MAM", "both"]
-Contract = Literal["shift", "real", "cache", "documents", "causal", "gradients", "compile"]
+Contract = Literal["shift", "real", "cache", "documents", "causal", "gradients", "rows", "compile"]
 CONTRACT: Mapping[Contract, str] = {
     "shift": "a shift of all positions changes attention, unless the reference point is relative",
     "real": "positions may be real numbers",
@@ -17,6 +17,7 @@ CONTRACT: Mapping[Contract, str] = {
     "documents": "documents packed into a row are what they are alone",
     "causal": "in a language model no token sees a later one",
     "gradients": "every parameter learns",
+    "rows": "in a causal stack every row of a table learns",
     "compile": "what acts in the blocks compiles to one graph",
 }
 

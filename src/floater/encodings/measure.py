@@ -117,7 +117,8 @@ def attend(model: PositionModel, state: Any, layer: int, x: Tensor) -> Attended:
         projected.append((y if added is None else y + added).view(*y.shape[:-1], spec.heads, -1))
     query, key, value = projected
     q, k, v = (y.transpose(1, 2) for y in model.qkv(query, key, value, state, layer))
-    logits = q @ k.transpose(-1, -2) * model.scale(q.shape[-1])
+    left, right = model.rotated(q, k, state, layer)
+    logits = left @ right.transpose(-1, -2) * model.scale(q.shape[-1])
     bias = model.bias(q, k, state, layer)
     logits = model.logits(logits if bias is None else logits + bias.to(logits.dtype), q, k, state, layer)
     allowed = model.mask(state, layer)
@@ -239,7 +240,9 @@ def _unbound(model: PositionModel, x: Tensor) -> bool:
 
 
 def _relative(model: PositionModel, x: Tensor) -> bool:
-    here, there = (respond(model, places(model, x.shape[1], start), x) for start in (0, 9))
+    x = torch.cat([x, x], 1)[:, : _LENGTH - 9]  # past any window of distances
+    far = 9 if hasattr(model, "needs") or model.max_positions is not None else 601
+    here, there = (respond(model, places(model, x.shape[1], start), x) for start in (0, far))
     return all(torch.allclose(a.logits, b.logits, atol=1e-5) for a, b in zip(here, there, strict=True))
 
 

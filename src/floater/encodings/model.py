@@ -29,9 +29,12 @@ class Stage(IntEnum):
     """It replaces keys, so that whatever changes them must come later."""
     KEEP = 1
     """It keeps their widths."""
-    WIDEN = 2
+    ROTATE = 2
+    """It turns queries and keys by their positions, for the dot products alone: terms of other encodings that
+    read queries or keys read them as they are before it, so that a distance has one effect everywhere."""
+    WIDEN = 3
     """It changes their widths, and nothing that needs the width of a head may come later."""
-    APPEND = 3
+    APPEND = 4
     """It appends components that its own `bias` or `logits` reads."""
 
 
@@ -50,7 +53,8 @@ class PositionModel(nn.Module):
     a decoder may write one token after another; `bounded` that it has `max_length` positions;
     `derives_places` that it derives positions itself, from order, segments, coordinates or a structure;
     `needs_cross_attention` that it acts there alone; `stage` is when its `qkv` acts among composed models;
-    `reads_content` means that its `bias` or `logits` reads queries or keys, as wide as a head.
+    `reads_content` means that its `bias` or `logits` reads queries or keys, as wide as a head;
+    `reads_products` that its `logits` multiplies queries and keys as the dot products do, rotated.
 
     Args:
         spec: the stack of blocks it serves.
@@ -75,6 +79,7 @@ class PositionModel(nn.Module):
     needs_cross_attention: bool = False
     stage: Stage = Stage.KEEP
     reads_content: bool = True
+    reads_products: bool = False
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__()
@@ -173,6 +178,14 @@ class PositionModel(nn.Module):
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Any, layer: int) -> QKV:
         """Change queries, keys and values of self-attention after projection."""
         return q, k, v
+
+    def rotated(self, q: Tensor, k: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor]:
+        """Return the queries and keys of the dot products, where `bias` and `logits` read others.
+
+        It acts on all keys, cached ones included, which the cache holds as `qkv` left them. Shapes as in
+        `bias`.
+        """
+        return q, k
 
     def scale(self, head_dim: int) -> float:
         """Return the factor of the dot products."""

@@ -173,6 +173,19 @@ class Positions:
         return replace(self, query=self.query_time, key=self.key_time, query_time=None, key_time=None)
 
     @property
+    def of_keys(self) -> Positions:
+        """Return positions whose queries are all the keys, without what is known of the queries alone.
+
+        Example:
+            >>> Positions.arange(1, offset=2).of_keys.query
+            tensor([[0, 1, 2]])
+        """
+        changed = replace(
+            self, query=self.key, query_time=self.key_time, language=None, reordered=None, token=None
+        )
+        return changed._below(self.below)
+
+    @property
     def batch(self) -> int:
         """Return the number of samples; 1 when all of a batch have the same positions.
 

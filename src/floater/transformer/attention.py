@@ -236,6 +236,7 @@ class Attention(nn.Module):
         allowed = None if terms is not None and terms.masks else position.mask(state, layer)
         if allowed is not None:
             mask = allowed if mask is None else mask & allowed
+        content, (q, k) = (q, k), position.rotated(q, k, state, layer)
         if terms is not None and not flexible:
             out = tiled_attention(q, k, v, terms, scale, mask=mask, causal=self.causal)
             return self.output(out.transpose(1, 2).flatten(-2)), None
@@ -245,7 +246,7 @@ class Attention(nn.Module):
             table = None if terms is None else terms.bias
             out = flex_attention(q, k, v, scale, bias=table, mask=mask, causal=self.causal)
             return self.output(out.transpose(1, 2).flatten(-2)), None
-        bias = position.bias(q, k, state, layer)
+        bias = position.bias(*content, state, layer)
         # the kernel's own causal path needs no mask; it counts slots from the first, so it serves no cache
         kernel_causal = self.causal and not plain and mask is None and bias is None and length == slots
         if self.causal and not kernel_causal and length > 1:
@@ -253,7 +254,7 @@ class Attention(nn.Module):
             mask = earlier if mask is None else mask & earlier
         factor = self.sharpness(mask, length, slots, q, sharpen)
         if plain:
-            return self._plain(q, k, v, position, state, bias, mask, scale, dropout, layer, factor)
+            return self._plain(q, k, v, content, position, state, bias, mask, scale, dropout, layer, factor)
         if factor is not None:
             q = q * factor
             bias = None if bias is None else bias * factor
@@ -321,6 +322,7 @@ class Attention(nn.Module):
         q: Tensor,
         k: Tensor,
         v: Tensor,
+        content: tuple[Tensor, Tensor],
         position: PositionModel,
         state: Any,
         bias: Tensor | None,
@@ -333,7 +335,7 @@ class Attention(nn.Module):
         logits = q @ k.transpose(-1, -2) * scale
         if bias is not None:
             logits = logits + bias.to(logits.dtype)
-        logits = position.logits(logits, q, k, state, layer)
+        logits = position.logits(logits, *content, state, layer)
         if factor is not None:
             logits = logits * factor
         if mask is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -241,13 +240,7 @@ class Encoder(Stack):
         if memory is not None:
             check_memory(self.position, self.causal)
             if memory.length:
-                at, valid, time = positions.key, positions.key_valid, positions.key_time
-                whole = self.position.prepared(
-                    replace(
-                        Positions(at, at, valid, document=positions.document, query_time=time, key_time=time),
-                        group=positions.group,
-                    )
-                )
+                whole = self.position.prepared(positions.of_keys)
         state = self.position.prepared(positions)
         visible = positions.visible
 

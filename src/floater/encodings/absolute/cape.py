@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -29,19 +30,18 @@ class Cape(PositionModel):
     would reverse sentences; here its logarithm is sampled from there, as in the paper. Apart from that the
     survey is the specification.
 
-    The mean needs the whole sequence, and reveals its length to a causal model: decoders of an
-    encoder-decoder do not subtract it, and a language model should set normalize=False.
+    The mean needs the whole sequence, and would reveal its length to a causal stack: language models and
+    decoders do not subtract it.
 
     Args:
         max_shift: largest shift of a sequence, in the unit of positions, not negative.
         max_local: largest shift of a token, not negative; up to 0.5 it keeps the order of whole numbers.
         max_scale: largest factor, and one over the smallest; at least 1.
-        normalize: whether to subtract the mean; None means everywhere but in the decoder of an
-            encoder-decoder.
+        normalize: whether to subtract the mean; None means everywhere but in causal stacks and decoders.
 
     Raises:
-        PositionError: if dim is odd, an option is not valid, or only a part of a sequence would be
-            normalised.
+        PositionError: if dim is odd, an option is not valid, or a causal stack would subtract the mean; in
+            `prepare`, if only a part of a sequence would be normalised.
 
     Example:
         >>> model = Cape(StackSpec(dim=2, heads=1, layers=1, max_length=16)).eval()
@@ -55,9 +55,9 @@ class Cape(PositionModel):
         point="absolute",
         equation="x_t + p(t'); t' = (t - mean + shift + local_t) scale in training, t - mean else",
         exceptions={
-            "shift": "the mean of the positions is taken away; normalize=False leaves it",
-            "cache": "the mean of the positions needs the whole text; normalize=False does not",
-            "documents": "the mean is one of a row; normalize=False has none",
+            "shift": "the mean of the positions is taken away; causal stacks leave it",
+            "cache": "the mean of the positions needs the whole text; causal stacks have none",
+            "documents": "the mean is one of a row; normalize=False has none, nor have causal stacks",
         },
     )
 
@@ -78,7 +78,14 @@ class Cape(PositionModel):
                 "shifts must not be negative, and the scale at least 1"
             )
         self.max_shift, self.max_local, self.max_scale = max_shift, max_local, max_scale
-        self.normalize = spec.site != "decoder" if normalize is None else normalize
+        if normalize and spec.causal:
+            raise PositionError(
+                "normalize is True; the mean of the positions would show a causal stack the length of its "
+                "text: leave it out, which subtracts the mean where the whole text is read"
+            )
+        self.normalize = not spec.causal and spec.site != "decoder" if normalize is None else normalize
+        if not self.normalize:
+            self.card = replace(self.card, exceptions={})
 
     def prepare(self, positions: Positions) -> Tensor:
         place = positions.query.to(wide_dtype(positions.query.device))

@@ -144,6 +144,8 @@ class ComplexAttention(Complex):
         parameters="d // 2",
     )
 
+    reads_products = True
+
     def __init__(self, spec: StackSpec, *, periods: str = "component") -> None:
         super().__init__(spec, periods=periods)
         if spec.dim // spec.heads % 2:

@@ -40,7 +40,10 @@ class DufterAbsolute(PositionBias):
         point="absolute",
         equation="A_{ts} = q_t . k_s / sqrt(d_h) + b_{ts}",
         parameters="l * h * t_max * t_max",
-        exceptions={"real": "a table has nothing between whole positions"},
+        exceptions={
+            "real": "a table has nothing between whole positions",
+            "rows": "rows of later keys are never read in a causal stack",
+        },
         pair_matrix="every entry is a parameter, whose gradient is as large",
     )
     name = "dufter_absolute"

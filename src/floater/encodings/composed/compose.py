@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from floater.encodings.card import Card
-from floater.encodings.composed.parts import Composite, Part, reads_content
-from floater.encodings.errors import PositionError
-from floater.encodings.model import Stage
-from floater.encodings.registry import name_of, register
+from floater.encodings.composed.parts import Composite, Part
+from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
 
 
@@ -45,19 +43,8 @@ class Compose(Composite):
     def __init__(
         self, spec: StackSpec, *, models: Sequence[Part] = ("floater_relative", "sinusoidal")
     ) -> None:
-        super().__init__(spec, models)
-        wide = [part for part in self.models if part.stage == Stage.WIDEN]
-        readers = [part for part in self.models if part not in wide and reads_content(part)]
-        if wide and len(wide) + len(readers) > 1:
-            other = name_of((wide[1:] or readers)[0])
-            raise PositionError(
-                f"'{name_of(wide[0])}' changes the width of queries and keys, which '{other}' needs as wide "
-                "as a head; only one of them can be a part"
-            )
+        super().__init__(spec, models, [range(len(models))] * spec.layers)
 
     @classmethod
     def named_parts(cls, given: Mapping[str, Any]) -> Sequence[Part]:
         return list(given["models"])
-
-    def acting(self, layer: int) -> Sequence[int]:
-        return range(len(self.parts))

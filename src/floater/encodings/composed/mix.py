@@ -46,12 +46,9 @@ class Mix(Composite):
     ) -> None:
         if every < 2:
             raise PositionError(f"every is {every}; it must be at least 2")
-        super().__init__(spec, (model, other))
-        self.every = every
+        acting = [(int((layer + 1) % every == 0),) for layer in range(spec.layers)]
+        super().__init__(spec, (model, other), acting)
 
     @classmethod
     def named_parts(cls, given: Mapping[str, Any]) -> Sequence[Part]:
         return [given[key] for key in ("model", "other") if key in given]
-
-    def acting(self, layer: int) -> Sequence[int]:
-        return (int((layer + 1) % self.every == 0),)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, Point
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Projection, Stage
-from floater.encodings.registry import build_for, catalogue, name_of
+from floater.encodings.registry import build_for, catalogue, name_of, options
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
@@ -40,43 +41,79 @@ def named(part: Part) -> tuple[str, dict[str, Any]]:
     raise PositionError(f"{part!r} is no encoding; give a name, or a mapping of name and options")
 
 
+@dataclass(frozen=True)
+class States:
+    """States of the encodings of a composition at the queries, and at all keys where a cache holds unrotated
+    ones, by the index of the rotation."""
+
+    models: list[Any]
+    of_keys: dict[int, Any]
+
+
 class Composite(PositionModel):
     """An encoding composed of others; subclasses choose those that act in a block.
 
     Biases and values are added, masks intersected, changes of embeddings, queries, keys, values and logits
     chained in the order of the parts. Parts that change the width of queries and keys come last there, and
     first at the logits, which they may compute anew (`Stage`). Biases are added to logits that other parts
-    have changed, so that none is lost. Bounds, exceptions and needs are those of all parts together; the
-    scales of the dot products must agree.
+    have changed, so that none is lost. Where a part reads queries or keys in its bias or logits, rotations
+    turn those of the dot products alone, and the cache holds keys that are not rotated. Bounds, exceptions
+    and needs are those of all parts together; the scales of the dot products must agree. The parts of a part
+    that is a composition itself count one by one.
 
     Args:
         parts: the encodings.
+        acting: by block, the indices of the parts that act there.
 
     Raises:
-        PositionError: if there is no part, one does not exist or needs a decoder of its own kind, or two
-            have different scales of the dot products.
+        PositionError: if there is no part, one does not exist or needs a decoder of its own kind, or they do
+            not go together.
     """
 
     sites = ("self", "decoder", "cross")
 
-    def __init__(self, spec: StackSpec, parts: Sequence[Part]) -> None:
+    def __init__(self, spec: StackSpec, parts: Sequence[Part], acting: Sequence[Sequence[int]]) -> None:
         super().__init__(spec)
         if not parts:
             raise PositionError("the list of encodings is empty; name at least one")
         pairs = [named(part) for part in parts]
         self.parts = nn.ModuleList(build_for(name, spec, **options) for name, options in pairs)
-        kinds = [catalogue()[name] for name, _ in pairs]
-        for (name, _), kind in zip(pairs, kinds, strict=True):
+        for name, _ in pairs:
+            kind = catalogue()[name]
             if kind.length_aware or not kind.autoregressive:
                 raise PositionError(f"'{name}' needs a decoder of its own kind; it is no part of another")
-        kinds = [kind for kind in kinds if spec.site in kind.sites]  # the others are identities here
-        self.card = _together(type(self).card, [kind.card for kind in kinds])
+        self._acting_in = [tuple(self._leaves(layer, chosen)) for layer, chosen in enumerate(acting)]
+        self._late_in = [tuple(self._rotations(indices)) for indices in self._acting_in]
+        kinds = [part for part in self.models if hasattr(part, "card")]  # the others are identities here
+        self.card = _together(type(self).card, [part.card for part in kinds])
         self.derives_places = all(
-            kind.derives_places for kind in kinds if kind.card.point in ("relative", "both")
+            part.derives_places for part in kinds if part.card.point in ("relative", "both")
         )
-        self._scaled = [part for part in self.models if part.overrides("scale")]
         self.needs_cross_attention = any(part.needs_cross_attention for part in self.models)
-        scales = {name_of(part): part.scale(spec.dim // spec.heads) for part in self._scaled}
+        trees = {part.needs for part in self.models if hasattr(part, "needs")}
+        if trees:
+            self.needs = "tree" if "tree" in trees else trees.pop()
+        self._scaled = [part for part in self.models if part.overrides("scale")]
+        self._check()
+
+    def _leaves(self, layer: int, chosen: Sequence[int]) -> Iterator[int]:
+        """Yield the indices of the encodings of the chosen parts that act in a block."""
+        first = 0
+        for index, part in enumerate(self.parts):
+            inner = part.acting(layer) if isinstance(part, Composite) else (0,)
+            if index in chosen:
+                yield from (first + each for each in inner)
+            first += len(part.models) if isinstance(part, Composite) else 1
+
+    def _rotations(self, indices: Sequence[int]) -> Iterator[int]:
+        """Yield those of encodings in a block that rotate after others have read queries and keys."""
+        acting = {index: self.models[index] for index in indices}
+        if any(reads_content(part) and not part.reads_products for part in acting.values()):
+            yield from (index for index, part in acting.items() if part.stage == Stage.ROTATE)
+
+    def _check(self) -> None:
+        """Refuse parts that do not go together."""
+        scales = {name_of(part): part.scale(self.spec.dim // self.spec.heads) for part in self._scaled}
         if len(set(scales.values())) > 1:
             raise PositionError(f"the scales of the dot products differ, {scales}; one must serve all parts")
         free = [part for part in self.models if part.stage == Stage.WIDEN and not part.overrides("scale")]
@@ -85,16 +122,19 @@ class Composite(PositionModel):
                 f"'{name_of(free[0])}' changes the width of queries and keys, and with it the scale of the "
                 f"dot products, which is fixed by '{next(iter(scales))}'; only one of them can be a part"
             )
-        if sum(part.overrides("inputs") for part in self.models) > 1:
-            raise PositionError("two encodings choose what the projections read; one can be a part")
-        if sum(part.overrides("weights") for part in self.models) > 1:
-            raise PositionError("two encodings replace the softmax; one can be a part")
-        trees = {kind.needs for kind in kinds if hasattr(kind, "needs")}
-        if trees:
-            self.needs = "tree" if "tree" in trees else trees.pop()
-        stages = [part.stage for part in self.models]
-        self.stage = min(stages) if max(stages) == Stage.KEEP else max(stages)
-        self.reads_content = any(reads_content(part) for part in self.models)
+        for indices in self._acting_in:
+            acting = [self.models[index] for index in indices]
+            if sum(part.overrides("inputs") for part in acting) > 1:
+                raise PositionError("two encodings choose what the projections read; one can be a part")
+            if sum(part.overrides("weights") for part in acting) > 1:
+                raise PositionError("two encodings replace the softmax; one can be a part")
+            wide = [part for part in acting if part.stage == Stage.WIDEN]
+            others = wide[1:] or [part for part in acting if reads_content(part)]
+            if wide and others:
+                raise PositionError(
+                    f"'{name_of(wide[0])}' changes the width of queries and keys, which "
+                    f"'{name_of(others[0])}' needs as wide as a head; only one of them can be a part"
+                )
 
     @classmethod
     def recipe(cls, given: Mapping[str, Any]) -> str:
@@ -104,7 +144,9 @@ class Composite(PositionModel):
             PositionError: if they have different ones.
         """
         parts = map(named, cls.named_parts(given))
-        found = {name: catalogue()[name].recipe(own) for name, own in parts if name in catalogue()}
+        found = {
+            name: catalogue()[name].recipe(options(name) | own) for name, own in parts if name in catalogue()
+        }
         asked = {recipe: name for name, recipe in found.items() if recipe != cls.card.recipe}
         if len(asked) > 1:
             (one, first), (other, second) = list(asked.items())[:2]
@@ -120,8 +162,15 @@ class Composite(PositionModel):
 
     @property
     def models(self) -> list[PositionModel]:
-        """Return the parts."""
-        return list(self.parts)  # type: ignore[arg-type]
+        """Return the encodings; those of a part that is a composition itself one by one."""
+        found: list[PositionModel] = []
+        for part in self.parts:
+            found += part.models if isinstance(part, Composite) else [part]  # type: ignore[list-item]
+        return found
+
+    def acting(self, layer: int) -> Sequence[int]:
+        """Return the indices of the encodings that act in a block, among `models`."""
+        return self._acting_in[layer]
 
     @property
     def max_positions(self) -> int | None:
@@ -140,6 +189,11 @@ class Composite(PositionModel):
         """Return whether a part does; each part is prepared at its own positions or times."""
         return any(part.reads_times for part in self.models)
 
+    @property
+    def reads_distances(self) -> bool:
+        """Return whether a part does and no other would read true distances beside it, as rotations do."""
+        return any(part.reads_distances for part in self.models) and not self.overrides("qkv")
+
     def overrides(self, *hooks: str) -> bool:
         """Return whether a part changes any of the named hooks."""
         return any(part.overrides(*hooks) for part in self.models)
@@ -148,65 +202,89 @@ class Composite(PositionModel):
         for part in self.models:
             part.reset_parameters()
 
-    def prepared(self, positions: Positions) -> list[Any]:
-        return [part.prepared(positions) for part in self.models]
+    def prepared(self, positions: Positions) -> States:
+        models, of_keys = self.models, {}
+        if positions.query.shape[1] != positions.key.shape[1]:
+            late = {index for indices in self._late_in for index in indices}
+            of_keys = {index: models[index].prepared(positions.of_keys) for index in late}
+        return States([part.prepared(positions) for part in models], of_keys)
 
     prepare = prepared
 
-    def embed(self, x: Tensor, state: list[Any]) -> Tensor:
-        for part, own in zip(self.models, state, strict=True):
+    def embed(self, x: Tensor, state: States) -> Tensor:
+        for part, own in zip(self.models, state.models, strict=True):
             x = part.embed(x, own)
         return x
 
-    def acting(self, layer: int) -> Sequence[int]:
-        """Return the indices of the parts that act in a block."""
-        raise NotImplementedError(f"{type(self).__name__} must define acting")
-
-    def _acting(self, state: list[Any], layer: int) -> Iterator[tuple[PositionModel, Any]]:
+    def _acting(self, state: States, layer: int) -> Iterator[tuple[PositionModel, Any]]:
         models = self.models
-        return ((models[index], state[index]) for index in self.acting(layer))
+        return ((models[index], state.models[index]) for index in self._acting_in[layer])
 
-    def block(self, x: Tensor, state: list[Any], layer: int) -> Tensor:
+    def block(self, x: Tensor, state: States, layer: int) -> Tensor:
         for part, own in self._acting(state, layer):
             x = part.block(x, own, layer)
         return x
 
     def residual(self, layer: int) -> bool:
-        return all(self.models[index].residual(layer) for index in self.acting(layer))
+        return all(self.models[index].residual(layer) for index in self._acting_in[layer])
 
     def on_projections(
-        self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: list[Any], layer: int
+        self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: States, layer: int
     ) -> None:
         for part, own in self._acting(state, layer):
             part.on_projections(projections, own, layer)
 
-    def inputs(self, x: Tensor, state: list[Any], layer: int) -> QKV:
+    def inputs(self, x: Tensor, state: States, layer: int) -> QKV:
         for part, own in self._acting(state, layer):
             if part.overrides("inputs"):
                 return part.inputs(x, own, layer)
         return x, x, x
 
-    def projection_bias(self, name: Projection, state: list[Any], layer: int) -> Tensor | None:
+    def projection_bias(self, name: Projection, state: States, layer: int) -> Tensor | None:
         return _sum([part.projection_bias(name, own, layer) for part, own in self._acting(state, layer)])
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: list[Any], layer: int) -> QKV:
-        for part, own in sorted(self._acting(state, layer), key=lambda pair: pair[0].stage):
-            q, k, v = part.qkv(q, k, v, own, layer)
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: States, layer: int) -> QKV:
+        models, late = self.models, self._late_in[layer]
+        now = [index for index in self._acting_in[layer] if index not in late]
+        for index in sorted(now, key=lambda index: models[index].stage):
+            q, k, v = models[index].qkv(q, k, v, state.models[index], layer)
         return q, k, v
 
-    def bias(self, q: Tensor, k: Tensor, state: list[Any], layer: int) -> Tensor | None:
+    def rotated(self, q: Tensor, k: Tensor, state: States, layer: int) -> tuple[Tensor, Tensor]:
+        models, width = self.models, self.spec.dim // self.spec.heads
+        for index in self._late_in[layer]:
+            part, own = models[index], state.models[index]
+            (q_, q_more), (k_, k_more) = (
+                (x[..., :width].transpose(1, 2), x[..., width:]) for x in (q, k)
+            )  # others have appended components
+            if index in state.of_keys:
+                q_ = part.qkv(q_, q_, q_, own, layer)[0]
+                k_ = part.qkv(k_, k_, k_, state.of_keys[index], layer)[1]
+            else:
+                q_, k_, _ = part.qkv(q_, k_, k_, own, layer)
+            q, k = (torch.cat([x.transpose(1, 2), more], -1) for x, more in ((q_, q_more), (k_, k_more)))
+        return q, k
+
+    def bias(self, q: Tensor, k: Tensor, state: States, layer: int) -> Tensor | None:
         if self.overrides("logits"):
             return None  # `logits` adds it
         return self._bias(q, k, state, layer)
 
-    def _bias(self, q: Tensor, k: Tensor, state: list[Any], layer: int) -> Tensor | None:
+    def _bias(self, q: Tensor, k: Tensor, state: States, layer: int) -> Tensor | None:
         return _sum(
-            [part.bias(*self._content(part, q, k), own, layer) for part, own in self._acting(state, layer)]
+            [
+                part.bias(*self._content(part, q, k, state, layer), own, layer)
+                for part, own in self._acting(state, layer)
+            ]
         )
 
-    def _content(self, part: PositionModel, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def _content(
+        self, part: PositionModel, q: Tensor, k: Tensor, state: States, layer: int
+    ) -> tuple[Tensor, Tensor]:
         """Return the queries and keys that a part reads: without what other parts have appended."""
-        if self.stage == Stage.APPEND and part.stage < Stage.WIDEN and part.reads_content:
+        if part.reads_products:
+            q, k = self.rotated(q, k, state, layer)
+        if part.stage < Stage.WIDEN and part.reads_content:
             width = self.spec.dim // self.spec.heads
             return q[..., :width], k[..., :width]
         return q, k
@@ -216,30 +294,37 @@ class Composite(PositionModel):
         """Return whether a part has terms; they serve where no other part acts on logits or values."""
         return any(part.has_terms for part in self.models)
 
-    def attention_terms(self, q: Tensor, k: Tensor, state: list[Any], layer: int) -> AttentionTerms | None:
+    def attention_terms(self, q: Tensor, k: Tensor, state: States, layer: int) -> AttentionTerms | None:
         hooks = "bias", "logits", "weights", "value_bias"
         acting = [pair for pair in self._acting(state, layer) if pair[0].overrides(*hooks)]
         if len(acting) != 1 or not acting[0][0].has_terms:
             return None
         part, own = acting[0]
         terms = part.attention_terms(q, k, own, layer)
-        if terms is None or terms.bias_alone or part.scale(q.shape[-1]) == self.scale(q.shape[-1]):
+        if terms is None or terms.bias_alone:
             return terms
-        return None  # products of queries and keys would have another scale than those of its `bias`
+        if part.scale(q.shape[-1]) != self.scale(q.shape[-1]):
+            return None  # products of queries and keys would have another scale than those of its `bias`
+        if not self._late_in[layer]:
+            return terms
+        if terms.content is not None or terms.keys is not None:
+            return None  # they read keys that are not those of the products
+        asking = q if terms.asking is None else terms.asking
+        return replace(terms, content=self.rotated(q, k, state, layer), asking=asking)
 
-    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: list[Any], layer: int) -> Tensor:
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: States, layer: int) -> Tensor:
         for part, own in sorted(self._acting(state, layer), key=lambda pair: pair[0].stage < Stage.WIDEN):
-            logits = part.logits(logits, *self._content(part, q, k), own, layer)
+            logits = part.logits(logits, *self._content(part, q, k, state, layer), own, layer)
         bias = self._bias(q, k, state, layer) if self.overrides("logits") else None
         return logits if bias is None else logits + bias.to(logits.dtype)
 
-    def weights(self, logits: Tensor, state: list[Any], layer: int) -> Tensor:
+    def weights(self, logits: Tensor, state: States, layer: int) -> Tensor:
         for part, own in self._acting(state, layer):
             if part.overrides("weights"):
                 return part.weights(logits, own, layer)
         return super().weights(logits, state, layer)
 
-    def mask(self, state: list[Any], layer: int) -> Tensor | None:
+    def mask(self, state: States, layer: int) -> Tensor | None:
         found = None
         for part, own in self._acting(state, layer):
             allowed = part.mask(own, layer)
@@ -247,7 +332,7 @@ class Composite(PositionModel):
                 found = allowed if found is None else found & allowed
         return found
 
-    def value_bias(self, weights: Tensor, state: list[Any], layer: int) -> Tensor | None:
+    def value_bias(self, weights: Tensor, state: States, layer: int) -> Tensor | None:
         return _sum([part.value_bias(weights, own, layer) for part, own in self._acting(state, layer)])
 
     def scale(self, head_dim: int) -> float:
@@ -266,8 +351,8 @@ def _together(card: Card, cards: Sequence[Card]) -> Card:
 
 
 def reads_content(part: PositionModel) -> bool:
-    """Return whether a part reads queries or keys in `bias` or `logits`."""
-    return part.reads_content and part.overrides("bias", "logits")
+    """Return whether a part reads queries or keys in `bias` or `logits`, as wide as a head."""
+    return part.stage != Stage.WIDEN and part.reads_content and part.overrides("bias", "logits")
 
 
 def _sum(terms: Sequence[Tensor | None]) -> Tensor | None:

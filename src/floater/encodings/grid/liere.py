@@ -11,7 +11,7 @@ from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
 from floater.encodings.errors import PositionError
 from floater.encodings.grid.coordinates import coordinates
-from floater.encodings.model import QKV
+from floater.encodings.model import QKV, Stage
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
@@ -53,6 +53,8 @@ class LieRE(Precise):
         equation="(exp(sum_a c_a A_a) q_t)^T exp(sum_a c_a A_a) k_s, A_a learned and skew, c the coordinates",
         parameters="l * axes * d * (d // h - 1) // 2",
     )
+
+    stage = Stage.ROTATE
 
     def __init__(self, spec: StackSpec, *, axes: int = 2, generator: int | None = None) -> None:
         super().__init__(spec)

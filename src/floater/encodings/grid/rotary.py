@@ -13,7 +13,7 @@ from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
 from floater.encodings.errors import PositionError
 from floater.encodings.grid.coordinates import coordinates
-from floater.encodings.model import QKV, PositionModel
+from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.rotary import check_pairs, turn
@@ -30,6 +30,8 @@ class GridRotary(PositionModel):
         pairs: see `floater.encodings.relative.rotary.Rotary`.
         base: base of the frequencies, above 1.
     """
+
+    stage = Stage.ROTATE
 
     def __init__(self, spec: StackSpec, pairs: str, base: float) -> None:
         super().__init__(spec)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.card import Point
 from floater.encodings.model import PositionModel
 from floater.encodings.relative.distances import Distances, consecutive, spacing
 from floater.encodings.spec import StackSpec
@@ -182,6 +183,23 @@ def adds_bias_alone(model: PositionModel) -> TypeGuard[PositionBias]:
     """
     other = ("embed", "block", "inputs", "projection_bias", "qkv", "logits", "weights", "mask", "value_bias")
     return isinstance(model, PositionBias) and not model.overrides(*other)
+
+
+def describe_as(model: PositionModel, inner: PositionModel) -> None:
+    """Give an encoding the facts of another that it changes: its exceptions, needs and places.
+
+    Example:
+        >>> from floater import build
+        >>> build("dape", dim=8, heads=2, layers=1, max_length=4, model="dufter_absolute").card.point
+        'absolute'
+    """
+    if not hasattr(inner, "card"):
+        return  # it does not act at this site
+    point: Point = inner.card.point if model.card.point == "relative" else model.card.point
+    model.card = replace(model.card, point=point, exceptions=inner.card.exceptions)
+    model.derives_places = inner.derives_places
+    if hasattr(inner, "needs"):
+        model.needs = inner.needs
 
 
 class DistanceTable(PositionBias):

@@ -13,7 +13,7 @@ from floater.encodings.absolute.tokens import skip_padding, whole_numbers
 from floater.encodings.card import Card
 from floater.encodings.checks import one_of
 from floater.encodings.errors import PositionError
-from floater.encodings.model import QKV, PositionModel
+from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.registry import register
 from floater.encodings.relative.alibi import slopes
 from floater.encodings.relative.rotary import Rotary
@@ -71,6 +71,7 @@ class BiPE(PositionModel):
         },
         pair_matrix="with between='alibi', since segments differ from text to text",
     )
+    stage = Stage.ROTATE
     derives_places = True
     reads_content = False
 
@@ -110,9 +111,12 @@ class BiPE(PositionModel):
 
         def both(given: Tensor) -> Tensor:
             ends = torch.isin(given[..., 0], given.new_tensor(self.delimiters))
-            begins = torch.zeros_like(ends)
-            begins[:, 1:] = ends[:, :-1] | (given[:, 1:, 1] != given[:, :-1, 1])
-            return torch.stack([since(begins), begins.cumsum(1)], -1)
+            documents, begins = torch.zeros_like(ends), torch.zeros_like(ends)
+            documents[:, 1:] = given[:, 1:, 1] != given[:, :-1, 1]
+            begins[:, 1:] = ends[:, :-1] | documents[:, 1:]
+            count = begins.cumsum(1)
+            first = torch.where(documents, count, 0).cummax(1).values  # a document's own count begins at 0
+            return torch.stack([since(begins), count - first], -1)
 
         found = skip_padding(torch.stack([token, document], -1), positions.key_valid, both)
         return found[..., 0], found[..., 1]

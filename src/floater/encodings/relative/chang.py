@@ -50,7 +50,10 @@ class Chang(PositionModel):
         point="relative",
         equation="A_{ts} = q_t . (k_s + r_{s-t}) / sqrt(d_h) + b_{s-t}, s - t clipped to the window",
         parameters="l * (2 * window + 1) * (h + d // h)",
-        exceptions={"real": "a table has nothing between whole distances"},
+        exceptions={
+            "real": "a table has nothing between whole distances",
+            "rows": "rows of later keys are never read in a causal stack",
+        },
     )
 
     def __init__(self, spec: StackSpec, *, window: int = 8, keys: bool = False) -> None:

@@ -15,7 +15,7 @@ from floater.encodings.checks import at_least_one
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import build_for, register
-from floater.encodings.relative.bias import adds_bias_alone
+from floater.encodings.relative.bias import adds_bias_alone, describe_as
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
@@ -74,6 +74,7 @@ class Dape(PositionModel):
         if not adds_bias_alone(inner):
             raise PositionError(f"model is {model!r}; it must be an encoding that adds a bias of positions")
         self.inner = inner
+        describe_as(self, inner)
         self.weight = nn.Parameter(torch.empty(spec.layers, width, 2 * spec.heads))
         self.hidden_bias = nn.Parameter(torch.empty(spec.layers, width))
         self.out = nn.Parameter(torch.empty(spec.layers, spec.heads, width))

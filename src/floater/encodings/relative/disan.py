@@ -10,6 +10,7 @@ from torch import Tensor
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import one_of
+from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import PairBias
@@ -51,10 +52,11 @@ class DiSAN(PositionModel):
 
     Args:
         direction: "both" (the first half of the heads forward, the others backward), "forward", "backward" or
-            "diagonal" (all but itself).
+            "diagonal" (all but itself); None means "both", and "forward" in a causal stack, where heads that
+            look backward would have no keys.
 
     Raises:
-        PositionError: if direction is not valid.
+        PositionError: if direction is not valid, or a causal stack would have heads without keys.
 
     Example:
         >>> model = DiSAN(StackSpec(dim=8, heads=2, layers=1, max_length=16), direction="forward")
@@ -78,9 +80,16 @@ class DiSAN(PositionModel):
         ),
     )
 
-    def __init__(self, spec: StackSpec, *, direction: str = "both") -> None:
+    def __init__(self, spec: StackSpec, *, direction: str | None = None) -> None:
         super().__init__(spec)
+        if direction is None:
+            direction = "forward" if spec.causal else "both"
         one_of("direction", direction, ("both", "forward", "backward", "diagonal"))
+        if spec.causal and direction in ("both", "backward"):
+            raise PositionError(
+                f"direction is {direction!r}; heads that look backward, at later tokens, have no keys in a "
+                "causal stack: leave it out, which is 'forward' there"
+            )
         self.direction = direction
 
     def prepare(self, positions: Positions) -> Sides:

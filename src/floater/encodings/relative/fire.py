@@ -99,6 +99,7 @@ class Fire(PositionBias):
         equation="q_t k_s / sqrt(d_h) + f(psi(t - s) / psi(max(L, t))), psi(x) = log(c x + 1); "
         "later keys: f(-psi(s - t) / psi(max(L, s)))",
         parameters="(2 * width + width * h + 2) * l",
+        exceptions={"shift": "past the threshold a distance is divided by the position of its query"},
         pair_matrix="for positions beyond the threshold, where the bias depends on the query, too",
     )
 

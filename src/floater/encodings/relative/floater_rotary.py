@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from floater.encodings.card import Card
 from floater.encodings.checks import one_of
 from floater.encodings.errors import PositionError
-from floater.encodings.model import QKV
+from floater.encodings.model import QKV, Stage
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.rotary import check_pairs, turn
@@ -75,6 +75,8 @@ class FloaterRotary(Precise):
         equation="q_t^T exp((s-t) A) k_s; dp/dt = A p, A = S - S^T = Q B Q^T, B of blocks [[0, -w], [w, 0]]",
         parameters="l * d // 2",
     )
+
+    stage = Stage.ROTATE
 
     def __init__(
         self,

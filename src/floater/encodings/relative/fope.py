@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from floater.encodings.card import Card
 from floater.encodings.errors import PositionError
-from floater.encodings.model import QKV, PositionModel
+from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.rotary import check_pairs, turn
@@ -56,6 +56,8 @@ class FoPE(PositionModel):
         equation="rotary, pair i by sum_m a_{mi} cos(w_m t), sum_m b_{mi} sin(w_m t); w_m t_max >= 2 pi",
         exceptions={"shift": "sines and cosines have coefficients of their own"},
     )
+
+    stage = Stage.ROTATE
 
     def __init__(
         self, spec: StackSpec, *, base: float = 10000.0, gain: float = 0.3, learned: bool = False

@@ -50,7 +50,8 @@ class Path(PositionModel):
     Example:
         >>> model = Path(StackSpec(dim=4, heads=1, layers=1, max_length=16, causal=True))
         >>> w, beta = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([2.0, 2.0])  # reflections
-        >>> model.products(torch.eye(2), torch.eye(2), w, beta)  # query 1 of key 0 is reflected by H_1
+        >>> q = k = torch.eye(2)
+        >>> q @ k.mT + model.changes(q, k, w, beta)  # query 1 of key 0 is reflected by H_1
         tensor([[1., 0.],
                 [0., 1.]])
     """
@@ -92,7 +93,8 @@ class Path(PositionModel):
         tokens = slots if valid is None else torch.where(valid, slots, -1)
         previous = F.pad(tokens.cummax(1).values, (1, -1), value=-1) if slots.numel() else tokens
         if document is not None:
-            document, previous = document.expand(len(previous), -1), previous.expand(len(document), -1)
+            rows = max(len(document), len(previous))
+            document, previous = document.expand(rows, -1), previous.expand(rows, -1)
             same = document.gather(1, previous.clamp(min=0)) == document
             previous = torch.where(same, previous, -1)
         taps = [slots.expand_as(previous)]
@@ -127,10 +129,11 @@ class Path(PositionModel):
         w = w * (w.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
         if state.valid is not None:
             beta = beta.masked_fill(~state.valid[:, None, :, None], 0.0)
-        return (self.products(q, k, w, beta[..., 0]) * self.scale(width)).to(logits.dtype)
+        # what the transformations change is added to the plain products, which keeps a rotation of these
+        return (logits + self.changes(q, k, w, beta[..., 0]) * self.scale(width)).to(logits.dtype)
 
-    def products(self, q: Tensor, k: Tensor, w: Tensor, beta: Tensor) -> Tensor:
-        """Return the products of queries and transformed keys.
+    def changes(self, q: Tensor, k: Tensor, w: Tensor, beta: Tensor) -> Tensor:
+        """Return the products of queries and transformed keys, less those of queries and keys.
 
         Args:
             q: (..., T, head_dim), the last T of S tokens.
@@ -153,8 +156,8 @@ class Path(PositionModel):
             return solved
 
         earlier = solve(beta[..., None] * of_key.tril(-1), False)
-        found = q @ k.mT - of_query.tril(shift) @ earlier
+        change = -of_query.tril(shift) @ earlier
         if self.spec.causal:
-            return found
+            return change
         later = beta[..., None] * solve(of_key.triu(), True)
-        return found - of_query.triu(shift + 1) @ later
+        return change - of_query.triu(shift + 1) @ later

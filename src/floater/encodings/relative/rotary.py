@@ -11,7 +11,7 @@ from torch import Tensor
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import one_of
 from floater.encodings.errors import PositionError
-from floater.encodings.model import QKV, PositionModel
+from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.rescaling import rescaled
@@ -63,6 +63,8 @@ class Rotary(PositionModel):
         equation="(R_t W_q x_t)^T (R_s W_k x_s), R_t rotates pair i by t / 10000^{2i/d_h}",
         survey=SurveyRow("MAM", learnable=False, recurring=True, unbound=True, parameters="0"),
     )
+
+    stage = Stage.ROTATE
 
     def __init__(
         self,

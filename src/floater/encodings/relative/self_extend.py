@@ -67,6 +67,7 @@ class SelfExtend(Rotary):
         link="https://arxiv.org/abs/2401.01325",
         point="relative",
         equation="rotary at d for d < w, else at floor(t/G) - floor(s/G) + w - w/G; ReRoPE: at w",
+        exceptions={"shift": "groups begin at multiples of G; form='leaky' and 'rectified' have none"},
     )
 
     stage = Stage.WIDEN
@@ -90,6 +91,8 @@ class SelfExtend(Rotary):
         self.window = max(1, spec.max_length // 2) if window is None else window
         at_least_one(window=self.window)
         self.form, self.group = form, group
+        if form != "floor":
+            self.card = replace(self.card, exceptions={})
 
     def scale(self, head_dim: int) -> float:
         return super().scale(self.spec.dim // self.spec.heads)

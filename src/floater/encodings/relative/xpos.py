@@ -10,7 +10,7 @@ from torch import Tensor
 
 from floater.encodings.card import Card
 from floater.encodings.errors import PositionError
-from floater.encodings.model import QKV, PositionModel
+from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.rotary import check_pairs, turn
@@ -68,6 +68,8 @@ class XPos(PositionModel):
         point="relative",
         equation="sum_i zeta_i^{(t-s)/512} Re(q_i k_i* exp(i (t-s) w_i)), s <= t, zeta_i = (2i/d_h + .4)/1.4",
     )
+
+    stage = Stage.ROTATE
 
     def __init__(
         self, spec: StackSpec, *, pairs: str = "interleaved", base: float = 10000.0, scale_base: float = 512.0

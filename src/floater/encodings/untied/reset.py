@@ -18,6 +18,7 @@ from floater.encodings.relative.bias import (
     PositionBias,
     ProductBias,
     adds_bias_alone,
+    describe_as,
     product_terms,
 )
 from floater.encodings.spec import StackSpec
@@ -200,6 +201,7 @@ class UntiedCls(PositionBias):
         if spec.site in self.sites and not adds_bias_alone(inner):
             raise PositionError(f"[CLS] can be untied from a content-free bias only; '{model}' is none")
         self.inner, self.cls = inner, cls
+        describe_as(self, inner)
         self.theta = nn.Parameter(torch.empty(2, spec.heads))
         self.reset_parameters()
 
