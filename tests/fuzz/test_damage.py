@@ -106,7 +106,7 @@ def test_a_damaged_model_of_a_run_is_refused_or_the_same(work: Path, chance: ran
         ended = typed("evaluate", str(run))
         if is_refusal(ended):
             raise Refused(ended.lines[-1])
-        if ended.text.replace(str(run), "") != expected.replace(str(work / "whole"), ""):
+        if not ended.text.endswith(expected):  # lines of the log may precede the scores
             raise Silent(f"{how}: exit code 0 and {ended.text} in place of {expected}")
 
 
