@@ -66,6 +66,7 @@ class Subject:
         """Return the model in evaluation mode, the weights of what was added away from their start."""
         model = self.original()
         for name, options in self.changes:
+            torch.manual_seed(1)  # so that what one change draws does not depend on the other
             getattr(floater, name)(model, **options)
         return noisy(model)
 
