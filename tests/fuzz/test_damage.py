@@ -12,11 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from families import noisy
-from fuzzing import Refused, Silent, checked
 from hypothesis import given, note
 from hypothesis import strategies as st
-from launched import Ended, is_refusal, same_weights, tree_of, write
 
 import floater
 from floater.cli import main
@@ -27,6 +24,10 @@ from helpers import kill
 from hostile import corrupted
 from pretrained import extended
 from strangers import STRANGE, stranger
+
+from .families import noisy
+from .fuzzing import Refused, Silent, checked
+from .launched import Ended, is_refusal, same_weights, tree_of, write
 
 
 def typed(*arguments: str) -> Ended:

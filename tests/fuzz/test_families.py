@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from families import CAUSAL, FAMILIES, IMAGES, Subject, noisy, subjects, texts
-from fuzzing import checked
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -19,6 +17,9 @@ from transformers import DynamicCache
 import floater
 from floater.pretrained.extending import biases
 from pretrained import zoo
+
+from .families import CAUSAL, FAMILIES, IMAGES, Subject, noisy, subjects, texts
+from .fuzzing import checked
 
 TEXTS = tuple(name for name in FAMILIES if name not in (*IMAGES, "whisper"))
 CLOSE = {"rtol": 1e-3, "atol": 1e-3}  # float32, weights of 0.3, sums of other lengths
