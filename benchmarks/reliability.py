@@ -367,8 +367,8 @@ def properties(
 
     def section(count: int, folder: Path, chance: random.Random) -> Tally:
         tests = ROOT / "tests"
-        sys.path += map(str, (tests, tests / "fuzz", tests / "encodings"))
-        fuzzing, examined = import_module("fuzzing"), import_module(module)
+        sys.path += map(str, (tests, tests / "encodings"))
+        fuzzing, examined = import_module("fuzz.fuzzing"), import_module(module)
         checks = [check for name, check in vars(examined).items() if name.startswith("test") and part in name]
         biases.STEPS = 2  # the random tables of a toy are no smooth biases
         tally, before = Tally(title, meaning), Counter(fuzzing.outcomes())
@@ -439,7 +439,7 @@ PARTS: dict[str, tuple[int, Section]] = {
         properties(
             "Caches",
             "a plugged or extended model: chunks, and rows exchanged, chosen, repeated or cut",
-            "test_families",
+            "fuzz.test_families",
             "cache",
         ),
     ),
@@ -448,7 +448,7 @@ PARTS: dict[str, tuple[int, Section]] = {
         properties(
             "Compositions",
             "an encoding or a composition with random options: padding, documents, caches, shifts, precision",
-            "test_encodings",
+            "fuzz.test_encodings",
             "",
         ),
     ),

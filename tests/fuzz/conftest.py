@@ -16,7 +16,7 @@ TESTS = Path(__file__).parents[1]
 # what tests and measurements share, and the cases of another folder
 sys.path += [str(TESTS.parent / "benchmarks"), str(TESTS / "encodings")]
 
-from fuzzing import COUNTS  # noqa: E402
+from .fuzzing import COUNTS  # noqa: E402
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:

@@ -20,7 +20,9 @@ WHOLE_BATCH = ("dynamic", "longrope")
 """Methods whose scale is that of the longest text of a batch, as Transformers computes it."""
 _ROTARY = ("linear", "ntk", "dynamic", "yarn", "longrope", "llama3", "clex", "self_extend", "log_n")
 _TABLES = ("flow", "repeat", "interpolation", "hierarchical")
-_OLD = {"whisper": 32, "siglip-text": 16, "bloom": 32, "mpt": 32, "t5": 32}
+_OLD = {"whisper": 32, "siglip-text": 16, "bloom": 32, "mpt": 32, "t5": 32} | dict.fromkeys(
+    ("roberta", "xlm-roberta", "mpnet"), 510
+)
 _LARGE = ("bert", "bert-decoder", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "mpnet",
           "deberta-v2", "bert2bert")  # fmt: skip
 
@@ -42,17 +44,17 @@ class Subject:
     @property
     def old(self) -> int:
         """The number of tokens that the model took before."""
-        return 512 if self.family in _LARGE else _OLD.get(self.family, 64)
+        return _OLD.get(self.family, 512 if self.family in _LARGE else 64)
+
+    @property
+    def extension(self) -> dict[str, Any]:
+        """The options of the extension; empty if there is none."""
+        return next((options for name, options in self.changes if name == "extend"), {})
 
     @property
     def new(self) -> int:
-        return max(
-            (options["length"] for name, options in self.changes if name == "extend"), default=self.old
-        )
-
-    @property
-    def method(self) -> str | None:
-        return next((options["method"] for name, options in self.changes if name == "extend"), None)
+        """The number of tokens, or of pixels of a side, that the model takes now."""
+        return int(self.extension.get("length", self.old))
 
     @property
     def by_batch(self) -> bool:
@@ -64,6 +66,7 @@ class Subject:
         """Return the model in evaluation mode, the weights of what was added away from their start."""
         model = self.original()
         for name, options in self.changes:
+            torch.manual_seed(1)  # so that what one change draws does not depend on the other
             getattr(floater, name)(model, **options)
         return noisy(model)
 
@@ -84,9 +87,9 @@ def noisy(model: Any) -> Any:
     """Randomise the parameters that `plug` and `extend` added."""
     for part in ("floater", "floater_extension"):
         generator = torch.Generator().manual_seed(3)
-        for parameter in getattr(model, part, nn.Module()).parameters():
+        for name, parameter in getattr(model, part, nn.Module()).named_parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-            parameter.data += 0.2 * noise
+            parameter.data += (0.3 if name.endswith("start") else 0.05) * noise  # fields that stay small
     return model
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fuzzing import Silent
 
 from floater.cli import main
 from launchers import set_stream
 from processes import in_process
+
+from .fuzzing import Silent
 
 LIMIT = 240.0  # seconds until a command is taken for stuck
 

@@ -12,11 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from families import noisy
-from fuzzing import Refused, Silent, checked
 from hypothesis import given, note
 from hypothesis import strategies as st
-from launched import Ended, is_refusal, same_weights, tree_of, write
 
 import floater
 from floater.cli import main
@@ -27,6 +24,10 @@ from helpers import kill
 from hostile import corrupted
 from pretrained import extended
 from strangers import STRANGE, stranger
+
+from .families import noisy
+from .fuzzing import Refused, Silent, checked
+from .launched import Ended, is_refusal, same_weights, tree_of, write
 
 
 def typed(*arguments: str) -> Ended:
@@ -106,7 +107,7 @@ def test_a_damaged_model_of_a_run_is_refused_or_the_same(work: Path, chance: ran
         ended = typed("evaluate", str(run))
         if is_refusal(ended):
             raise Refused(ended.lines[-1])
-        if ended.text.replace(str(run), "") != expected.replace(str(work / "whole"), ""):
+        if not ended.text.endswith(expected):  # lines of the log may precede the scores
             raise Silent(f"{how}: exit code 0 and {ended.text} in place of {expected}")
 
 

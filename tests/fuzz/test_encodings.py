@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from contract_cases import stir
-from fuzzing import checked
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import compositions, encodings
@@ -22,6 +21,8 @@ from floater.structures import trees
 from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
 from floater.transformer.stacks import Encoder
 from small_models import small_config
+
+from .fuzzing import checked
 
 LENGTH = 16
 WIDTH = 16

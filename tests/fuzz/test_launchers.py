@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzzing import Refused, Silent, checked
 from hypothesis import given
 from hypothesis import strategies as st
-from launched import is_refusal, launch, same_weights, tree_of, write
 
 from launchers import STREAMS, VARIABLES, single
+
+from .fuzzing import Refused, Silent, checked
+from .launched import is_refusal, launch, same_weights, tree_of, write
 
 
 @pytest.fixture(scope="module")
