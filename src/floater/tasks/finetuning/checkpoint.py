@@ -15,7 +15,6 @@ import transformers
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import StrictDataclassError
 from huggingface_hub.utils import logging as hub_logging
-from safetensors import SafetensorError
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as hf_logging
@@ -23,6 +22,7 @@ from transformers.utils import logging as hf_logging
 import floater
 from floater.alignment import align
 from floater.errors import DataError, first_line, no_directory
+from floater.pretrained.saving import check_depth
 from floater.tasks.finetuning.settings import Checkpoint, Plug
 from floater.text.bpe import BOS, EOS, TOKENIZER_FILE, load_bpe
 from floater.training.arguments import flow_parameters
@@ -179,12 +179,15 @@ def load_pretrained(folder: str) -> PreTrainedModel:
         folder: directory or name, as returned by `locate`.
 
     Raises:
-        DataError: if the checkpoint cannot be loaded.
+        DataError: if the checkpoint cannot be loaded, or a weight is not finite.
     """
     config = read_config(folder)
-    kind = getattr(transformers, next(iter(config.architectures or ["AutoModel"])), transformers.AutoModel)
     with _loading(f"{folder}: no model can be loaded"):
+        kind = getattr(transformers, [*(config.architectures or ()), "AutoModel"][0], transformers.AutoModel)
         model: PreTrainedModel = kind.from_pretrained(folder)
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise DataError(f"{folder}: '{name}' has values that are not finite")
     return model
 
 
@@ -234,6 +237,7 @@ def read_config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:
     where = "" if Path(folder).is_dir() else "there is no such directory, and on the Hugging Face hub "
     with _loading(f"{folder}: {where}no model can be loaded"):
         config = AutoConfig.from_pretrained(folder)
+        check_depth(vars(config), folder)
     for name, value in (changes or {}).items():
         if not hasattr(config, name):
             raise DataError(f"model.config: a configuration of type '{config.model_type}' has no '{name}'")
@@ -252,7 +256,9 @@ def _loading(message: str) -> Iterator[None]:
         logs.set_verbosity_error()
     try:
         yield
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as error:
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:  # files of strangers: any error of any code that reads them
         raise DataError(f"{message} ({first_line(error)})") from error
     finally:
         for logs, level in before:
