@@ -22,7 +22,7 @@ def refuse_trace(error: type[Exception], what: str, instead: str) -> None:
     Example:
         >>> refuse_trace(ValueError, "a plugged model", "bake it")
     """
-    if torch.jit.is_tracing():  # type: ignore[no-untyped-call]
+    if torch._C._get_tracing_state() is not None:
         raise error(
             f"{what} cannot be traced by torch.jit.trace, nor exported by what traces: positions of the "
             f"example would be constants; {instead}"

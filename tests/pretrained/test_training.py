@@ -13,7 +13,13 @@ import torch
 from peft import AdaptionPromptConfig, LoraConfig, PeftModel, PeftType, get_peft_model
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+from transformers import (
+    AutoModelForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
 
 import floater
 from floater.pretrained import PlugError
@@ -209,8 +215,11 @@ def test_an_adapter_that_would_ignore_the_flow_is_refused(kind: str) -> None:
 
 def test_prompts_without_positions_are_refused_where_a_flow_is_added() -> None:
     """AdaptionPrompt adapts the last blocks; a flow in other blocks runs beside it."""
+    size: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2,
+                            "num_attention_heads": 4, "intermediate_size": 40}  # fmt: skip
     for blocks, message in (([0], None), ([1], r"ADAPTION_PROMPT calls layers.1.self_attn.k_proj again")):
-        model, given = plugged("llama", blocks=blocks), zoo.inputs("llama")
+        model, given = LlamaForCausalLM(LlamaConfig(**size)).eval(), {"input_ids": zoo.text()}
+        floater.plug(model, blocks=blocks, start="small")
         before = zoo.output(model, **given)
         adapted: Any = get_peft_model(
             model, AdaptionPromptConfig(task_type="CAUSAL_LM", adapter_len=2, adapter_layers=1)

@@ -127,6 +127,7 @@ def predict(arguments: argparse.Namespace) -> None:
 def extend(arguments: argparse.Namespace) -> None:
     import floater
     from floater.tasks.finetuning.checkpoint import load_pretrained, load_tokenizer, locate
+    from floater.tasks.finetuning.companions import Companions
     from floater.training.files import save_whole
 
     _start()
@@ -144,6 +145,7 @@ def extend(arguments: argparse.Namespace) -> None:
         tokenizer = load_tokenizer(path)
         tokenizer.model_max_length = length
         parts.append(tokenizer)
+    parts.append(Companions(locate(path), done.old if done.positions == "image" else None, length))
     to.parent.mkdir(parents=True, exist_ok=True)
     save_whole(to, *parts)
     print(done)

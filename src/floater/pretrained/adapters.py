@@ -62,8 +62,8 @@ def called_again(body: nn.Module, path: str, uses: int) -> PlugError:
     prompted = [name for name, part in body.named_modules() if hasattr(part, "adaption_prompt")]
     if path.startswith(tuple(f"{name}." for name in prompted)):
         return PlugError(
-            f"ADAPTION_PROMPT calls {path} again, for prompts, which have no positions for a flow; use LoRA or "
-            "prefix tuning, or plug other blocks than it adapts"
+            f"ADAPTION_PROMPT calls {path} again, for prompts, which have no positions for a flow; use LoRA "
+            "or prefix tuning, or plug other blocks than it adapts"
         )
     return PlugError(f"{path} is called more often than {uses} times in a forward pass")
 

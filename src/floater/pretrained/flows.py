@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -82,7 +83,7 @@ def known_options(given: Mapping[str, Any]) -> dict[str, Any]:
         )
     for name, other in (("delta", ()), ("time_scale", ("learned",)), ("step", (None,))):
         value = known[name]
-        if not (is_number(value) and value > 0) and value not in other:
+        if not (is_number(value) and 0 < value < math.inf) and value not in other:
             valid = " or ".join(["a positive number", *map(repr, other)])
             raise PositionError(f"{name} is {value!r}; it must be {valid}")
         if is_number(value):  # JSON does not take the numbers of numpy

@@ -58,7 +58,7 @@ from floater.pretrained.plug import (
     plugged_around,
     record,
 )
-from floater.pretrained.saving import check_same, fill, read_tensors
+from floater.pretrained.saving import check_same, fill, read_tensors, readable
 
 _PREFIX, _EXTENSION = "floater.", f"{installed.KEY}."
 _HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
@@ -87,7 +87,8 @@ def from_pretrained(original: Callable[..., Any], kind: Any, *args: Any, **kwarg
         kwargs["fusion_config"] = {}  # the flow or extension that the guard requires is added below
         with _expecting_flow(kind):
             model, info = original(kind, *args, output_loading_info=True, **kwargs)
-    info = _restore(model, info, kwargs)
+    with readable(model.name_or_path):
+        info = _restore(model, info, kwargs)
     if guarded and not _ours(model):
         raise PlugError(
             f"{model.name_or_path} holds a {type(model).__name__} of which a part was extended apart; "
@@ -99,7 +100,7 @@ def from_pretrained(original: Callable[..., Any], kind: Any, *args: Any, **kwarg
 def expect_flow(model: Any) -> None:
     """Make a model that is built from a configuration with a flow refuse to run without the flow."""
     settings = getattr(model.config, installed.KEY, None)
-    own = isinstance(settings, Mapping) and settings["method"] not in installed.PLAIN
+    own = isinstance(settings, Mapping) and settings.get("method") not in [*installed.PLAIN]
     if own or isinstance(getattr(model.config, "floater", None), Mapping):
         observe(model, Refusal())
 
@@ -150,7 +151,7 @@ def load_from_state_dict(
                 f"{how} it first as theirs was (floater.{how}), or leave out those that begin with '{flow}'"
             )
     settings = getattr(getattr(model, "config", None), installed.KEY, None)
-    if isinstance(settings, Mapping) and not installed.reads_as(model, settings["method"]):
+    if isinstance(settings, Mapping) and not installed.reads_as(model, settings.get("method")):
         raise PlugError(
             f"{type(model).__name__} is not extended by {settings['method']!r}, as its configuration says: "
             "make it by from_config of its Auto class, or load it by from_pretrained"
@@ -325,7 +326,10 @@ def _is_extension(name: str) -> bool:
 def _extension(model: Any) -> dict[str, Any] | None:
     """Return the extension in a model's configuration; None if there is none or the model has it already."""
     settings = getattr(getattr(model, "config", None), installed.KEY, None)
-    return dict(settings) if isinstance(settings, Mapping) and installed.installed(model) is None else None
+    if installed.installed(model) is not None or settings is None:
+        return None
+    installed.check(settings)
+    return dict(settings)
 
 
 def _fill(module: Any, weights: Mapping[str, Tensor], origin: str) -> None:
@@ -348,7 +352,11 @@ def _fill(module: Any, weights: Mapping[str, Tensor], origin: str) -> None:
 def _options(model: Any) -> dict[str, Any] | None:
     """Return the options of `plug` in a model's configuration; None if there are none or it is plugged."""
     options = getattr(getattr(model, "config", None), "floater", None)
-    return dict(options) if isinstance(options, Mapping) and plugged(model) is None else None
+    if plugged(model) is not None or options is None:
+        return None
+    if not isinstance(options, Mapping):
+        raise PlugError(f"'floater' in the configuration is {options!r}; it must be the options of a flow")
+    return dict(options)
 
 
 def _weights(origin: str, given: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:

@@ -187,7 +187,9 @@ def plug(
         },
     )
     flows = Flows(list(trajectories), widths, max_length=max_length, options=known)
-    flows.train(model.training).to(_device(model))
+    flows.train(model.training)
+    if not any(parameter.is_meta for parameter in flows.parameters()):
+        flows.to(_device(model))
     if freeze_model:
         state.frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
         model.requires_grad_(False)

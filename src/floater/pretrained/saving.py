@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -14,10 +16,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from floater.alignment import align
+from floater.encodings.errors import PositionError
+from floater.errors import first_line, reason
 from floater.pretrained.card import write_card
+from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.families import PlugError
+from floater.pretrained.flows import is_count
 from floater.pretrained.plug import bake, flows_of, inner, need, plug, plugged, unplug
 
+MOST_BLOCKS = 10_000
 TENSORS, RECORD = "floater.safetensors", "floater.json"
 _FREE = frozenset({"start", "max_length", "gradient", "refresh_every", "solver", "step"})
 """Options of the start, solution and training of a flow, which may differ in the model that loads it."""
@@ -69,7 +76,11 @@ def load(directory: str | Path, model: nn.Module | None = None, **kwargs: Any) -
         PlugError: if the directory contains no readable flow, no model can be found, or the flow belongs to
             another architecture, depth or width, or to a model that was plugged with other options.
     """
-    directory = Path(directory)
+    with readable(directory):
+        return _load(Path(directory), model, **kwargs)
+
+
+def _load(directory: Path, model: nn.Module | None, **kwargs: Any) -> nn.Module:
     config = directory / "config.json"
     saved = _json(config) if config.is_file() else {}
     whole = bool(saved.get("floater"))
@@ -90,10 +101,29 @@ def load(directory: str | Path, model: nn.Module | None = None, **kwargs: Any) -
             )
         record = {"model_type": saved["model_type"], "plug": saved["floater"]}
         if model is None:
+            check_depth(saved, directory)
             whole_model: nn.Module = _class(saved["architectures"][0]).from_pretrained(directory, **kwargs)
             return whole_model
         tensors = read_tensors(sorted(directory.glob("*.safetensors")), "floater.")
     return fill(model, record, tensors, directory)
+
+
+@contextmanager
+def readable(origin: object) -> Iterator[None]:
+    """Refuse files that are not those of a flow or an extension with one error, whatever fails in reading.
+
+    Args:
+        origin: directory of the files, for the message.
+
+    Raises:
+        PlugError: if the block raises an error that this library has not described.
+    """
+    try:
+        yield
+    except (PlugError, ExtendError, PositionError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # files of strangers: any error of any code that reads them
+        raise PlugError(f"{origin} cannot be loaded ({type(error).__name__}: {first_line(error)})") from error
 
 
 def fill(
@@ -119,28 +149,36 @@ def fill(
         raise PlugError(
             f"the flow in {directory} is one of a '{record['model_type']}' model; this one is a '{kind}'"
         )
+    if not isinstance(record["plug"], Mapping) or "baked" not in record["plug"]:
+        raise PlugError(f"the flow in {directory} does not say how it is plugged")
     options = dict(record["plug"])
     length = options.pop("baked")
+    if length is not None and not is_count(length):
+        raise PlugError(f"the flow in {directory} is baked for {length!r} positions")
     new = plugged(root) is None
     if new:
-        plug(root, **options)
+        with torch.device("meta"):  # nothing is allocated before the shapes are compared
+            plug(root, **options)
     else:
         check_same(options, need(root).options, directory)
     flows = flows_of(root)
     baking = length is not None and flows.length is None
     own = {name: tuple(tensor.shape) for name, tensor in flows.state_dict().items()}
     own = flows.baked_shapes(length) if baking else own
+    if new:
+        unplug(root)
     given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if own != given:
         differ = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
         name = differ[0]
-        if new:
-            unplug(root)
         raise PlugError(
             f"the flow in {directory} is not one of this model, which has another depth or width, or is "
             f"plugged otherwise: '{name}' is {given.get(name, 'missing')} there and "
             f"{own.get(name, 'missing')} here"
         )
+    if new:
+        plug(root, **options)
+        flows = flows_of(root)
     if baking:
         bake(root, length)
     flows.load_state_dict(tensors)
@@ -168,11 +206,29 @@ def check_same(saved: Mapping[str, Any], own: Mapping[str, Any], directory: str 
             )
 
 
+def check_depth(config: Mapping[str, Any], origin: object) -> None:
+    """Refuse a configuration of so many blocks that building them would not end.
+
+    Args:
+        config: fields of the configuration by name.
+        origin: directory of the configuration, for the message.
+
+    Raises:
+        PlugError: if a number of blocks is above MOST_BLOCKS.
+
+    Example:
+        >>> check_depth({"num_hidden_layers": 12}, "a folder")
+    """
+    for name, value in config.items():
+        if name.endswith(("layers", "n_layer")) and isinstance(value, int) and value > MOST_BLOCKS:
+            raise PlugError(f"{origin} has {name}={value}; there may be {MOST_BLOCKS} at most")
+
+
 def _json(file: Path) -> dict[str, Any]:
     try:
         read = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise PlugError(f"{file} cannot be read ({error})") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise PlugError(f"{file} cannot be read ({reason(error)})") from error
     if not isinstance(read, dict):
         raise PlugError(f"{file} holds no JSON object")
     return read
@@ -182,7 +238,7 @@ def read_tensors(files: Sequence[Path], prefix: str) -> dict[str, Tensor]:
     """Return the tensors whose names begin with a prefix, under their names without the prefix.
 
     Raises:
-        PlugError: if a file cannot be read.
+        PlugError: if a file cannot be read, or a tensor is not finite.
     """
     tensors = {}
     for file in files:
@@ -190,14 +246,16 @@ def read_tensors(files: Sequence[Path], prefix: str) -> dict[str, Tensor]:
             with safe_open(file, "pt") as opened:
                 for name in opened.keys():  # noqa: SIM118 (a safetensors file is not iterable)
                     if name.startswith(prefix):
-                        tensors[name.removeprefix(prefix)] = opened.get_tensor(name)
+                        tensor = tensors[name.removeprefix(prefix)] = opened.get_tensor(name)
+                        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                            raise PlugError(f"{file} holds values of '{name}' that are not finite")
         except (OSError, SafetensorError) as error:
-            raise PlugError(f"{file} cannot be read ({error})") from error
+            raise PlugError(f"{file} cannot be read ({reason(error)})") from error
     return tensors
 
 
-def _class(name: str) -> Any:
-    kind = getattr(transformers, str(name), None)
+def _class(name: object) -> Any:
+    kind = getattr(transformers, name, None) if isinstance(name, str) else None
     if not (isinstance(kind, type) and issubclass(kind, PreTrainedModel)):
         raise PlugError(f"transformers has no model class '{name}'; give the model to load the flow into")
     return kind

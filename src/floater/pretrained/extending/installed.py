@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import lt
 from typing import Any
@@ -17,7 +17,7 @@ from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.passes import Watch
 from floater.pretrained.extending.tables import find_tables
 from floater.pretrained.find import find
-from floater.pretrained.flows import refresh
+from floater.pretrained.flows import is_count, refresh
 from floater.pretrained.plug import allow_to_run, keep_weights
 
 KEY = "floater_extension"
@@ -32,6 +32,17 @@ depends on the length; otherwise only this record in the configuration shows tha
 
 _WEIGHTLESS = frozenset({"self_extend", "log_n"})
 """Methods without parameters, which are computed in attention."""
+
+_FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
+    **{method: {} for method in ("flow", *PLAIN)},
+    "clex": {"start": lambda x: x in clex.SCALINGS, "declared": lambda x: isinstance(x, bool)},
+    "log_n": {"temperature": lambda x: x is True},
+    "self_extend": {
+        "group": lambda x: isinstance(x, list | tuple) and len(x) == 2 and all(map(is_count, x)),
+        "temperature": lambda x: isinstance(x, bool),
+    },
+}
+"""Fields of the settings of each method beside its lengths, with whether a value is valid."""
 
 _HALVES = frozenset({
     "gemma", "gemma2", "gemma3_text", "gpt_neox", "llama", "mistral", "modernbert", "phi3", "qwen2", "qwen3",
@@ -53,9 +64,9 @@ def extended_around(model: nn.Module) -> nn.Module | None:
     return found
 
 
-def reads_as(model: nn.Module, method: str) -> bool:
+def reads_as(model: nn.Module, method: object) -> bool:
     """Return whether attention in a model is extended; True for all methods that do not change attention."""
-    if method not in _WEIGHTLESS:
+    if method not in [*_WEIGHTLESS]:
         return True
     return any("floater_rule" in module.__dict__ for module in model.modules())
 
@@ -87,6 +98,34 @@ def training_spans(model: nn.Module, length: int) -> list[int]:
     positions = {*map(id, position_parameters(model))}
     others = any(p.requires_grad and id(p) not in positions for p in model.parameters())
     return [*range(found["old"] * (1 if others else 2), length, found["old"]), length]
+
+
+def check(settings: Any) -> None:
+    """Refuse settings that `install` has not written.
+
+    Args:
+        settings: value of KEY in a configuration.
+
+    Raises:
+        ExtendError: if an entry is missing, unknown or not valid.
+
+    Example:
+        >>> check({"method": "log_n", "old": 8, "new": 16, "temperature": True})
+    """
+    where = f"'{KEY}' in the configuration"
+    method = settings.get("method") if isinstance(settings, Mapping) else None
+    if not isinstance(method, str) or method not in _FIELDS:
+        raise ExtendError(f"{where} is {settings!r}; it names no method of an extension")
+    if settings.keys() != {"method", "old", "new", *_FIELDS[method]}:
+        raise ExtendError(f"{where} has {', '.join(map(str, settings))}, not the fields of {method!r}")
+    old, new = settings["old"], settings["new"]
+    if not (is_count(old) and is_count(new) and old < new):
+        raise ExtendError(f"{where} has old={old!r}, new={new!r}")
+    for name, valid in _FIELDS[method].items():
+        if not valid(settings[name]):
+            raise ExtendError(f"{where} has {name}={settings[name]!r}")
+    if method == "self_extend" and settings["group"][0] >= old:
+        raise ExtendError(f"{where} has group={settings['group']!r} at old={old}")
 
 
 def install(model: Any, settings: Mapping[str, Any]) -> list[tuple[FloaterRelative, biases.Bias]]:

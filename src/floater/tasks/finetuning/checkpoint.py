@@ -17,7 +17,6 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.errors import StrictDataclassError
 from huggingface_hub.utils import logging as hub_logging
-from safetensors import SafetensorError
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as hf_logging
@@ -25,6 +24,7 @@ from transformers.utils import logging as hf_logging
 import floater
 from floater.alignment import align
 from floater.errors import DataError, first_line, no_directory
+from floater.pretrained.saving import check_depth
 from floater.tasks.finetuning.settings import Checkpoint, Plug
 from floater.text.bpe import BOS, EOS, TOKENIZER_FILE, load_bpe
 from floater.training.arguments import flow_parameters
@@ -207,14 +207,17 @@ def load_pretrained(folder: str) -> PreTrainedModel:
         folder: directory or name, as returned by `locate`.
 
     Raises:
-        DataError: if the checkpoint cannot be loaded.
+        DataError: if the checkpoint cannot be loaded, or a weight is not finite.
     """
     config = read_config(folder)
-    named = getattr(transformers, str(next(iter(config.architectures or [None]))), None)
-    own = isinstance(named, type) and issubclass(named, PreTrainedModel)
-    kind: Any = named if own else transformers.AutoModel
     with _loading(f"{folder}: no model can be loaded"):
+        named = getattr(transformers, [*(config.architectures or ()), "AutoModel"][0], None)
+        is_model = isinstance(named, type) and issubclass(named, PreTrainedModel)
+        kind: Any = named if is_model else transformers.AutoModel
         model: PreTrainedModel = kind.from_pretrained(folder, trust_remote_code=False)
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise DataError(f"{folder}: '{name}' has values that are not finite")
     return model
 
 
@@ -264,6 +267,7 @@ def read_config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:
     where = "" if Path(folder).is_dir() else "there is no such directory, and on the Hugging Face hub "
     with _loading(f"{folder}: {where}no model can be loaded"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        check_depth(vars(config), folder)
     for name, value in (changes or {}).items():
         if not hasattr(config, name):
             raise DataError(f"model.config: a configuration of type '{config.model_type}' has no '{name}'")
@@ -282,9 +286,11 @@ def _loading(message: str) -> Iterator[None]:
         logs.set_verbosity_error()
     try:
         yield
+    except (DataError, MemoryError):
+        raise
     except UnpicklingError as error:  # its own message explains how to run code in the file
         raise DataError(f"{message} (a file holds more than tensors and numbers)") from error
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, ImportError, SafetensorError) as error:
+    except Exception as error:  # files of strangers: any error of any code that reads them
         raise DataError(f"{message} ({first_line(error)})") from error
     finally:
         for logs, level in before:
