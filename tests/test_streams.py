@@ -57,7 +57,7 @@ def test_a_training_is_finished_whatever_becomes_of_its_streams(
 
 def test_a_listing_that_nobody_reads_ends_as_other_tools_do() -> None:
     assert floater("configs", unread=[1]) == 128 + signal.SIGPIPE
-    assert floater("configs", closed=[1]) == 0
+    assert floater("configs", closed=[1]) == 0  # nobody asked for it
 
 
 def test_a_mistake_is_told_by_the_exit_code_alone() -> None:
