@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Sequence
-from signal import SIGINT
+from contextlib import nullcontext
+from signal import SIGINT, SIGPIPE
 from typing import Any
 
 from floater.errors import reason
 from floater.interruption import Interrupted, raising
+from floater.streams import discard, is_unread, outliving_terminal, usable_streams
+
+_WRITES_FILES = ("train", "study", "demo", "data", "extend", "plot", "init")
+"""Commands whose result is in files: they go on when nobody reads what they print."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,7 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 for success, 1 for a failure, 2 for an error that a user can fix, and 128 plus the
-        number of a signal that ended the command: 130 for Ctrl-C, 143 for SIGTERM, 138 for SIGUSR1.
+        number of a signal that ended the command: 130 for Ctrl-C, 143 for SIGTERM, 138 for SIGUSR1. It is 141
+        if the reader of standard output goes away (SIGPIPE) from a command whose result is what it prints;
+        the others go on, as they do when the reader of standard error does.
 
     Example:
         >>> main(["translate", "no-such-run"])
@@ -29,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     received: Sequence[int] = ()
     try:  # around the signal handlers: a signal may arrive while they are restored
-        with warnings.catch_warnings(), raising() as received:
+        with usable_streams(), warnings.catch_warnings(), raising() as received:
             warnings.showwarning = _one_line
             return _run(arguments)
     except (Exception, KeyboardInterrupt) as error:
@@ -48,10 +54,14 @@ def _run(arguments: Sequence[str] | None) -> int:
     code = 0
     try:
         parsed = parse(arguments)
-        code = parsed.command(parsed) or 0
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader has closed the pipe: discard what Python writes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with outliving_terminal() if parsed.command.__name__ in _WRITES_FILES else nullcontext():
+            code = parsed.command(parsed) or 0
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not is_unread(sys.stdout):
+            raise
+        discard(sys.stdout)  # what Python writes at exit
+        return 128 + SIGPIPE
     except ModuleNotFoundError as error:
         if (error.name or "floater").startswith("floater"):
             raise

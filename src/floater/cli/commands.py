@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from floater.cli import configs as shipped_configs
 from floater.cli.settings_help import width
 from floater.errors import DataError, first_line, no_directory
+from floater.streams import ClosedOutput
 
 if TYPE_CHECKING:
     from floater.study.results import Results
@@ -64,6 +65,7 @@ def translate(arguments: argparse.Namespace) -> None:
         raise DataError(
             f"{arguments.run} is a run of task '{task.name}'; only one of 'translation' translates"
         )
+    _has_output(arguments.output)
     _writable(arguments.output, arguments.source)
     search = {
         "beam": arguments.beam,
@@ -78,6 +80,8 @@ def translate(arguments: argparse.Namespace) -> None:
     )
     if arguments.source:
         lines = read_lines(arguments.source)
+    elif sys.stdin is None:
+        raise DataError("standard input is closed; name the text with --source FILE")
     else:
         lines = decode_lines(sys.stdin.buffer, "standard input")
     _write(translator(lines), arguments.output)
@@ -115,6 +119,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 def predict(arguments: argparse.Namespace) -> None:
     task, run = _task_of(arguments)
+    _has_output(arguments.output)
     _writable(arguments.output, arguments.source)
     if task.predict is None:
         other = "translate" if task.name == "translation" else "evaluate"
@@ -437,6 +442,12 @@ def _writable(path: str | None, *inputs: str | None) -> None:
         raise DataError(f"the output {path} is an input of the command; name another file")
 
 
+def _has_output(path: str | None) -> None:
+    """Refuse to begin work whose result would be lost, as standard output is closed."""
+    if not path and isinstance(sys.stdout, ClosedOutput):
+        raise DataError("standard output is closed; name a file with --output FILE")
+
+
 def _write(lines: Sequence[str], path: str | None) -> None:
     text = "".join(f"{line}\n" for line in lines)
     if path:
@@ -451,6 +462,8 @@ def _start() -> None:
     from transformers.utils import logging
 
     from floater.console import show_messages
+    from floater.training.launchers import settle_processes
 
     show_messages()
+    settle_processes(os.environ)
     logging.disable_progress_bar()

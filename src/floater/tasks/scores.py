@@ -92,9 +92,9 @@ def bleu_of(language: str | None) -> BLEU:
     """Return BLEU with the tokenizer of a language, as the command line of sacrebleu chooses it.
 
     This is "zh" for Chinese, "ja-mecab" for Japanese and "ko-mecab" for Korean if their packages are
-    installed (sacrebleu[ja], sacrebleu[ko]), and else "13a". The characters are the tokens ("char") of other languages
-    without spaces between words, and of Japanese without its package: as words, whole sentences would be
-    right or wrong.
+    installed (sacrebleu[ja], sacrebleu[ko]), and else "13a". The characters are the tokens ("char") of other
+    languages without spaces between words, and of Japanese without its package: as words, whole sentences
+    would be right or wrong.
 
     Args:
         language: code of the language, see `score`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -26,6 +27,7 @@ from floater.text.bpe import TOKENIZER_FILE, load_bpe
 from floater.training import flush_denormals
 from floater.training.arguments import batches, warmup_steps
 from floater.training.files import MANIFEST, damage
+from floater.training.launchers import settle_processes
 from floater.training.lock import locked
 from floater.training.run import (
     MODEL,
@@ -234,6 +236,8 @@ class Task(ABC):
                 began on other data.
             PositionError: if the position model does not support the data.
         """
+        if not PartialState._shared_state:  # nobody has made one in this process
+            settle_processes(os.environ)
         state = PartialState(cpu=not torch.accelerator.is_available())
         if state.num_processes == 1 and torch.cuda.device_count() > 1:
             raise DataError(

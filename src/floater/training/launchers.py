@@ -1,0 +1,74 @@
+"""The environment variables by which launchers tell a process which of several it is."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from floater.errors import DataError
+
+_NAMES = {
+    "WORLD_SIZE": ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"),
+    "RANK": ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"),
+    "LOCAL_RANK": ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
+}
+"""Variables of torchrun, and of MPI, that have the number of processes and those of this one."""
+_MEETING = ("MASTER_ADDR", "MASTER_PORT")
+
+
+def settle_processes(environment: MutableMapping[str, str]) -> None:
+    """Make the variables of launchers complete, or remove them where there is one process.
+
+    Several processes have the variables of torchrun afterwards, whichever launcher started them. Variables of
+    SLURM are not read: `srun` with one task per node starts torchrun, and a shell of `salloc` is one process.
+
+    Args:
+        environment: environment of this process, which is changed.
+
+    Raises:
+        DataError: if a variable is no number or contradicts another, or there are several processes and one
+            that these need is missing; the message names it.
+
+    Example:
+        >>> environment = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "HOME": "/root"}
+        >>> settle_processes(environment)
+        >>> environment
+        {'HOME': '/root'}
+        >>> settle_processes({"WORLD_SIZE": "4", "RANK": "2"})
+        Traceback (most recent call last):
+        floater.errors.DataError: WORLD_SIZE is 4, but LOCAL_RANK, MASTER_ADDR, MASTER_PORT are not set; ...
+    """
+    origins = {
+        name: next((each for each in (name, *others) if each in environment), None)
+        for name, others in _NAMES.items()
+    }
+    numbers = {}
+    for name, origin in origins.items():
+        if origin is not None:
+            text = environment[origin].strip()
+            if not (text.isascii() and text.isdecimal()):
+                raise DataError(f"{origin} is {text!r}; launchers set it to a whole number; unset it")
+            numbers[name] = int(text)
+    size = numbers.get("WORLD_SIZE", 1)
+    if size < 1:
+        raise DataError(f"{origins['WORLD_SIZE']} is {size}; it must be at least 1; unset it for one process")
+    for name in ("RANK", "LOCAL_RANK"):
+        if numbers.get(name, 0) >= size:
+            number = f"is {size}" if origins["WORLD_SIZE"] else "is not set"
+            raise DataError(
+                f"{origins[name]} is {numbers[name]}, but {origins['WORLD_SIZE'] or 'WORLD_SIZE'} {number}; "
+                "unset both for one process, or start several with torchrun"
+            )
+    missing = [name for name in _NAMES if name not in numbers]
+    missing += [name for name in _MEETING if not environment.get(name)]
+    if size > 1 and missing:
+        are = "is" if len(missing) == 1 else "are"
+        raise DataError(
+            f"{origins['WORLD_SIZE']} is {size}, but {', '.join(missing)} {are} not set; unset it to use one "
+            f"process, or start {size} with torchrun --nproc-per-node"
+        )
+    if missing:
+        for name, others in _NAMES.items():
+            for each in (name, *others):
+                environment.pop(each, None)
+    else:
+        environment.update({name: str(number) for name, number in numbers.items()})
