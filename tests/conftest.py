@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from floater import alignment
+from floater import PositionModel, alignment
+from floater.encodings import Card, registry
 
 ALIGNED = alignment.ALIGNMENT
 
@@ -54,6 +55,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if "alignment" in item.nodeid:
                 item.add_marker(skip)
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of an encoding that shows tokens what comes after them."""
+
+    class Ahead(PositionModel):
+        card = Card(paper="", link="", point="absolute", equation="x_t + mean x")
+
+        def embed(self, x: Tensor, state: Any) -> Tensor:
+            return x + x.mean(1, keepdim=True)
+
+    monkeypatch.setitem(registry._CATALOGUE, "ahead", Ahead)
+    return "ahead"
 
 
 def odd(tensor: Tensor) -> int:

@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from floater import Positions, build, catalogue
+from floater import PositionError, Positions, build, catalogue
 from floater.encodings.measure import attend
 from floater.transformer import FloaterConfig, FloaterForCausalLM
+from floater.transformer.reading import Reading, check_reading
+from floater.transformer.recipe import of_encoding
 
 SIZES = {"dim": 8, "heads": 2, "layers": 4, "max_length": 16}
 
@@ -125,6 +127,69 @@ def test_distances_are_read_only_if_a_part_reads_them():
         model = composed("compose", models=models)
         assert model.reads_distances == reads
         assert model.derives_places != reads
+
+
+def nested(*models):
+    return composed("compose", models=[{"name": "mix", "model": {"name": "compose", "models": list(models)}}])
+
+
+def test_facts_of_nested_parts_are_those_of_the_whole():
+    assert not nested("cope").reads_distances
+    assert nested("alibi").reads_distances
+    assert nested("floater_tree").needs == "tree"
+    assert not nested("floater_tree", "sinusoidal").caches
+    assert nested({"name": "cape", "normalize": False}).caches
+    assert nested("learned").max_positions == 16
+    assert nested("rotary", "bipe").card.exceptions.keys() >= {"cache", "shift"}
+    with pytest.raises(PositionError, match=r"reading\.group changes distances, but 'compose' has no bias"):
+        check_reading(
+            Reading(group=(2, 2)),
+            nested("cope"),
+            FloaterConfig(position=[{"name": "compose", "models": ["cope"]}]),
+        )
+    recipe = FloaterConfig(position=["alibi", {"name": "compose", "models": ["bert_a"]}])
+    assert of_encoding(recipe) == "bert"
+
+
+def test_an_encoding_that_changes_a_bias_has_the_facts_of_that_bias():
+    for name in ("dape", "untied_cls"):
+        tree = composed(name, model="floater_tree")
+        assert tree.needs == "tree"
+        assert not tree.caches
+        assert not tree.reads_distances
+    assert composed("dape", model="dufter_absolute").reads_times
+
+
+def test_a_saved_model_names_every_option_of_the_parts_of_a_mixture():
+    config = FloaterConfig(
+        position="mix", position_options={"model": {"name": "compose", "models": ["shaw"]}}
+    )
+    written = config.to_diff_dict()["position_options"]
+    assert written["model"]["models"] == [{"name": "shaw", "clip": 16, "values": True}]
+    assert written["other"] == {"name": "none"}
+
+
+def test_a_term_of_content_beside_a_rotation_is_that_without_it():
+    x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)
+    for name in ("transformer_xl", "chang", "huang3", "huang4", "path", "cope"):
+        model = composed("compose", models=["rotary", name])
+        for parameter in model.parts[1].parameters():
+            nn.init.normal_(parameter, std=0.7)
+        rotary, alone = (attended(part, x, positions).logits for part in model.parts)
+        term = alone - attended(composed("none"), x, positions).logits
+        torch.testing.assert_close(attended(model, x, positions).logits, rotary + term)
+
+
+@pytest.mark.parametrize("models", [["rotary", "shaw"], ["rotary", "transformer_xl"], ["xpos", "deberta"]])
+def test_tiles_of_a_rotation_beside_content_compute_what_the_plain_path_does(models):
+    torch.manual_seed(0)
+    config = FloaterConfig.preset("tiny", vocab_size=11, training_length=300, position=models)
+    model = FloaterForCausalLM(config).double().eval()
+    ids = torch.randint(11, (1, 260))  # tiles from 256 queries on
+    with torch.no_grad():
+        tiled = model(ids).logits
+        model.set_attn_implementation("eager")
+        torch.testing.assert_close(tiled, model(ids).logits)
 
 
 def test_a_part_that_does_not_act_at_a_site_does_not_prevent_a_cache_there():

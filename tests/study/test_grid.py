@@ -302,12 +302,12 @@ def test_a_text_that_a_language_model_cannot_be_scored_on_is_refused(
         grid(asked, "here")
 
 
-def test_a_causal_model_that_sees_the_future_is_refused_without_data(tmp_path: Path) -> None:
+def test_a_causal_model_that_sees_the_future_is_refused_without_data(tmp_path: Path, ahead: str) -> None:
     data = {"train": "no-such-file", "valid": "no-such-file", "pack": False}
     common = {"objective": "causal", "data": data, "model": {"preset": "tiny"}}
-    models = {"none": {}, "cape": {}}
+    models = {"none": {}, ahead: {}}
     asked = settings(tmp_path, task="language_modeling", settings=common, models=models, short_to_long={})
-    with pytest.raises(SettingsError, match=r"trial cape-1: .* shows tokens what comes after them"):
+    with pytest.raises(SettingsError, match=r"trial ahead-1: .* shows tokens what comes after them"):
         grid(asked, "here")
 
 

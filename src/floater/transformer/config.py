@@ -257,6 +257,8 @@ def _completed(position: str, given: dict[str, Any], *, plain: bool) -> dict[str
     known |= given
     if position == "compose":
         known["models"] = [_entry(entry, plain=plain) for entry in known["models"]]
+    if position == "mix":
+        known |= {key: _entry(known[key], plain=plain) for key in ("model", "other")}
     return known
 
 

@@ -165,7 +165,7 @@ def fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> Says:
     return run
 
 
-def test_bad_input_is_named(fails: Says, folder: Path) -> None:
+def test_bad_input_is_named(fails: Says, folder: Path, ahead: str) -> None:
     (folder / "latin.txt").write_bytes(b"one\ncaf\xe9\n")
     (folder / "blank.txt").write_text("\n\n")
     config = str(write_config(folder, "new"))
@@ -188,7 +188,7 @@ def test_bad_input_is_named(fails: Says, folder: Path) -> None:
     assert "block is 7; it must be at least 8" in said("data.block=7")
     assert "'objective' must be one of 'causal', 'masked'" in said("objective=prefix")
     assert "must be at most 1" in said("masking.mask=0.95")
-    assert "'cape' shows tokens what comes after them" in said("model.position=cape", "data.pack=false")
+    assert "'ahead' shows tokens what comes after them" in said(f"model.position={ahead}", "data.pack=false")
     assert "one document a row" in said("model.position=rnn_transformer")
 
 

@@ -40,6 +40,9 @@ class Path(PositionModel):
     it is solved at once, in time S^3. Keys carry w and beta in the cache. The paper is causal; a later key is
     transformed by the tokens between in their order, its own included: q_t H_{t+1} ... H_s k_s.
 
+    Beside a rotation in a composition the logits are the rotated products plus what H_t ... H_{s+1} changes
+    in the plain ones, which keeps both relative.
+
     Args:
         rank: rank of the projection to w.
         kernel: tokens that the convolution reads, at least 1.
