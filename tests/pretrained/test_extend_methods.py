@@ -437,7 +437,7 @@ def test_functions_are_known_to_transformers() -> None:
     assert {"floater_eager", "floater_sdpa"} <= set(ALL_ATTENTION_FUNCTIONS.valid_keys())
 
 
-@pytest.mark.parametrize("method", ["clex", "ntk"])
+@pytest.mark.parametrize("method", ["clex", "dynamic", "ntk"])
 def test_what_rotates_too_little(method: str) -> None:
     with pytest.raises(ExtendError, match=f"rotates 1 components; '{method}' needs 4, 6, 8 or more"):
         floater.extend(zoo.build("gpt_neox"), 4096, method)

@@ -159,6 +159,22 @@ def test_what_would_not_is_refused_and_unchanged(name: str) -> None:
     assert state(model) == before
 
 
+def test_a_flow_over_frequencies_that_are_not_read_is_refused() -> None:
+    """PhiMoE computes its frequencies from the configuration in each pass; scalings of that act."""
+    model = _made(
+        lambda: hf.PhimoeForCausalLM(
+            hf.PhimoeConfig(**_SMALL, num_key_value_heads=2, num_local_experts=2, max_position_embeddings=32)
+        )
+    )
+    before = state(model)
+    with pytest.raises(ExtendError, match="PhimoeModel computes its frequencies in each pass"):
+        floater.extend(model, 64, "clex")
+    assert state(model) == before
+    output = _read(model, 24)
+    floater.extend(model, 64, "ntk")
+    assert not torch.allclose(_read(model, 24), output)
+
+
 @pytest.mark.parametrize(
     ("name", "method"),
     [("bert", "flow"), ("bert", "interpolation"), ("vit", None), ("llama", "yarn"), ("llama", "dynamic"),

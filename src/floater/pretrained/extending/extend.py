@@ -206,7 +206,7 @@ def _extended(model: nn.Module, length: int, method: str | None, options: dict[s
         raise ExtendError(f"{name} has {len(images)} grids of patches; extend the parts one by one")
     every, runners = bodies, dict.fromkeys(trial.roots, False)
     if not biased:
-        tables, bodies, runners = _used(model, trial, tables, bodies)
+        tables, bodies, runners = _used(model, trial, tables, bodies, method)
     kind = "bias" if biased else "rotary" if not tables else "image" if images else "table"
     for body in bodies if kind == "rotary" else ():
         rotary.check(body)
@@ -241,7 +241,11 @@ def _extended(model: nn.Module, length: int, method: str | None, options: dict[s
 
 
 def _used(
-    model: nn.Module, trial: Trial, tables: list[Table], bodies: list[PreTrainedModel]
+    model: nn.Module,
+    trial: Trial,
+    tables: list[Table],
+    bodies: list[PreTrainedModel],
+    method: str | None,
 ) -> tuple[list[Table], list[PreTrainedModel], dict[str, bool]]:
     """Return the tables and rotary bodies that the outputs of a model depend on, by a trial.
 
@@ -250,13 +254,14 @@ def _used(
         trial: trial of its configuration.
         tables: its tables of positions, of texts or of images.
         bodies: its rotary bodies.
+        method: name of the method, None for the default.
 
     Returns:
         The tables, the bodies, and the names of the parts of the model that run alone, with whether they take
         images.
 
     Raises:
-        ExtendError: if there are none, or a part does not run.
+        ExtendError: if there are none, a part does not run, or the method cannot change what rotates.
     """
     paths = {part: path for path, part in model.named_modules()}
     image = any(table.image for table in tables)
@@ -274,7 +279,11 @@ def _used(
             runners[runner] = image
             reached |= marks
     read = [table for table in tables if names[table] in reached]
-    rotating = [body for body in bodies if paths[body] in reached]
+    rotating = [b for b in bodies if {paths[b], rotary.ROTATION + paths[b]} & reached]
+    if method == "clex" and (apart := [body for body in rotating if paths[body] not in reached]):
+        raise ExtendError(
+            f"{type(apart[0]).__name__} computes its frequencies in each pass; 'clex' cannot change them"
+        )
     if not read and not rotating:
         what = _KINDS["rotary" if not tables else "image" if image else "table"]
         raise ExtendError(

@@ -13,6 +13,8 @@ from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.trial import Trial
 
 METHODS = ("linear", "ntk", "dynamic", "yarn", "longrope", "llama3")
+ROTATION = "rotation of "
+"""Prefix of the mark of what the rotary parts of a body return, by the path of the body."""
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
@@ -48,12 +50,12 @@ def frequencies(body: nn.Module) -> list[str]:
 
 
 def mark(body: PreTrainedModel, path: str, trial: Trial) -> None:
-    """Mark the frequencies of a body in a trial, by the path of the body in the model."""
+    """Mark the frequencies of a body in a trial by its path in the model, and its rotations by `ROTATION`."""
     names = frequencies(body)
     trial.mark({f"{path}.{name}".strip("."): path for name in names})
     if any(name.endswith(".inv_freq") for name in names):  # some compute the frequencies in each pass
         for part in rotary_parts(body):
-            trial.mark_output(f"{path}.{part}".strip("."), path)
+            trial.mark_output(f"{path}.{part}".strip("."), ROTATION + path)
 
 
 def check(body: PreTrainedModel) -> None:
