@@ -50,8 +50,8 @@ class Mix(Composite):
         super().__init__(spec, (model, other))
         if 0 < len(self._scaled) < len(self.models) and self.scale(spec.dim // spec.heads) == 0:
             raise PositionError(
-                f"'{name_of(self._scaled[0])}' takes the products of queries and keys away, and with them those "
-                "of the blocks of the other encoding; give both in `compose`"
+                f"'{name_of(self._scaled[0])}' takes the products of queries and keys away, also in the blocks "
+                "of the other encoding; give both in `compose`"
             )
         self.every = every
 
