@@ -50,7 +50,7 @@ class Mix(Composite):
         super().__init__(spec, (model, other))
         if 0 < len(self._scaled) < len(self.models) and self.scale(spec.dim // spec.heads) == 0:
             raise PositionError(
-                f"'{name_of(self._scaled[0])}' takes the products of queries and keys away, also in the blocks "
+                f"'{name_of(self._scaled[0])}' takes the products of queries and keys away, also in blocks "
                 "of the other encoding; give both in `compose`"
             )
         self.every = every
