@@ -107,6 +107,7 @@ OPTIONS = [
     ("mix", {"model": "spe_sine", "other": "t5"}, "'spe_sine' changes the width .* is fixed by 't5'"),
     ("compose", {"models": ["pnat"]}, "needs a decoder of its own kind"),
     ("mix", {"every": 1}, "every is 1; it must be at least 2"),
+    ("mix", {"other": "synthesizer"}, "'synthesizer' takes the products of queries and keys away"),
     # crosslingual
     ("broken_residual", {"layer": -1}, "layer is -1; there are blocks 0 to 2"),
     ("broken_residual", {"layer": 3}, "layer is 3; there are blocks 0 to 2"),

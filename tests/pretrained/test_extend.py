@@ -371,6 +371,13 @@ def test_a_model_of_several_kinds_of_positions_is_extended_by_its_parts() -> Non
         floater.extend(two, 16)
 
 
+def test_a_grid_that_a_method_does_not_reach_is_refused() -> None:
+    model = zoo.build("vit")
+    with pytest.raises(ExtendError, match="length is 6; 'hierarchical' reaches 4 positions"):
+        floater.extend(model, 24, "hierarchical")
+    assert model.config.image_size == 8
+
+
 def test_a_rotation_of_patches_declares_no_length() -> None:
     model = Qwen2VLForConditionalGeneration(
         Qwen2VLConfig(

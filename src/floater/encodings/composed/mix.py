@@ -8,7 +8,7 @@ from typing import Any
 from floater.encodings.card import Card
 from floater.encodings.composed.parts import Composite, Part
 from floater.encodings.errors import PositionError
-from floater.encodings.registry import register
+from floater.encodings.registry import name_of, register
 from floater.encodings.spec import StackSpec
 
 
@@ -25,7 +25,8 @@ class Mix(Composite):
         every: blocks `every` - 1, 2 `every` - 1, ... have the other one; at least 2.
 
     Raises:
-        PositionError: if an encoding or an option does not exist, or the encodings do not go together.
+        PositionError: if an encoding or an option does not exist, or the encodings do not go together, as
+            one without products of queries and keys beside one with them.
 
     Example:
         >>> model = Mix(StackSpec(dim=8, heads=2, layers=4, max_length=16))
@@ -48,6 +49,11 @@ class Mix(Composite):
             raise PositionError(f"every is {every}; it must be at least 2")
         acting = [(int((layer + 1) % every == 0),) for layer in range(spec.layers)]
         super().__init__(spec, (model, other), acting)
+        if 0 < len(self._scaled) < len(self.models) and self.scale(spec.dim // spec.heads) == 0:
+            raise PositionError(
+                f"'{name_of(self._scaled[0])}' takes the products of queries and keys away, also in blocks "
+                "of the other encoding; give both in `compose`"
+            )
 
     @classmethod
     def named_parts(cls, given: Mapping[str, Any]) -> Sequence[Part]:

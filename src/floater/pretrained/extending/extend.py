@@ -426,7 +426,10 @@ def _extend_images(model: nn.Module, tables: list[Table], length: int, method: s
         holder: Any = table.holder
         larger = holder.interpolate_pos_encoding(tokens, length, length)[0]
     else:
-        grid = continuation.continued_grid(rows[table.first :], (side, side), (new, new), method)
+        try:
+            grid = continuation.continued_grid(rows[table.first :], (side, side), (new, new), method)
+        except ValueError as error:
+            raise ExtendError(str(error)) from error
         larger = torch.cat((rows[: table.first], grid))
     table.body.config.image_size = length
     table.replace(larger)
