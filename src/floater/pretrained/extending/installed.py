@@ -35,6 +35,7 @@ _WEIGHTLESS = frozenset({"self_extend", "log_n"})
 
 _FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     **{method: {} for method in ("flow", *PLAIN)},
+    "dynamic": {"declared": lambda x: isinstance(x, bool)},
     "clex": {"start": lambda x: x in clex.SCALINGS, "declared": lambda x: isinstance(x, bool)},
     "log_n": {"temperature": lambda x: x is True},
     "self_extend": {
@@ -111,11 +112,14 @@ def check(settings: Any) -> None:
 
     Example:
         >>> check({"method": "log_n", "old": 8, "new": 16, "temperature": True})
+        >>> check({"method": "dynamic", "old": 8, "new": 16})
     """
     where = f"'{KEY}' in the configuration"
     method = settings.get("method") if isinstance(settings, Mapping) else None
     if not isinstance(method, str) or method not in _FIELDS:
         raise ExtendError(f"{where} is {settings!r}; it names no method of an extension")
+    if method == "dynamic":  # saved before "declared" was an option, it followed the length of the text
+        settings = {"declared": False, **settings}
     if settings.keys() != {"method", "old", "new", *_FIELDS[method]}:
         raise ExtendError(f"{where} has {', '.join(map(str, settings))}, not the fields of {method!r}")
     old, new = settings["old"], settings["new"]
