@@ -177,7 +177,7 @@ class Buckets(nn.Module):
 
     def forward(self, distances: Tensor) -> Tensor:
         """Return the biases (T, S, heads) at the distances (T, S) of all pairs."""
-        refuse_trace(ExtendError, "a model with an extended bias", "use torch.export")
+        refuse_trace(ExtendError, "a model with an extended bias", "trace the model before it is extended")
         low = int(distances.min())
         every = torch.arange(low, int(distances.max()) + 1, device=distances.device)
         return F.embedding(distances - low, continued(self.flow, self.trained, every, self.old))
