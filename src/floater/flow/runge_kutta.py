@@ -12,8 +12,9 @@ from torchdiffeq._impl.adjoint import OdeintAdjointMethod, handle_adjoint_norm_
 from torchdiffeq._impl.odeint import SOLVERS
 
 from floater.flow.dynamics import Dynamics
-from floater.flow.errors import FlowDiverged
+from floater.flow.errors import FlowDiverged, FlowError, FlowStiff
 from floater.flow.precision import wide_dtype
+from floater.flow.stiffness import failure
 
 ADAPTIVE_METHODS = ("dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun")
 # torchdiffeq's Adams methods are excluded: they assume steps of equal length, which ours are not.
@@ -22,15 +23,28 @@ FIXED_STEP_METHODS = ("rk4", "midpoint", "euler", "heun2", "heun3")
 MAX_STEPS = 100_000
 """More steps than this take minutes; a solve that needs them is stiff or diverges."""
 
+MAX_EVALUATIONS = 16 * MAX_STEPS
+"""Evaluations of all steps and of the adjoint, whose steps are not counted; no method has more a step."""
+
+# Growth of p, relative to the start and one, beyond which float64 has no digit of the start left.
+_LARGE = 2.0**53
+# Successive steps that are too short for `MAX_STEPS`, after which no more are taken.
+_SHORT = 1000
+
 
 class _Watched(Dynamics):
     """Dynamics with the interface that torchdiffeq's solvers call."""
 
     time: Tensor | float = 0.0
+    evaluations = 0
+    span = 0.0
 
     def __call__(self, t: Tensor, p: Tensor, perturb: object = None) -> Tensor:
         """Return the velocity; `perturb` (which side of a jump to take) is torchdiffeq's and not needed."""
         self.time = t.detach()  # the time to report if the solve fails
+        self.evaluations += 1
+        if self.evaluations > MAX_EVALUATIONS:
+            raise self.too_many(p, f"{MAX_EVALUATIONS} evaluations were not enough")
         return self.velocity(t, p)
 
     def callback_step(self, *_: object) -> None:
@@ -38,9 +52,18 @@ class _Watched(Dynamics):
 
     callback_accept_step = callback_reject_step = callback_step
 
+    def too_many(self, p: Tensor, reason: str) -> FlowError:
+        """Return the error of a solve that takes too many steps at `time` and vectors p (rows, dim)."""
+        return failure(self.field, float(self.time), p, span=self.span, reason=reason)
+
     def diverged(self, error: AssertionError) -> FlowDiverged:
-        """Return torchdiffeq's assertion, which may print a whole state, as a typed error of one line."""
-        return FlowDiverged(float(self.time), str(error).split("`")[0].strip(" :"))
+        """Return torchdiffeq's assertion as a typed error."""
+        return FlowDiverged(float(self.time), _first_line(error))
+
+
+def _first_line(error: AssertionError) -> str:
+    """Return torchdiffeq's message without the state that it prints."""
+    return str(error).split("`")[0].strip(" :")
 
 
 def runge_kutta(
@@ -71,8 +94,10 @@ def runge_kutta(
 
     Raises:
         FlowDiverged: if a step vanishes, or `MAX_STEPS` are not enough.
+        FlowStiff: if they are not enough because the field is stiff.
     """
     dynamics = _Watched(field, start)
+    dynamics.span = float(times[-1].detach() - times[0].detach())
     run = _adjoint_solve if adjoint else _discrete_solve
     return run(dynamics, start.to(wide_dtype(start.device)), times, method, rtol, atol, step)
 
@@ -120,7 +145,8 @@ class _Adjoint(OdeintAdjointMethod):  # type: ignore[misc]
         try:
             return OdeintAdjointMethod.backward(ctx, *gradients)
         except AssertionError as error:
-            raise FlowDiverged(float(ctx.saved_tensors[0][-1]), f"in the adjoint: {error}") from error
+            reason = f"in the adjoint: {_first_line(error)}"
+            raise FlowDiverged(float(ctx.saved_tensors[0][-1]), reason) from error
 
 
 def _worst_row(error: Tensor) -> Tensor:
@@ -152,7 +178,7 @@ def subdivide(times: Tensor, step: float) -> Tensor:
     counts = (gap.detach().abs() / step - 1e-6).ceil().clamp(min=1)
     if float(counts.sum()) > MAX_STEPS:
         late = int((counts.cumsum(0) <= MAX_STEPS).sum())
-        raise FlowDiverged(float(times[late]), f"{MAX_STEPS} steps were not enough")
+        raise FlowDiverged(float(times[late]), f"{MAX_STEPS} steps are not enough")
     counts = counts.long()
     first = (counts.cumsum(0) - counts).repeat_interleave(counts)
     part = torch.arange(len(first), device=times.device) - first
@@ -172,8 +198,8 @@ def _adaptive_steps(solver: Any, times: Tensor) -> Iterator[Tensor]:
     # The first step size comes from norms, which have no gradient at zero; it needs none.
     solver.rk_state = solver.rk_state._replace(dt=solver.rk_state.dt.detach())
     weights = _interpolant(solver)
-    wanted, done = times.tolist(), 1
-    for _ in range(MAX_STEPS):
+    wanted, done, short = times.tolist(), 1, 0
+    for remaining in range(MAX_STEPS, 0, -1):
         reached = float(solver.rk_state.t1)
         # Left alone, this index stays behind for good when a step ends exactly at its time.
         solver.next_step_index = done
@@ -192,7 +218,17 @@ def _adaptive_steps(solver: Any, times: Tensor) -> Iterator[Tensor]:
             done = passed
         if done == len(wanted):
             return
-    raise FlowDiverged(float(solver.rk_state.t1), f"{MAX_STEPS} steps were not enough")
+        step = float(solver.rk_state.dt)
+        short = short + 1 if wanted[-1] - t1 > remaining * step else 0
+        if short == 1:
+            longest = step
+        # Steps that become ever shorter lead to a pole, whose time is to be named.
+        if short == _SHORT:
+            if step > longest / 2:
+                break
+            short = 0
+    solver.func.time = solver.rk_state.t1.detach()
+    raise solver.func.too_many(solver.rk_state.y1.detach(), f"{MAX_STEPS} steps are not enough")
 
 
 def _interpolant(solver: Any) -> Tensor:
@@ -212,6 +248,45 @@ def _interpolant(solver: Any) -> Tensor:
             2 * (slope1 - slope0) - 8 * end + 16 * middle,
         )
     )
+
+
+@torch.no_grad()
+def check_steps(
+    solution: Tensor, field: nn.Module, start: Tensor, times: Tensor, *, method: str, step: float
+) -> None:
+    """Check that a fixed-step solve is finite, and not so large because its steps are unstable.
+
+    Args:
+        solution: Its result (length, rows, dim).
+        field, start, times, method, step: As of `runge_kutta`.
+
+    Raises:
+        FlowDiverged: if it is not finite; with the time of the first step that is not.
+        FlowStiff: if this, or growth beyond all digits, comes from steps too long for a field that is stiff.
+    """
+    scale = float(start.detach().abs().max().clamp(min=1.0))
+    if float(solution.detach().abs().max()) < _LARGE * scale:
+        return
+    dynamics = _Watched(field, start)
+    p = calm = start.detach().to(wide_dtype(start.device))
+    grid = subdivide(times.detach(), step)
+    solver = SOLVERS[method](func=dynamics, y0=p, rtol=0.0, atol=0.0)
+    calm_until = float(grid[0])
+    for t0, t1 in pairwise(grid):
+        p = p + solver._step_func(dynamics, t0, t1 - t0, t1, p)[0]
+        finite = bool(p.to(dynamics.out_dtype).isfinite().all())
+        if finite and float(p.abs().max()) < 10 * scale:
+            calm, calm_until = p, float(t1)
+        elif not finite:
+            break
+    length = float(t1 - t0)
+    reason = f"steps of {length:.3g} are too long for {method!r}"
+    # Explicit methods are stable up to rates of two to three per step.
+    error = failure(field, calm_until, calm, span=length, reason=reason, forgets=2.0)
+    if isinstance(error, FlowStiff):
+        raise error
+    if not finite:
+        raise FlowDiverged(float(t1), "NaN or infinity in p")
 
 
 def _fixed_steps(solver: Any, times: Tensor) -> Iterator[Tensor]:

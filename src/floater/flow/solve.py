@@ -13,7 +13,7 @@ from floater.flow.collocation.solver import check_finite, solve_dense
 from floater.flow.dynamics import Dynamics, check_problem
 from floater.flow.errors import FlowDiverged
 from floater.flow.precision import wide_dtype
-from floater.flow.runge_kutta import ADAPTIVE_METHODS, FIXED_STEP_METHODS, runge_kutta
+from floater.flow.runge_kutta import ADAPTIVE_METHODS, FIXED_STEP_METHODS, check_steps, runge_kutta
 from floater.flow.units import has_known_kinks
 
 COLLOCATION = "collocation"
@@ -65,7 +65,7 @@ def solve(
         atol: Absolute tolerance of adaptive methods. A step's error is the root mean square over
             dim of the worst row (in "collocation" the norm), so that no row is diluted by the others.
         step: Longest step of a fixed-step method; 0.02 (the paper's, appendix B.1) if not given. The
-            grid always contains the wanted times.
+            grid always contains the wanted times. Its error is not estimated.
         gradient: "discrete" differentiates the solver's steps. "adjoint", for methods other than
             "collocation", needs less memory and more time: it solves backwards in time.
         state: State of earlier solves of this field by "collocation", whose mesh is reused. None selects a
@@ -78,6 +78,8 @@ def solve(
         TypeError: if the field is not a module, or start or times are not tensors.
         ValueError: if an argument is not as described above.
         FlowDiverged: if p becomes infinite or NaN, a step vanishes, or 100,000 steps are not enough.
+        FlowStiff: if the field is stiff and the method is explicit, or "collocation" has too many rows and
+            components for Newton's method.
         FlowInaccurate: if "collocation" cannot meet the tolerance.
         FlowTransformError: under `torch.vmap` or a transform of `torch.func`.
 
@@ -110,7 +112,10 @@ def solve(
     solution = runge_kutta(
         field, start, grid, method=method, rtol=rtol, atol=atol, step=step, adjoint=adjoint
     )
-    _check_finite(solution, grid)
+    if method in FIXED_STEP_METHODS:
+        check_steps(solution, field, start, grid, method=method, step=step)
+    else:
+        _check_finite(solution, grid)
     return torch.cat((first, solution[1:])) if begins else solution[1:]
 
 

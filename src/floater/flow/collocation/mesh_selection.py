@@ -30,8 +30,8 @@ _CAUTION = 0.9
 # The weight of the error of p compared with that of the state, so that meshes are chosen by the state
 # where it moves with p; the sum over all intervals is checked after the solve.
 _PART_OF_P = 0.5
-# So many successive intervals that convergence limits suggest stiffness, which an implicit interval longer by
-# this factor tests; and so many trials that are too short for `MAX_INTERVALS` end the selection.
+# After each so many trials, and if as many more are to come, an implicit interval longer by this factor tests
+# whether the field is stiff; so many successive trials too short for `MAX_INTERVALS` end the selection.
 _PATIENCE, _LONGER, _LAST = 64, 10.0, 256
 # The iteration contracts by 0.2 or less, so that a change of three tolerances leaves less than one.
 _CHANGE = 3.0
@@ -41,16 +41,17 @@ class Stiff(RuntimeError):
     """The intervals of a fixed-point iteration are much shorter than the tolerance requires."""
 
 
-class TooManyIntervals(FlowDiverged):
-    """A mesh needs more intervals than it may have.
+class NoMesh(FlowDiverged):
+    """The intervals of a mesh vanish, or are more than it may have.
 
     Args:
         time: The time that it reached.
+        reason: Which of both.
         p: Vectors there (rows, dim).
     """
 
-    def __init__(self, time: float, p: Tensor) -> None:
-        super().__init__(time, f"{MAX_INTERVALS} intervals are not enough")
+    def __init__(self, time: float, reason: str, p: Tensor) -> None:
+        super().__init__(time, reason)
         self.p = p
 
 
@@ -82,16 +83,19 @@ def choose_edges(
     quadrature = rule.quadrature.to(form.start.device, form.dtype)
     left, p, t, length = form.start.detach(), start.detach().to(form.start), begin, min(1.0, end - begin)
     edges, f, before = [begin], None, length
-    short = limited = 0
-    for _ in range(MAX_INTERVALS):
+    short = 0
+    for trial in range(MAX_INTERVALS):
         rest = end - t
+        many = trial % _PATIENCE == _PATIENCE - 1 and rest > _PATIENCE * length and not form.implicit
+        if many and _stiff(form, t, p, end, length, rtol, atol):
+            raise Stiff
         short = short + 1 if rest > MAX_INTERVALS * length else 0
         if short > _LAST:
-            raise TooManyIntervals(t, p)
+            break
         # The last intervals divide the rest equally: slightly longer ones instead of one more.
         step = rest / max(1, math.ceil(rest / length - 0.05)) if rest < 3 * length else length
         if step <= 1e-9 * max(abs(t), end - begin, 1e-300):
-            raise FlowDiverged(t, "a collocation interval vanished")
+            raise NoMesh(t, "a collocation interval vanished", p)
         times = t + step * rule.nodes.to(left)
         if f is None:
             guess = _velocity(form, times[:1], left.to(form.dtype)[None]).expand(NODES, *left.shape)
@@ -131,18 +135,10 @@ def choose_edges(
         if rest - step <= 1e-9 * (end - begin):
             edges[-1] = end
             return edges
-        aim = newton.ITERATIONS if form.implicit else ITERATIONS
-        length = step * min(factor, (aim + 1) / iterations)
-        limited = limited + 1 if length < factor * step else 0
-        if limited == _PATIENCE:
-            limited = 0
-            if (
-                not form.implicit
-                and end - t > _PATIENCE * length
-                and _stiff(form, t, p, end, length, rtol, atol)
-            ):
-                raise Stiff
-    raise TooManyIntervals(t, p)
+        # Newton's method contracts no better in shorter intervals.
+        most = max(1.0, newton.ITERATIONS / iterations) if form.implicit else (ITERATIONS + 1) / iterations
+        length = step * min(factor, most)
+    raise NoMesh(t, f"{MAX_INTERVALS} intervals are not enough", p)
 
 
 def _stiff(

@@ -11,11 +11,12 @@ from floater.flow.collocation.quadrature import NODES
 from floater.flow.collocation.state_form import LinearizedStates, StateForm
 from floater.flow.precision import norms
 
-ITERATIONS = 5
-"""Iterations of an interval that mesh selection aims at; twice as many are the limit."""
+ITERATIONS = 10
+"""Iterations above which an interval is not followed by a longer one; twice as many are the limit. Few are
+needed, except where rows depend on each other."""
 
-# Elements of the matrices of all rows of an interval: 256 MB in float64, and seconds to factorize.
-_LARGEST = 2**25
+# Elements of the matrices of all rows of an interval: 64 MB in float64, and a second to factorize.
+_LARGEST = 2**23
 # Iterations end when the displacements change by this part of a tolerance, or by rounding.
 _CHANGE, _ROUNDINGS = 0.01, 16.0
 # An iteration that reduces the change by less gets new Jacobians.

@@ -24,7 +24,7 @@ from floater.flow.collocation.fixed_point import NotConverged, solve_states
 from floater.flow.collocation.formulation import Formulation, formulate
 from floater.flow.collocation.implicit_gradient import differentiable_velocities
 from floater.flow.collocation.mesh import mesh_of
-from floater.flow.collocation.mesh_selection import Stiff, TooManyIntervals, choose_edges
+from floater.flow.collocation.mesh_selection import NoMesh, Stiff, choose_edges
 from floater.flow.collocation.newton import solve_velocities
 from floater.flow.collocation.plan import Plan, SolverState
 from floater.flow.collocation.state_form import StateForm
@@ -63,7 +63,7 @@ def solve_dense(
 
     Where the fixed-point iteration would take intervals much shorter than the tolerance requires, the field
     is stiff, and the equations are solved by Newton's method in float64, with derivatives of the field by
-    autograd: for rows x (8 dim)^2 up to 2^25.
+    autograd: for rows x (8 dim)^2 up to 2^23.
 
     A new mesh for float32 vectors with gradients is also followed by a solve from a start a little apart:
     where the flow amplifies the last float32 bit to more than ten times `rtol`, it warns (`FlowSensitive`).
@@ -158,7 +158,7 @@ def solve_dense(
             else:
                 plan = None
             attempt = following
-    if isinstance(failure, TooManyIntervals):
+    if isinstance(failure, NoMesh):
         raise stiff_or_divergent(
             field, failure.time, failure.p, span=end - begin, reason=failure.reason
         ) from failure
