@@ -255,6 +255,9 @@ def test_a_damaged_vocabulary_is_named(
     tokenizer = run / "model" / "tokenizer.json"
     tokenizer.unlink() if text is None else tokenizer.write_text(text, encoding="utf-8")
     assert main(["evaluate", str(run)]) == 2
+    assert f"floater: {tokenizer.parent} is not as it was written: tokenizer.json" in capsys.readouterr().err
+    (tokenizer.parent / "manifest.json").unlink()
+    assert main(["evaluate", str(run)]) == 2
     assert f"floater: {tokenizer}: no" in capsys.readouterr().err
 
 
