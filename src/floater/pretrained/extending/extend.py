@@ -21,6 +21,7 @@ from floater.pretrained.extending.installed import KEY, PLAIN, follows_length, i
 from floater.pretrained.extending.tables import Table, find_tables, lengthen
 from floater.pretrained.extending.trial import Trial
 from floater.pretrained.flows import is_count, refresh
+from floater.pretrained.forward import observers, unobserve
 from floater.pretrained.plug import UNSAVED, inner, plugged, rename, warn_of_adapters
 
 _OPTIONS: Mapping[str, frozenset[str]] = {
@@ -351,6 +352,7 @@ def whole_or_not_at_all(model: nn.Module) -> Iterator[None]:
         for value in known.values()
         if isinstance(value, dict | set)
     ]
+    observing = [observers(part) for part, _ in attributes]
     own_configs(model)
     for part, known in attributes:
         if "generation_config" in known:
@@ -364,6 +366,10 @@ def whole_or_not_at_all(model: nn.Module) -> Iterator[None]:
         for value, entries in containers:
             value.clear()
             value.update(entries)
+        for (part, _), before in zip(attributes, observing, strict=True):
+            for observer in observers(part):
+                if observer not in before:
+                    unobserve(part, observer)
         raise
 
 
