@@ -424,8 +424,8 @@ def test_the_command_that_extends(folder: Path, capsys: pytest.CaptureFixture[st
         (("8", "--to", to + "2"), "length is 8; the model takes 16 tokens already"),
         (("64", "--method", "clex", "--option", "start", "--to", to + "2"), "not of the form name=value"),
         (
-            ("64", "--option", "start=2026-13-01", "--to", to + "2"),
-            "'2026-13-01', which is not YAML: month must be",
+            ("64", "--method", "clex", "--option", "start=2026-13-01", "--to", to + "2"),
+            "start is '2026-13-01'; it must be",
         ),
         (
             ("64", "--method", "self_extend", "--option", "window=1e1", "--to", to + "2"),
