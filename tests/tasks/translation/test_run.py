@@ -130,6 +130,7 @@ def test_a_model_of_another_kind_is_refused(
     tmp_path: Path, trained: Path, field: str, value: object, error: type[ValueError], message: str
 ) -> None:
     other = Path(shutil.copytree(trained / "model", tmp_path / "other"))
+    (other / "manifest.json").unlink()  # with it, every change is refused
     config = json.loads((other / "config.json").read_text(encoding="utf-8"))
     config |= {"position_options": {}} if field == "position" else {}
     (other / "config.json").write_text(json.dumps(config | {field: value}), encoding="utf-8")
