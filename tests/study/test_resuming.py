@@ -221,7 +221,8 @@ def test_a_warm_start_waits_for_the_trial_that_it_starts_from(
 
     shutil.rmtree(tmp_path / "trials" / "sinusoidal-1")
     with pytest.raises(
-        SettingsError, match=r"trial floater-1: training\.warm_start has changed since its training began"
+        SettingsError,
+        match=r"trial floater-1: since its training began, training\.warm_start: .*sinusoidal-1 is missing",
     ):
         run.study(asked)
     common["data"]["vocabulary"] = "no-such-vocabulary"
