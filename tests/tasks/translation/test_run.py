@@ -102,7 +102,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path, trained: Path) -> None:
 
     broken = Path(shutil.copytree(trained / "model", tmp_path / "broken"))
     (broken / "model.safetensors").write_bytes(b"not these")
-    with pytest.raises(DataError, match="model.safetensors has another size than it was written with"):
+    with pytest.raises(DataError, match=r"model\.safetensors has another size than it was written with"):
         load_run(broken)
     (broken / "manifest.json").unlink()
     with pytest.raises(DataError, match="holds no model that can be loaded"):
