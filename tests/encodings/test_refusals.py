@@ -96,6 +96,11 @@ OPTIONS = [
     ),
     (
         "compose",
+        {"models": ["rotary", {"name": "compose", "models": ["alibi", "pope"]}]},
+        "'pope' reads single components .* which 'rotary' rotates",
+    ),
+    (
+        "compose",
         {"models": ["pope", "self_extend"]},
         "'pope' changes the width .* which 'self_extend' needs",
     ),

@@ -62,7 +62,11 @@ def checked(area: str, examples: int) -> Callable[[Callable[..., Any]], Callable
             derandomize=True,
             deadline=None,
             print_blob=False,  # --fuzz prints a command
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+            suppress_health_check=[
+                HealthCheck.too_slow,
+                HealthCheck.data_too_large,
+                HealthCheck.filter_too_much,  # many compositions do not have the property of a test
+            ],
         )(counted)
 
     return decorate

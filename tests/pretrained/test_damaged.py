@@ -152,7 +152,9 @@ def test_damaged_files(
 def test_values_that_are_not_finite(
     sources: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for source, file in (("flow", "floater.safetensors"), ("plain", "model.safetensors")):
+    for source, file in (
+        ("flow", "floater.safetensors"), ("plugged", "model.safetensors"), ("plain", "model.safetensors")
+    ):  # fmt: skip
         folder = _copy(sources[source], tmp_path / source)
         tensors = load_file(folder / file)
         name = min(tensors)
@@ -160,6 +162,8 @@ def test_values_that_are_not_finite(
         save_file(tensors, folder / file, {"format": "pt"})
     with pytest.raises(PlugError, match="that are not finite"):
         floater.load(tmp_path / "flow", _bert())
+    with pytest.raises(PlugError, match="that are not finite"):
+        floater.load(tmp_path / "plugged")
     assert main(["extend", str(tmp_path / "plain"), "64", "--to", str(tmp_path / "to")]) == 2
     assert "has values that are not finite" in capsys.readouterr().err
 

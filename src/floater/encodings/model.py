@@ -54,7 +54,9 @@ class PositionModel(nn.Module):
     `derives_places` that it derives positions itself, from order, segments, coordinates or a structure;
     `needs_cross_attention` that it acts there alone; `stage` is when its `qkv` acts among composed models;
     `reads_content` means that its `bias` or `logits` reads queries or keys, as wide as a head;
-    `reads_products` that its `logits` multiplies queries and keys as the dot products do, rotated.
+    `reads_products` that its `logits` multiplies queries and keys as the dot products do, rotated;
+    `reads_components` that its `qkv` is a function of single components of queries and keys, which no
+    rotation may have mixed.
 
     Args:
         spec: the stack of blocks it serves.
@@ -80,6 +82,7 @@ class PositionModel(nn.Module):
     stage: Stage = Stage.KEEP
     reads_content: bool = True
     reads_products: bool = False
+    reads_components: bool = False
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__()

@@ -73,8 +73,9 @@ def load(directory: str | Path, model: nn.Module | None = None, **kwargs: Any) -
         The plugged model.
 
     Raises:
-        PlugError: if the directory contains no readable flow, no model can be found, or the flow belongs to
-            another architecture, depth or width, or to a model that was plugged with other options.
+        PlugError: if the directory contains no readable flow, no model can be found, a weight is not finite,
+            or the flow belongs to another architecture, depth or width, or to a model that was plugged with
+            other options.
     """
     with readable(directory):
         return _load(Path(directory), model, **kwargs)
@@ -103,6 +104,8 @@ def _load(directory: Path, model: nn.Module | None, **kwargs: Any) -> nn.Module:
         if model is None:
             check_depth(saved, directory)
             whole_model: nn.Module = _class(saved["architectures"][0]).from_pretrained(directory, **kwargs)
+            if (name := not_finite(whole_model)) is not None:
+                raise PlugError(f"{directory} holds values of '{name}' that are not finite")
             return whole_model
         tensors = read_tensors(sorted(directory.glob("*.safetensors")), "floater.")
     return fill(model, record, tensors, directory)
@@ -252,6 +255,22 @@ def read_tensors(files: Sequence[Path], prefix: str) -> dict[str, Tensor]:
         except (OSError, SafetensorError) as error:
             raise PlugError(f"{file} cannot be read ({reason(error)})") from error
     return tensors
+
+
+def not_finite(model: nn.Module) -> str | None:
+    """Return the name of the first tensor of a model that has an infinity or a NaN; None if there is none.
+
+    Example:
+        >>> layer = nn.Linear(2, 1)
+        >>> with torch.no_grad():
+        ...     layer.bias.fill_(torch.nan)
+        Parameter containing:
+        tensor([nan], requires_grad=True)
+        >>> not_finite(layer)
+        'bias'
+    """
+    tensors = model.state_dict().items()
+    return next((name for name, x in tensors if x.is_floating_point() and not bool(x.isfinite().all())), None)
 
 
 def _class(name: object) -> Any:

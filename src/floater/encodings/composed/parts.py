@@ -128,6 +128,13 @@ class Composite(PositionModel):
                 raise PositionError("two encodings choose what the projections read; one can be a part")
             if sum(part.overrides("weights") for part in acting) > 1:
                 raise PositionError("two encodings replace the softmax; one can be a part")
+            turning = [part for part in acting if part.stage == Stage.ROTATE]
+            magnitudes = [part for part in acting if part.reads_components]
+            if turning and magnitudes:
+                raise PositionError(
+                    f"'{name_of(magnitudes[0])}' reads single components of queries and keys, which "
+                    f"'{name_of(turning[0])}' rotates; only one of them can be a part"
+                )
             wide = [part for part in acting if part.stage == Stage.WIDEN]
             others = wide[1:] or [part for part in acting if reads_content(part)]
             if wide and others:

@@ -53,6 +53,7 @@ class PoPE(PositionModel):
     )
 
     stage = Stage.WIDEN
+    reads_components = True
 
     def __init__(self, spec: StackSpec, *, base: float = 10000.0) -> None:
         super().__init__(spec)

@@ -24,7 +24,7 @@ from transformers.utils import logging as hf_logging
 import floater
 from floater.alignment import align
 from floater.errors import DataError, first_line, no_directory
-from floater.pretrained.saving import check_depth
+from floater.pretrained.saving import check_depth, not_finite
 from floater.tasks.finetuning.settings import Checkpoint, Plug
 from floater.text.bpe import BOS, EOS, TOKENIZER_FILE, load_bpe
 from floater.training.arguments import flow_parameters
@@ -215,9 +215,8 @@ def load_pretrained(folder: str) -> PreTrainedModel:
         is_model = isinstance(named, type) and issubclass(named, PreTrainedModel)
         kind: Any = named if is_model else transformers.AutoModel
         model: PreTrainedModel = kind.from_pretrained(folder, trust_remote_code=False)
-    for name, tensor in model.state_dict().items():
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise DataError(f"{folder}: '{name}' has values that are not finite")
+    if (name := not_finite(model)) is not None:
+        raise DataError(f"{folder}: '{name}' has values that are not finite")
     return model
 
 
