@@ -1,5 +1,7 @@
 """Compositions against the parts they are made of."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -271,3 +273,25 @@ def test_a_list_of_a_configuration_is_a_composition(tmp_path):
 def test_a_bound_of_a_part_bounds_the_whole():
     assert composed("compose", models=["alibi", "learned"]).max_positions == 16
     assert composed("compose", models=["alibi", "rotary"]).max_positions is None
+
+
+@pytest.mark.parametrize(
+    ("models", "commute"),
+    [
+        (["rotary", "xpos"], True),
+        (["rotary", {"name": "rotary", "partial": 0.5}], True),
+        (["rotary", {"name": "floater_rotary", "pairs": "half"}], False),
+        ([{"name": "rotary", "pairs": "half"}, {"name": "rotary", "pairs": "half", "partial": 0.5}], False),
+        (["liere", "rotary"], False),
+    ],
+    ids=str,
+)
+def test_rotations_are_relative_together_in_the_same_planes_only(models, commute):
+    model = composed("compose", models=models)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.7)
+    x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)
+    shifted = replace(positions, query=positions.query + 7, key=positions.key + 7)
+    here, there = (attended(model, x, at).logits for at in (positions, shifted))
+    assert torch.allclose(here, there, atol=1e-5) == commute
+    assert ("shift" not in model.card.exceptions) == commute

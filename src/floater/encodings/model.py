@@ -56,7 +56,8 @@ class PositionModel(nn.Module):
     `reads_content` means that its `bias` or `logits` reads queries or keys, as wide as a head;
     `reads_products` that its `logits` multiplies queries and keys as the dot products do, rotated;
     `reads_components` that its `qkv` is a function of single components of queries and keys, which no
-    rotation may have mixed.
+    rotation may have mixed; `planes` are those in which it rotates, None if they are no fixed ones: only
+    rotations in the same planes commute.
 
     Args:
         spec: the stack of blocks it serves.
@@ -83,6 +84,7 @@ class PositionModel(nn.Module):
     reads_content: bool = True
     reads_products: bool = False
     reads_components: bool = False
+    planes: tuple[str, int] | None = None
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__()

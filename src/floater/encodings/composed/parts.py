@@ -86,6 +86,9 @@ class Composite(PositionModel):
         self._late_in = [tuple(self._rotations(indices)) for indices in self._acting_in]
         kinds = [part for part in self.models if hasattr(part, "card")]  # the others are identities here
         self.card = _together(type(self).card, [part.card for part in kinds])
+        if not all(self._rotations_commute(indices) for indices in self._acting_in):
+            why = "rotations in different planes do not commute"
+            self.card = replace(self.card, exceptions={**self.card.exceptions, "shift": why})
         self.derives_places = all(
             part.derives_places for part in kinds if part.card.point in ("relative", "both")
         )
@@ -110,6 +113,12 @@ class Composite(PositionModel):
         acting = {index: self.models[index] for index in indices}
         if any(reads_content(part) and not part.reads_products for part in acting.values()):
             yield from (index for index, part in acting.items() if part.stage == Stage.ROTATE)
+
+    def _rotations_commute(self, indices: Sequence[int]) -> bool:
+        """Return whether the encodings that rotate in a block do so in the same planes."""
+        parts = [self.models[index] for index in indices]
+        planes = [part.planes for part in parts if part.stage == Stage.ROTATE or part.planes is not None]
+        return len(planes) < 2 or (None not in planes and len(set(planes)) == 1)
 
     def _check(self) -> None:
         """Refuse parts that do not go together."""

@@ -16,7 +16,7 @@ from floater.encodings.grid.coordinates import coordinates
 from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.registry import register
-from floater.encodings.relative.rotary import check_pairs, turn
+from floater.encodings.relative.rotary import check_pairs, planes, turn
 from floater.encodings.relative.waves import frequencies
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
@@ -36,6 +36,7 @@ class GridRotary(PositionModel):
     def __init__(self, spec: StackSpec, pairs: str, base: float) -> None:
         super().__init__(spec)
         self.head_dim = check_pairs(spec, pairs, base)
+        self.planes = planes(pairs, self.head_dim)
         self.pairs, self.base = pairs, base
 
     def angles(self, state: Any, layer: int) -> Tensor:

@@ -13,7 +13,7 @@ from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, Stage
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.registry import register
-from floater.encodings.relative.rotary import check_pairs, turn
+from floater.encodings.relative.rotary import check_pairs, planes, turn
 from floater.encodings.relative.waves import UNCOVERED, covered, frequencies
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
@@ -90,6 +90,7 @@ class FloaterRotary(Precise):
     ) -> None:
         super().__init__(spec)
         self.head_dim = check_pairs(spec, pairs, base)
+        self.planes = planes(pairs, self.head_dim)
         one_of("basis", basis, ("fixed", "learned"))
         one_of("uncovered", uncovered, UNCOVERED)
         if not rate > 0:

@@ -13,7 +13,7 @@ from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
-from floater.encodings.relative.rotary import check_pairs, turn
+from floater.encodings.relative.rotary import check_pairs, planes, turn
 from floater.encodings.relative.waves import Waves, frequencies
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
@@ -64,6 +64,7 @@ class FoPE(PositionModel):
     ) -> None:
         super().__init__(spec)
         width = check_pairs(spec, "half", base)
+        self.planes = planes("half", width)
         if width % 4:
             raise PositionError(f"head_dim is {width}; 'fope' needs a multiple of 4")
         if not gain >= 0:

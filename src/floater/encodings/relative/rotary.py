@@ -78,6 +78,7 @@ class Rotary(PositionModel):
     ) -> None:
         super().__init__(spec)
         self.turned = check_pairs(spec, pairs, base, partial)
+        self.planes = planes(pairs, self.turned)
         one_of("uncovered", uncovered, UNCOVERED)
         rescaled(self.turned, base, spec.max_length, scaling)  # refuses invalid values
         self.pairs, self.base, self.scaling, self.uncovered = pairs, base, scaling, uncovered
@@ -132,6 +133,18 @@ def check_pairs(spec: StackSpec, pairs: str, base: float, partial: float = 1.0) 
         part = "" if turned == head_dim else f" times partial {partial} is {turned}"
         raise PositionError(f"head_dim is {head_dim}{part}; rotary positions need an even one")
     return turned
+
+
+def planes(pairs: str, turned: int) -> tuple[str, int]:
+    """Return the planes in which pairs of the first components rotate.
+
+    Neighbours are pairs whatever the number of components that rotate, halves are not.
+
+    Example:
+        >>> planes("interleaved", 4) == planes("interleaved", 8), planes("half", 4) == planes("half", 8)
+        (True, False)
+    """
+    return pairs, turned if pairs == "half" else 0
 
 
 def turn(x: Tensor, sin: Tensor, cos: Tensor, pairs: str) -> Tensor:

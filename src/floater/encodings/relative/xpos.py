@@ -13,7 +13,7 @@ from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
-from floater.encodings.relative.rotary import check_pairs, turn
+from floater.encodings.relative.rotary import check_pairs, planes, turn
 from floater.encodings.relative.waves import Waves, frequencies
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
@@ -76,6 +76,7 @@ class XPos(PositionModel):
     ) -> None:
         super().__init__(spec)
         self.head_dim = check_pairs(spec, pairs, base)
+        self.planes = planes(pairs, self.head_dim)
         if not scale_base > 0:
             raise PositionError(f"scale_base is {scale_base}; it must be positive")
         self.pairs, self.base, self.scale_base = pairs, base, scale_base
