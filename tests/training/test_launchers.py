@@ -1,11 +1,12 @@
 """Variables of launchers: complete, absent, or a line that says what is missing."""
 
 import pytest
+from accelerate.utils import parse_flag_from_env
 from hypothesis import given
 from hypothesis import strategies as st
 
 from floater.errors import DataError
-from floater.training.launchers import settle_processes
+from floater.training.launchers import settle_processes, variables_of_accelerate
 
 TORCHRUN = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1", "MASTER_ADDR": "here", "MASTER_PORT": "29500"}
 MPI = {
@@ -86,3 +87,13 @@ def test_any_variables_are_one_process_several_or_a_line(variables: dict[str, st
     else:
         sizes = [before[name] for name in ("WORLD_SIZE", *MPI["WORLD_SIZE"]) if name in before]
         assert int([*sizes, "1"][0]) == 1
+
+
+def test_a_variable_that_accelerate_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "maybe")
+    message = "accelerate: invalid truth value maybe; correct or unset ACCELERATE_USE_CPU of the environment"
+    with pytest.raises(DataError, match=message), variables_of_accelerate():
+        parse_flag_from_env("ACCELERATE_USE_CPU")
+    with pytest.raises(ValueError, match="of another kind") as other, variables_of_accelerate():
+        raise ValueError("of another kind")
+    assert not isinstance(other.value, DataError)

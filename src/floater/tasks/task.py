@@ -27,7 +27,7 @@ from floater.text.bpe import TOKENIZER_FILE, load_bpe
 from floater.training import flush_denormals
 from floater.training.arguments import batches, warmup_steps
 from floater.training.files import MANIFEST, damage
-from floater.training.launchers import settle_processes
+from floater.training.launchers import settle_processes, variables_of_accelerate
 from floater.training.lock import locked
 from floater.training.run import (
     MODEL,
@@ -238,7 +238,8 @@ class Task(ABC):
         """
         if not PartialState._shared_state:  # nobody has made one in this process
             settle_processes(os.environ)
-        state = PartialState(cpu=not torch.accelerator.is_available())
+        with variables_of_accelerate():
+            state = PartialState(cpu=not torch.accelerator.is_available())
         if state.num_processes == 1 and torch.cuda.device_count() > 1:
             raise DataError(
                 f"there are {torch.cuda.device_count()} GPUs and one process: start one for each with "
@@ -268,7 +269,8 @@ class Task(ABC):
                 self.check_schedule(prepared)
                 begin_run(run, settings, prepared.processor, *([data.write] * state.is_main_process))
             before = self.before(prepared)
-            trainer = self.trainer(prepared, run)
+            with variables_of_accelerate():
+                trainer = self.trainer(prepared, run)
             return trainer.finish(prepared.processor, lambda: before | self.final(prepared))
 
     def prepare(self, settings: Any, run: Path, splits: Splits) -> Prepared:

@@ -1,10 +1,13 @@
-"""The environment variables by which launchers tell a process which of several it is."""
+"""The environment variables by which launchers configure a process."""
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+import os
+import traceback
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 
-from floater.errors import DataError
+from floater.errors import DataError, first_line
 
 _NAMES = {
     "WORLD_SIZE": ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"),
@@ -72,3 +75,22 @@ def settle_processes(environment: MutableMapping[str, str]) -> None:
                 environment.pop(each, None)
     else:
         environment.update({name: str(number) for name, number in numbers.items()})
+
+
+@contextmanager
+def variables_of_accelerate() -> Iterator[None]:
+    """Name the variables of Accelerate where it refuses one of them.
+
+    Raises:
+        DataError: if the block ends with an error of Accelerate, and its variables are set.
+    """
+    try:
+        yield
+    except (ValueError, KeyError) as error:
+        names = sorted(name for name in os.environ if name.startswith("ACCELERATE_"))
+        modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+        if not names or not any(module.partition(".")[0] == "accelerate" for module in modules):
+            raise
+        raise DataError(
+            f"accelerate: {first_line(error)}; correct or unset {', '.join(names)} of the environment"
+        ) from error
