@@ -211,7 +211,9 @@ def built(encoding: Encoding, **changes: Any) -> PositionModel | None:
 
 def options_of(name: str) -> st.SearchStrategy[dict[str, Any]]:
     """Random options of an encoding; each may be left out. Some combinations are refused."""
-    return _WHOLE.get(name) or st.fixed_dictionaries({}, optional=_OPTIONS.get(name, {}))
+    if name in _WHOLE:
+        return _WHOLE[name]
+    return st.fixed_dictionaries({}, optional=_OPTIONS.get(name, {}))
 
 
 def encodings(names: Any = SINGLE, **changes: Any) -> st.SearchStrategy[Encoding]:
