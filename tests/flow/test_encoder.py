@@ -8,6 +8,7 @@ from flow_cases import DIM, encoder, exact, positions
 
 from floater.flow import (
     FlowEncoder,
+    FlowError,
     SinusoidField,
     ZeroField,
     gradient_error,
@@ -55,6 +56,27 @@ def test_the_sinusoidal_encoding_is_one_flow():
     torch.testing.assert_close(
         model(torch.arange(60)[None]).at(0, "q"), sinusoid(torch.arange(60), DIM)[None], rtol=0, atol=1e-4
     )
+
+
+class Growth(torch.nn.Module):
+    """dp/dt = p, so p(t) = p(0) e^t."""
+
+    def forward(self, t, p):
+        return p
+
+
+@pytest.mark.parametrize("method", ["collocation", "dopri5"])
+@pytest.mark.parametrize(
+    "at", [positions([0, 40, 43, 60]), positions([0.0, 40.5, 60.0], dtype=torch.float64)]
+)
+def test_vectors_whose_squared_norm_overflows_are_refused(method, at):
+    """|p|^2 = 4 e^2t passes the largest float32, 3.4e38, at t = 43.7; attention would compute NaN."""
+    model = FlowEncoder(Growth(), 4, blocks=[0], names=["q"], delta=1.0, method=method)
+    torch.nn.init.ones_(model.start)
+    model(at.clamp(max=43)).at(0, "q")
+    refusal = r"t = (4[3-9]|5\d|60)\b.*squared norm of p is too large for torch.float32"
+    with pytest.raises(FlowError, match=refusal):
+        model(at)
 
 
 def test_time_scale_stretches_positions():

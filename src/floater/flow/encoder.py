@@ -16,7 +16,7 @@ from floater.flow.cache import VectorCache, VectorTable
 from floater.flow.collocation.plan import SolverState
 from floater.flow.collocation.solver import solve_dense
 from floater.flow.compiled import number, opaque
-from floater.flow.errors import FlowError, SpanTooLong
+from floater.flow.errors import FlowDiverged, FlowError, SpanTooLong
 from floater.flow.precision import wide_dtype
 from floater.flow.runge_kutta import FIXED_STEP_METHODS
 from floater.flow.solution import Solution
@@ -375,11 +375,18 @@ class FlowEncoder(nn.Module):
         """Solve from 0 to `end`, the time of the last position, or to twice that if `ahead`."""
         options = {name: self.solver[name] for name in ("rtol", "atol")} | {"state": self._state()}
         start = self.start.flatten(0, 1)
+
+        def solved(until: float) -> Solution:
+            solution = solve_dense(self.field, start, until, **options)
+            times = torch.tensor([t for t in solution.edges if t <= until])
+            _check_norms(solution.edge_values[: len(times)].to(start.dtype), times)
+            return solution
+
         if ahead and self._baked:
             with suppress(FlowError):  # it may diverge beyond the positions of the call
-                return solve_dense(self.field, start, 2 * end, **options)
+                return solved(2 * end)
         try:
-            return solve_dense(self.field, start, end, **options)
+            return solved(end)
         except FlowError as error:
             if not error.time > 0:
                 raise
@@ -394,7 +401,10 @@ class FlowEncoder(nn.Module):
             unit = self.delta * self._time_scale
         else:
             field = ScaledField(self.field, self.log_time_scale)
-        return solve(field, p, wanted * unit, begin=begin * unit, state=self._state(), **self.solver)
+        times = wanted * unit
+        vectors = solve(field, p, times, begin=begin * unit, state=self._state(), **self.solver)
+        _check_norms(vectors, times)
+        return vectors
 
     def _state(self) -> SolverState | None:
         """Return the state of solves with gradients; those without depend on the parameters alone."""
@@ -449,6 +459,14 @@ class FlowEncoder(nn.Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, blocks={self.blocks}, names={self.names}, delta={self.delta}"
+
+
+def _check_norms(vectors: Tensor, times: Tensor) -> None:
+    """Refuse vectors (U, rows, dim) whose squared norm overflows: attention would compute NaN with them."""
+    fits = vectors.detach().square().sum(-1).isfinite().flatten(1).all(1)
+    if not bool(fits.all()):
+        first = float(times.detach()[int((~fits).nonzero()[0])])
+        raise FlowDiverged(first, f"the squared norm of p is too large for {vectors.dtype}")
 
 
 def _on_cpu(positions: Tensor) -> Tensor:
