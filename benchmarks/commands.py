@@ -21,14 +21,14 @@ from typing import Any
 
 import yaml
 
-from floater.cli import main as floater
+from floater.lab.cli import main as floater
 from launchers import set_stream
 
 LIMIT = 120.0  # seconds of a command
 _WITHOUT = """
 import sys
 sys.modules[sys.argv[1]] = None
-from floater.cli import main
+from floater.lab.cli import main
 sys.exit(main(sys.argv[2:]))
 """
 

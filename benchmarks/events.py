@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from floater.flow import FlowEncoder, Solution, solve_dense
-from floater.settings import load
-from floater.tasks.events import EventsSettings, FloaterForEvents
+from floater.lab.settings import load
+from floater.lab.tasks.events import EventsSettings, FloaterForEvents
 from overhead import paired, report
 
 CONFIG = Path(__file__).parents[1] / "configs" / "events" / "so_badges.yaml"

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from commands import small_study
-from floater.tasks.corpora import cldr
+from floater.lab.tasks.corpora import cldr
 
 _MODEL = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
 _STEPS = {"max_steps": 4, "save_steps": 2, "eval_steps": 2, "warmup_steps": 1, "logging_steps": 1}

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import yaml
 
-from floater.training.files import seal
+from floater.lab.training.files import seal
 
 Case = tuple[str, list[str]]
 """The description of a file, and the arguments of the command that reads it."""

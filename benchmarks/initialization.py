@@ -22,9 +22,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from floater.tasks.corpora.cldr import draw
-from floater.tasks.corpora.cldr_items import CORE, ITEMS, pools_of
-from floater.text.bpe import encode, train_bpe
+from floater.lab.tasks.corpora.cldr import draw
+from floater.lab.tasks.corpora.cldr_items import CORE, ITEMS, pools_of
+from floater.lab.text.bpe import encode, train_bpe
 from floater.transformer import (
     FloaterConfig,
     FloaterForCausalLM,

@@ -38,8 +38,8 @@ from changed_data import DataRun
 from commands import Command, Runs, Tally, small_study
 from first_hour import HOUR, MISSING, RIGHT, WRONG
 from first_hour_files import prepare
+from floater.lab.tasks import task
 from floater.pretrained.extending import biases
-from floater.tasks import task
 from hostile import corrupted, hostile_cases
 from launchers import STREAMS, environment
 from strangers import stranger_cases

@@ -29,19 +29,19 @@ from matplotlib import pyplot
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import floater
-from floater.console import show_messages
-from floater.settings import make
-from floater.tasks import task
-from floater.tasks.causal_lm import CausalLMSettings, Evaluation, long_rows, rows_of
-from floater.tasks.causal_lm.score import causal_batch, passkeys, prompt
-from floater.tasks.finetuning.checkpoint import load_tokenizer
-from floater.tasks.language_modeling.data import read_documents
-from floater.tasks.language_modeling.far import doubling, ranges
-from floater.tasks.language_modeling.score import rows_score
-from floater.tasks.measurement import perplexity
-from floater.text.bpe import train_bpe
-from floater.training import flush_denormals
-from floater.training.files import save_whole, write_json, write_whole
+from floater.lab.console import show_messages
+from floater.lab.settings import make
+from floater.lab.tasks import task
+from floater.lab.tasks.causal_lm import CausalLMSettings, Evaluation, long_rows, rows_of
+from floater.lab.tasks.causal_lm.score import causal_batch, passkeys, prompt
+from floater.lab.tasks.finetuning.checkpoint import load_tokenizer
+from floater.lab.tasks.language_modeling.data import read_documents
+from floater.lab.tasks.language_modeling.far import doubling, ranges
+from floater.lab.tasks.language_modeling.score import rows_score
+from floater.lab.tasks.measurement import perplexity
+from floater.lab.text.bpe import train_bpe
+from floater.lab.training import flush_denormals
+from floater.lab.training.files import save_whole, write_json, write_whole
 
 CHARACTERS = 100_000
 """The beginning of the validation text, which is for the log of trainings only."""

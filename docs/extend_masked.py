@@ -21,16 +21,16 @@ import torch
 from scipy.stats import t as student
 
 import floater
-from floater.console import show_messages
-from floater.settings import load
-from floater.tasks import task
-from floater.tasks.examples import Encoded, padded
-from floater.tasks.finetuning.text import documents_of, special
-from floater.tasks.language_modeling.data import collate, masked
-from floater.tasks.language_modeling.score import rows_score
-from floater.tasks.language_modeling.settings import Masking
-from floater.tasks.masked_lm import MaskedLMSettings
-from floater.training.files import write_whole
+from floater.lab.console import show_messages
+from floater.lab.settings import load
+from floater.lab.tasks import task
+from floater.lab.tasks.examples import Encoded, padded
+from floater.lab.tasks.finetuning.text import documents_of, special
+from floater.lab.tasks.language_modeling.data import collate, masked
+from floater.lab.tasks.language_modeling.score import rows_score
+from floater.lab.tasks.language_modeling.settings import Masking
+from floater.lab.tasks.masked_lm import MaskedLMSettings
+from floater.lab.training.files import write_whole
 from floater.transformer.outputs import IGNORED
 
 TASK = task("masked_lm")

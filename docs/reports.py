@@ -22,14 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from floater.settings import load
-from floater.study import figures, grid, panels, report
-from floater.study.analyses import Plot, Smoothness, head_maps, heat_map, similarity_map, smoothness_lines
-from floater.study.analyses.plotting import panels as axes_of
-from floater.study.results import Column, Comparison, Difference, Outcome, Results, Value
-from floater.study.settings import StudySettings
-from floater.tasks import registry
-from floater.tasks.measurement import Measurement
+from floater.lab.settings import load
+from floater.lab.study import figures, grid, panels, report
+from floater.lab.study.analyses import Plot, Smoothness, head_maps, heat_map, similarity_map, smoothness_lines
+from floater.lab.study.analyses.plotting import panels as axes_of
+from floater.lab.study.results import Column, Comparison, Difference, Outcome, Results, Value
+from floater.lab.study.settings import StudySettings
+from floater.lab.tasks import registry
+from floater.lab.tasks.measurement import Measurement
 
 RESULTS = Path(__file__).parent / "results"
 COSTS = ("tokens_per_second", "memory_mib", "position_parameters", "parameters")

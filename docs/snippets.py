@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from floater.cli import main as floater
+from floater.lab.cli import main as floater
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(

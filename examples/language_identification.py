@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 from transformers import DataCollatorWithPadding
 
-from floater.tasks import Model, RunSettings, Splits, Task, register
-from floater.tasks.corpora import cldr
-from floater.tasks.corpora.text import read_lines
-from floater.tasks.examples import Encoded, outputs
-from floater.tasks.measurement import Measurement
-from floater.text.bpe import train_bpe
+from floater.lab.tasks import Model, RunSettings, Splits, Task, register
+from floater.lab.tasks.corpora import cldr
+from floater.lab.tasks.corpora.text import read_lines
+from floater.lab.tasks.examples import Encoded, outputs
+from floater.lab.tasks.measurement import Measurement
+from floater.lab.text.bpe import train_bpe
 from floater.transformer import FloaterForSequenceClassification
 
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from floater import PositionModel, alignment
+from floater import PositionModel
 from floater.encodings import Card, registry
+from floater.transformer import alignment
 
 ALIGNED = alignment.ALIGNMENT
 

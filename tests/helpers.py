@@ -12,9 +12,9 @@ import pytest
 import yaml
 from transformers import TrainerCallback
 
-from floater.tasks import Task
-from floater.training import average
-from floater.training.run_trainer import RunTrainer
+from floater.lab.tasks import Task
+from floater.lab.training import average
+from floater.lab.training.run_trainer import RunTrainer
 
 
 def write_run_config(path: Path, config: Mapping[str, Any], **parts: Any) -> Path:

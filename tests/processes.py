@@ -28,7 +28,7 @@ def _run(function: Callable[..., Any], arguments: tuple[Any, ...], said: Path, *
 
 def _start(function: Callable[..., Any], *arguments: Any, said: Path, **variables: str) -> BaseProcess:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["floater.tasks.translation"])
+    context.set_forkserver_preload(["floater.lab.tasks.translation"])
     process = context.Process(target=_run, args=(function, arguments, said), kwargs=variables)
     process.start()
     return process

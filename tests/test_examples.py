@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from floater.cli import main
 from floater.encodings import catalogue, plugins
 from floater.encodings import registry as encodings
-from floater.settings import SettingsError
-from floater.tasks import registry
+from floater.lab.cli import main
+from floater.lab.settings import SettingsError
+from floater.lab.tasks import registry
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK = ["data.train=200", "training.max_steps=30", "training.save_steps=30", "training.eval_steps=30"]
@@ -83,14 +83,16 @@ def test_an_installed_package_offers_tasks_and_encodings(
     """By entry points, without a word in the configuration."""
     monkeypatch.syspath_prepend(folder)
     points = {
-        "floater.tasks": EntryPoint("language_identification", "language_identification", "floater.tasks"),
+        "floater.lab.tasks": EntryPoint(
+            "language_identification", "language_identification", "floater.lab.tasks"
+        ),
         "floater.encodings": EntryPoint("squared_distance", "squared_distance", "floater.encodings"),
     }
 
     def entry_points(group: str, name: str | None = None) -> list[EntryPoint]:
         return [point for point in [points[group]] if name in (None, point.name)]
 
-    for module in ("floater.tasks.registry", "floater.encodings.plugins"):
+    for module in ("floater.lab.tasks.registry", "floater.encodings.plugins"):
         monkeypatch.setattr(f"{module}.entry_points", entry_points)
     assert "language_identification" in registry.names()
     assert registry.task("language_identification").name == "language_identification"

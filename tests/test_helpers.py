@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from helpers import equal_runs, kill, train_killed
+from lab.training.small_run import TASK, settings
 from processes import in_process, in_two_processes
-from training.small_run import TASK, settings
 
 
 def ended(code: int) -> int:

@@ -2,6 +2,6 @@
 
 import sys
 
-from floater.cli import main
+from floater.lab.cli import main
 
 sys.exit(main())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from study import browser
+from lab.study import browser
 
 ROOT = Path(__file__).parents[2]
 

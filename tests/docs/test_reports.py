@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from floater.study import tables
+from floater.lab.study import tables
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 NAMES = sorted(folder.parent.name for folder in RESULTS.glob("*/report.json"))

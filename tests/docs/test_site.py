@@ -9,7 +9,7 @@ from urllib.parse import urldefrag
 
 import pytest
 
-from study import browser
+from lab.study import browser
 
 pytestmark = pytest.mark.slow  # the site is built first
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from floater.cli.arguments import parse
 from floater.encodings import registry as encodings
-from floater.settings import load, read
-from floater.study.settings import StudySettings
-from floater.tasks import registry
+from floater.lab.cli.arguments import parse
+from floater.lab.settings import load, read
+from floater.lab.study.settings import StudySettings
+from floater.lab.tasks import registry
 
 ROOT = Path(__file__).parents[2]
 SNIPPETS = runpy.run_path(str(ROOT / "docs" / "snippets.py"))

@@ -12,7 +12,7 @@ from scipy.integrate import solve_ivp
 
 from floater.flow import FlowDiverged, FlowEncoder, FlowStiff, SolverState, solve, solve_dense
 from floater.flow.collocation import newton
-from floater.training.resuming import solver_states
+from floater.lab.training.resuming import solver_states
 
 TIMES = torch.tensor([1e-3, 0.02, 1.0, 3.0], dtype=torch.float64)
 

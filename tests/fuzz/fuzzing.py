@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 from floater import PositionError
 from floater.errors import DataError
 from floater.flow import FlowError
+from floater.lab.settings import SettingsError
 from floater.pretrained import ExtendError, PlugError
-from floater.settings import SettingsError
 
 REFUSALS = (PositionError, FlowError, PlugError, ExtendError, DataError, SettingsError)
 COUNTS: defaultdict[str, Counter[str]] = defaultdict(Counter)

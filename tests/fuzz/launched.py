@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from floater.cli import main
+from floater.lab.cli import main
 from launchers import set_stream
 from processes import in_process
 

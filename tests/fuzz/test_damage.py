@@ -16,10 +16,10 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 import floater
-from floater.cli import main
-from floater.settings import make
-from floater.tasks import task
-from floater.tasks.generated import GeneratedSettings
+from floater.lab.cli import main
+from floater.lab.settings import make
+from floater.lab.tasks import task
+from floater.lab.tasks.generated import GeneratedSettings
 from helpers import kill
 from hostile import corrupted
 from pretrained import extended

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel, PreTrainedTokenizerFast
 
 import floater
-from floater.cli import main
+from floater.lab.cli import main
 from floater.pretrained import ExtendError, PlugError
 
 SIZE: dict[str, Any] = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,

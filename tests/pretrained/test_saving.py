@@ -12,8 +12,8 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
 
 import floater
-from floater.alignment import align
 from floater.pretrained import PlugError
+from floater.transformer.alignment import align
 
 from . import zoo
 

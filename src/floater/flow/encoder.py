@@ -56,7 +56,7 @@ class FlowEncoder(nn.Module):
         step: Longest step of a fixed-step method; delta / 5 (appendix B.1) if not given.
         refresh_every: In training mode, solve on every n-th call and reuse the vectors, without gradient,
             on the calls between (section 4.4). One forward pass of a model is one call; after
-            `begin_step`, which `floater.training` calls, all passes of a step count as one.
+            `begin_step`, which `floater.lab.training` calls, all passes of a step count as one.
         horizon: A position that every curve reaches. Positions that differ from call to call, as random
             times do, are then read from curves of one span, whose plan is kept. Whole positions are read
             from the curve, too. None solves up to the last position of a call.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from floater.grids import grid_coordinates
+from floater.positions.grids import grid_coordinates
 from floater.structures import Structure, graphs, trees
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def grid(
 
     Args:
         sizes: number of patches along each axis.
-        like: sizes of the grid to whose coordinates these are scaled; see `floater.grids.grid_coordinates`.
+        like: sizes of the grid to whose coordinates these are scaled; see `grids.grid_coordinates`.
         device: device of the tensors.
 
     Returns:

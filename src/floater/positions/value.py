@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from floater.positions import instants, sequences, structured
+from floater.positions.tracing import refuse_trace
 from floater.structures import Structure
-from floater.tracing import refuse_trace
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by

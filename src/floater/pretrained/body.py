@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from floater.flow import FlowVectors
+from floater.positions.tracing import refuse_trace
 from floater.pretrained import places
 from floater.pretrained.adapters import called_again, check_adapters
 from floater.pretrained.families import Family, PlugError
 from floater.pretrained.flows import Trajectory
 from floater.pretrained.forward import PerThread
 from floater.pretrained.places import Places
-from floater.tracing import refuse_trace
 
 _TEXT = {"input_ids", "inputs_embeds"}
 

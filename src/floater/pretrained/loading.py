@@ -41,8 +41,6 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
-from floater.alignment import align
-from floater.names import by_own_names
 from floater.pretrained.card import write_card
 from floater.pretrained.extending import installed
 from floater.pretrained.families import PlugError
@@ -59,6 +57,8 @@ from floater.pretrained.plug import (
     record,
 )
 from floater.pretrained.saving import check_same, fill, read_tensors, readable
+from floater.pretrained.weight_names import by_own_names
+from floater.transformer.alignment import align
 
 _PREFIX, _EXTENSION = "floater.", f"{installed.KEY}."
 _HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")

@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from floater.alignment import align
 from floater.encodings.errors import PositionError
 from floater.errors import first_line, reason
 from floater.pretrained.card import write_card
@@ -23,6 +22,7 @@ from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.families import PlugError
 from floater.pretrained.flows import is_count
 from floater.pretrained.plug import bake, flows_of, inner, need, plug, plugged, unplug
+from floater.transformer.alignment import align
 
 MOST_BLOCKS = 10_000
 TENSORS, RECORD = "floater.safetensors", "floater.json"

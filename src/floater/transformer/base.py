@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import Cache, PreTrainedModel
 
-from floater.alignment import align
 from floater.encodings import PositionError, PositionModel
 from floater.flow import FlowEncoder
 from floater.positions import Positions
+from floater.transformer.alignment import align
 from floater.transformer.blocks import DecoderBlock, EncoderBlock
 from floater.transformer.config import FloaterConfig
 from floater.transformer.halting import Halting
@@ -187,7 +187,7 @@ class FloaterPreTrainedModel(PreTrainedModel):
             kwargs: as for `PreTrainedModel.from_pretrained`.
 
         Returns:
-            The model, which computes what the saved one did, bit for bit; see `floater.alignment.align`. With
+            The model, which computes what the saved one did, bit for bit; see `alignment.align`. With
             `output_loading_info`, a pair of it and a dict.
 
         Example:

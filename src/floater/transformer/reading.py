@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -16,7 +17,6 @@ from floater.encodings.model import PositionModel
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 from floater.transformer.times import Times, check_names
-from floater.yaml_format import NotYamlError, parse
 
 
 @dataclass(frozen=True, eq=False)  # a tensor has no single truth value to compare by
@@ -132,8 +132,8 @@ def _value(text: str) -> Any:
     if text.replace(":", "").isdecimal() and ":" in text:
         return tuple(int(part) if part else 0 for part in text.split(":"))
     try:
-        return parse(text)
-    except NotYamlError:
+        return json.loads(text.lower()) if text else None
+    except (ValueError, RecursionError):
         return text
 
 

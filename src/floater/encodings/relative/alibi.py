@@ -36,7 +36,7 @@ class ALiBi(PositionBias):
 
     The paper is causal; here the bias is the same on both sides, -slope |s - t|. The slopes are those of the
     released code where heads is no power of two. Positions may be real. On a CPU the weights of far keys are
-    denormal numbers, slow to work with; `floater.training.flush_denormals` makes them zero.
+    denormal numbers, slow to work with; `floater.lab.training.flush_denormals` makes them zero.
 
     Example:
         >>> model = ALiBi(StackSpec(dim=8, heads=1, layers=1, max_length=16))

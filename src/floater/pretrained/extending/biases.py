@@ -15,9 +15,9 @@ from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.floater_relative import FloaterRelative
 from floater.encodings.spec import StackSpec
 from floater.flow.snapshot import Snapshot
+from floater.positions.tracing import refuse_trace
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.passes import Pass, Watch
-from floater.tracing import refuse_trace
 
 TRAINED = {"t5": 512, "mt5": 1024, "bloom": 2048}
 """Training lengths that are not in configurations: Raffel et al. 2020, 3.1.2; Xue et al. 2021, 3; Scao et al.

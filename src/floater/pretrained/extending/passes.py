@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.cache_utils import Cache
 
+from floater.positions.tracing import refuse_trace
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.forward import Arguments, PerThread, observe
-from floater.tracing import refuse_trace
 
 PASS = "floater_pass"
 """Argument of a body by which its attention modules get the pass, also when a checkpoint runs them again."""

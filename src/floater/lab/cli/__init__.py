@@ -1,0 +1,100 @@
+"""The command `floater`."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from signal import SIGINT, SIGPIPE
+from typing import Any
+
+from floater.errors import reason
+from floater.lab.interruption import Interrupted, raising
+from floater.lab.streams import discard, is_unread, outliving_terminal, usable_streams
+
+_WRITES_FILES = ("train", "study", "demo", "data", "extend", "plot", "init")
+"""Commands whose result is in files: they go on when nobody reads what they print."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: command line without the program's name; by default that of the process.
+
+    Returns:
+        The exit code: 0 for success, 1 for a failure, 2 for an error that a user can fix, and 128 plus the
+        number of a signal that ended the command: 130 for Ctrl-C, 143 for SIGTERM, 138 for SIGUSR1. It is 141
+        if the reader of standard output goes away (SIGPIPE) from a command whose result is what it prints;
+        the others go on, as they do when the reader of standard error does.
+
+    Example:
+        >>> main(["translate", "no-such-run"])
+        2
+    """
+    received: Sequence[int] = ()
+    try:  # around the signal handlers: a signal may arrive while they are restored
+        with usable_streams(), warnings.catch_warnings(), raising() as received:
+            warnings.showwarning = _one_line
+            return _run(arguments)
+    except (Exception, KeyboardInterrupt) as error:
+        if not (received or isinstance(error, KeyboardInterrupt)):
+            raise
+        stop = error if isinstance(error, Interrupted) else Interrupted((*received, SIGINT)[0])
+        if message := str(stop):
+            _fail(message)
+        return stop.exit_code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Run the command line and report an error in one line."""
+    from floater.lab.cli.arguments import parse  # here a signal that arrives meanwhile is handled
+
+    code = 0
+    try:
+        parsed = parse(arguments)
+        with outliving_terminal() if parsed.command.__name__ in _WRITES_FILES else nullcontext():
+            code = parsed.command(parsed) or 0
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not is_unread(sys.stdout):
+            raise
+        discard(sys.stdout)  # what Python writes at exit
+        return 128 + SIGPIPE
+    except ModuleNotFoundError as error:
+        if (error.name or "floater").startswith("floater"):
+            raise
+        install = "which is not installed; type: pip install 'floater[lab]'"
+        return _fail(f"this command needs {error.name}, {install}")
+    except OSError as error:
+        named = error.filename is not None
+        return _fail(f"{error.filename}: {error.strerror}" if named else reason(error))
+    except (ValueError, RuntimeError) as error:
+        if (refused := _code(error)) is None:
+            raise
+        return _fail(str(error), refused)
+    return code
+
+
+def _code(error: Exception) -> int | None:
+    """Return the exit code of an error that is reported to the user, or None for a bug."""
+    from floater.encodings import PositionError
+    from floater.errors import DataError
+    from floater.flow import FlowError, SpanTooLong
+
+    if isinstance(error, FlowError):
+        return 2 if isinstance(error, SpanTooLong) else 1
+    refused: tuple[type[Exception], ...] = (DataError, PositionError)
+    if "floater.lab.settings" in sys.modules:  # an extra, imported only to read settings
+        refused += (sys.modules["floater.lab.settings"].SettingsError,)
+    return 2 if isinstance(error, refused) else None
+
+
+def _fail(message: str, code: int = 2) -> int:
+    print(f"floater: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _one_line(message: Warning | str, *args: Any, **kwargs: Any) -> None:
+    print(f"floater: warning: {' '.join(str(message).split())}", file=sys.stderr)

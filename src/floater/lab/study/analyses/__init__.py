@@ -1,0 +1,49 @@
+"""Analyses of what a trained model has learned about positions, as numbers and as figures.
+
+Each file has one analysis: a function that returns its numbers, and one that draws them on given axes, so
+that one figure can show several models. `draw` does both for one model, by the name of the analysis.
+"""
+
+from floater.lab.study.analyses.attention import head_map, head_maps, positional_logits
+from floater.lab.study.analyses.flow import Curve, curves, flow_curves
+from floater.lab.study.analyses.kinds import KINDS, Options, Plot, draw, kinds
+from floater.lab.study.analyses.plotting import panels, save
+from floater.lab.study.analyses.probe import Probe, linear_probe, probe, probe_bars
+from floater.lab.study.analyses.reordering import Detection, detect, detection_bars
+from floater.lab.study.analyses.similarity import similarity, similarity_map
+from floater.lab.study.analyses.smoothness import Smoothness, smoothness, smoothness_lines
+from floater.lab.study.analyses.subject import Subject, subject
+from floater.lab.study.analyses.vectors import all_vectors, heat_map, vectors
+
+__all__ = [
+    "KINDS",
+    "Curve",
+    "Detection",
+    "Options",
+    "Plot",
+    "Probe",
+    "Smoothness",
+    "Subject",
+    "all_vectors",
+    "curves",
+    "detect",
+    "detection_bars",
+    "draw",
+    "flow_curves",
+    "head_map",
+    "head_maps",
+    "heat_map",
+    "kinds",
+    "linear_probe",
+    "panels",
+    "positional_logits",
+    "probe",
+    "probe_bars",
+    "save",
+    "similarity",
+    "similarity_map",
+    "smoothness",
+    "smoothness_lines",
+    "subject",
+    "vectors",
+]

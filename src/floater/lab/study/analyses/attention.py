@@ -1,0 +1,219 @@
+"""Attention logits of each head that depend on position alone (Ke et al. 2021, Figure 5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+
+from floater.errors import DataError
+from floater.lab.study.analyses.plotting import label_outer, matrix
+from floater.lab.study.analyses.subject import Source, Subject, evaluation, foreign, label, reader, subject
+from floater.positions import Positions
+from floater.transformer.attention import Attention
+from floater.transformer.blocks import EncoderBlock
+from floater.transformer.stacks import Decoder, Encoder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@torch.no_grad()
+def positional_logits(source: Source, length: int | None = None) -> dict[str, Tensor]:
+    """Return the part of the attention logits that depends on positions alone: the logits of zero embeddings.
+
+    It is what TUPE's correlation, T5's and ALiBi's biases and the u and v terms of Transformer-XL add; of
+    vectors at the input, as learned ones, the product (p_t W_Q) (p_s W_K) in the first block, and of
+    FLOATER's biases that of (W_Q x + b + b(t)) at x = 0. A block where positions have no effect without
+    words, as with rotary embeddings but for biases of the projections, is excluded, and so is one that is
+    equal to the block before.
+
+    A model of another library is run on zero embeddings; the logits are the input of the first softmax, in
+    its encoder or its only stack.
+
+    Args:
+        source: a model that reads text; see `floater.lab.study.analyses.subject.subject`.
+        length: number of positions; by default the training length, at most 64.
+
+    Returns:
+        (heads, T, S) by block, scaled as the model scales them; NaN where a query may not attend.
+
+    Raises:
+        DataError: if no block has such a part, the model does not attend from all positions to all, or there
+            are fewer than two positions.
+        PositionError: if the position model does not reach that far.
+
+    Example:
+        >>> from floater.transformer import FloaterConfig, FloaterModel
+        >>> config = FloaterConfig.preset("tiny", vocab_size=9, position="alibi")
+        >>> positional_logits(FloaterModel(config), 3)["block 1"][0, 0].tolist()
+        [0.0, -0.25, -0.5]
+    """
+    of = subject(source)
+    stacks = {
+        name.rpartition(".")[2]: module
+        for name, module in of.model.named_modules()
+        if isinstance(module, Encoder | Decoder)
+    }
+    if stacks and of.model.config.attention == "linear":
+        raise DataError(f"{of.name} has linear attention: it has no logits")
+    with evaluation(of.model):
+        blocks = {
+            name: _logits(stack, of.model, of.length(length, 64, name)) for name, stack in stacks.items()
+        } or _first(of, of.length(length, 64))
+    if len(stacks) == 1:
+        blocks = dict(zip([""], blocks.values(), strict=True))
+    found: dict[str, Tensor] = {}
+    for name, each in blocks.items():
+        before: Tensor | None = None
+        for block, logits in enumerate(each, start=1):
+            if _tells(logits) and (before is None or not torch.allclose(logits, before, equal_nan=True)):
+                found[label(name, f"block {block}")] = logits
+            before = logits
+    if not found:
+        raise DataError(f"{of.name} has no part of its attention that positions give without words")
+    return found
+
+
+def _first(of: Subject, length: int) -> dict[str, list[Tensor]]:
+    """Return the logits (heads, T, S) of the first softmax of another library's model."""
+    model = of.model
+    stack = reader(model)
+    before, seen = stack.config._attn_implementation, _Softmax(length)
+    with foreign(f"{of.name} cannot be run on {length} embeddings of zero"):
+        dim = stack.get_input_embeddings().weight.shape[-1]
+        zeros = torch.zeros(1, length, dim, device=model.device, dtype=model.dtype)
+        mask = torch.ones(1, length, dtype=torch.long, device=model.device)
+        try:
+            stack.set_attn_implementation("eager")  # others have no softmax of their own
+            with seen:
+                stack(inputs_embeds=zeros, attention_mask=mask)
+        finally:
+            stack.set_attn_implementation(before)
+    if seen.logits is None:
+        raise DataError(f"{of.name} has no attention of all positions to all")
+    (logits,) = seen.logits.float().cpu()
+    masked = logits < torch.finfo(model.dtype).min / 2
+    return {"encoder" * model.config.is_encoder_decoder: [logits.masked_fill(masked, torch.nan)]}
+
+
+class _Softmax(TorchFunctionMode):
+    """Mode that records the input of the first softmax over (1, heads, T, T)."""
+
+    _FUNCTIONS = (torch.softmax, Tensor.softmax, F.softmax)
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+        self.logits: Tensor | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.logits is None and func in self._FUNCTIONS:
+            given = args[0] if args else kwargs["input"]
+            if given.dim() == 4 and given.shape[-2:] == (self.length, self.length):
+                self.logits = given
+        return func(*args, **(kwargs or {}))
+
+
+def _tells(logits: Tensor) -> bool:
+    """Return whether a query distinguishes keys, by their logits or by a mask that is more than causal."""
+    masked = logits.isnan()
+    most, least = (
+        logits.masked_fill(masked, -torch.inf).amax(-1),
+        logits.masked_fill(masked, torch.inf).amin(-1),
+    )
+    later = torch.ones_like(masked[0]).triu(1)
+    return float((most - least).max()) > 1e-6 or bool((masked != (later & masked.any())).any())
+
+
+def _logits(stack: Encoder | Decoder, model: PreTrainedModel, length: int) -> list[Tensor]:
+    """Return (heads, T, S) of each block's self-attention when all embeddings are zero."""
+    positions, position = Positions.arange(length, device=model.device), stack.position
+    state = position.prepare(positions)
+    zeros = torch.zeros(1, length, model.config.hidden_size, device=model.device, dtype=model.dtype)
+    found = []
+    for layer in range(stack.repeats * len(stack.blocks)):
+        block = stack.blocks[layer % len(stack.blocks)]
+        assert isinstance(block, EncoderBlock)
+        x = position.block(position.embed(zeros, state) if layer == 0 else zeros, state, layer)
+        residual = block.attention_residual
+        x = residual.norm(x) if residual.norm_first else x
+        found.append(_attended(block.attention, x, stack, state, layer)[0])
+    return [logits.float().cpu() for logits in found]
+
+
+def _attended(attention: Attention, x: Tensor, stack: Encoder | Decoder, state: object, layer: int) -> Tensor:
+    position = stack.position
+    if position.overrides("on_projections"):
+        position.on_projections(
+            {"query": attention.query, "key": attention.key, "value": attention.value}, state, layer
+        )
+    xq, xk, xv = position.inputs(x, state, layer)
+    q = attention.project("query", attention.query, xq, position, state, layer)
+    k = attention.project("key", attention.key, xk, position, state, layer)
+    v = attention.project("value", attention.value, xv, position, state, layer)
+    q, k, _ = (part.transpose(1, 2) for part in position.qkv(q, k, v, state, layer))
+    left, right = position.rotated(q, k, state, layer)
+    logits = left @ right.transpose(-1, -2) * position.scale(q.shape[-1])
+    bias = position.bias(q, k, state, layer)
+    logits = position.logits(logits if bias is None else logits + bias, q, k, state, layer)
+    allowed = position.mask(state, layer)
+    if attention.causal:
+        earlier = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
+        allowed = earlier if allowed is None else allowed & earlier
+    return logits if allowed is None else logits.masked_fill(~allowed, torch.nan)
+
+
+def head_map(
+    axes: Axes, logits: Tensor, *, limits: tuple[float, float] | None = None, title: str = ""
+) -> object:
+    """Draw the positional logits of one head: a row per query, a column per key; white if masked.
+
+    Args:
+        axes: to draw on.
+        logits: (T, S).
+        limits: values of the first and the last colour; by default those of the logits, around zero.
+        title: title of the axes.
+
+    Returns:
+        The image.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> _ = head_map(Figure().subplots(), torch.eye(3), title="head 1")
+    """
+    image = matrix(
+        axes, logits, limits=limits or _limits(logits), bar=limits is None, title=title, square=True
+    )
+    axes.set_xlabel("key")
+    axes.set_ylabel("query")
+    return image
+
+
+def head_maps(figure: Figure, axes: list[Axes], logits: Tensor) -> None:
+    """Draw all heads of a block with the same colours.
+
+    Args:
+        figure: figure of the axes.
+        axes: one for each head.
+        logits: (heads, T, S).
+
+    Example:
+        >>> from floater.lab.study.analyses.plotting import panels
+        >>> head_maps(*panels(2), torch.eye(3).expand(2, 3, 3))
+    """
+    limits = _limits(logits)
+    for head, (at, own) in enumerate(zip(axes, logits, strict=True), start=1):
+        image = head_map(at, own, limits=limits, title=f"head {head}")
+    label_outer(axes)
+    figure.colorbar(image, ax=axes, label="logit")  # type: ignore[arg-type]
+
+
+def _limits(logits: Tensor) -> tuple[float, float]:
+    largest = float(logits.nan_to_num().abs().max()) or 1.0
+    return -largest, largest

@@ -1,0 +1,330 @@
+"""Figures for a page: SVG that takes its colours from the page's style, light or dark."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import io
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from floater.lab.study.grid import Variant
+from floater.lab.study.results import Column, Outcome, Results, Value
+from floater.lab.study.svg import slim
+from floater.lab.tasks.measurement import Array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# placeholders for the colour variables of the page's style
+_INK, _RULE, _GRID = "#010101", "#020202", "#030303"
+_SERIES = [f"#0404{n:02x}" for n in range(1, 9)]
+_VARIABLES = {_INK: "--ink", _RULE: "--rule", _GRID: "--grid", "#e0e0e0": "--grid", "#000000": "--ink"}
+_VARIABLES |= {colour: f"--series-{n}" for n, colour in enumerate(_SERIES, 1)}
+_MARKS = "os^vD<>P"
+_LINES: tuple[Any, ...] = (
+    "-",
+    "--",
+    ":",
+    "-.",
+    (0, (8, 2)),
+    (0, (3, 1, 1, 1, 1, 1)),
+    (0, (1, 3)),
+    (0, (8, 2, 3, 2)),
+)
+_BUCKETS = 24
+_MOST = 8
+_APART = 0.075  # the least distance of two labels
+_POSITIONS = ("position_nats", "position_tokens")
+
+
+@contextlib.contextmanager
+def themed() -> Iterator[None]:
+    """Draw in the colours of the page, within the context."""
+    import matplotlib
+
+    style: dict[Any, Any] = {
+        "font.size": 9,
+        "svg.fonttype": "none",
+        "text.color": _INK,
+        "axes.labelcolor": _INK,
+        "axes.titlecolor": _INK,
+        "axes.titlesize": 10,
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+        "axes.edgecolor": _RULE,
+        "axes.facecolor": "none",
+        "figure.facecolor": "none",
+        "savefig.facecolor": "none",
+        "grid.color": _GRID,
+        "legend.frameon": False,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    with matplotlib.rc_context(style):
+        yield
+
+
+def svg(figure: Figure, name: str, description: str) -> str:
+    """Return a figure as an SVG element of a page.
+
+    Args:
+        figure: the figure, made while `themed`.
+        name: name of the figure, unique on the page.
+        description: alternative text.
+    """
+    import matplotlib
+
+    file = io.StringIO()
+    with themed(), matplotlib.rc_context({"svg.hashsalt": name}):
+        figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
+    text = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", text)
+    for colour, variable in _VARIABLES.items():
+        text = re.sub(f"{colour}(?![0-9a-f])", f"var({variable})", text)
+    text = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", text)
+    label = html.escape(" ".join(description.split()), quote=True)
+    return slim(text).replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def drawn(results: Results) -> list[Variant]:
+    """Choose the variants to draw: all, or the baseline and those of the best mean rank in the table."""
+    variants = results.grid.variants
+    if len(variants) <= _MOST:
+        return variants
+    ranks = np.zeros(len(variants))
+    for column in results.columns():
+        scores = [
+            math.nan if (value := results.value(variant, column)) is None else value.mean
+            for variant in variants
+        ]
+        ordered = np.array(scores) * (-1 if column.greater else 1)
+        ranks += [np.sum(ordered < score) if score == score else len(variants) for score in ordered]
+    asked = [name for pair in results.settings.comparisons for name in pair]
+    base = [results.baseline.name] if results.baseline else []
+    first = [i for i, variant in enumerate(variants) if variant.name in (*base, *asked)]
+    chosen = [*first, *(int(i) for i in np.argsort(ranks, kind="stable") if i not in first)][:_MOST]
+    return [variants[index] for index in sorted(chosen)]
+
+
+def score_by_length(results: Results, columns: Sequence[Column], less: Variant | None = None) -> Figure:
+    """Draw a score in each bin of length, or its difference from a variant: a line for each variant."""
+    variants = drawn(results)
+    (figure, axes), ends = _panel(), list[_End]()
+    zeros = [results.value(less, column) if less else Value([0.0], 1) for column in columns]
+    for index, variant in enumerate(variants):
+        values = [results.value(variant, column) for column in columns]
+        known = [
+            (place, value, zero)
+            for place, (column, value, zero) in enumerate(zip(columns, values, zeros, strict=True))
+            if value is not None and zero is not None
+            if less is None or results.comparable(variant, less, column)
+        ]
+        if known:
+            axes.errorbar(
+                [place + _shift(index, len(variants)) for place, *_ in known],
+                [value.mean - zero.mean for _, value, zero in known],
+                yerr=None if less else [value.spread or 0.0 for _, value, _ in known],
+                capsize=2,
+                **_look(variants, index),
+            )
+            place, value, zero = known[-1]
+            point = place + _shift(index, len(variants)), value.mean - zero.mean
+            ends.append(_End(variant.name, point, _look(variants, index)["color"]))
+    cut = results.settings.short_to_long
+    if cut.given:
+        shown = sum(column.high is not None and column.high <= cut.cut for column in columns)
+        if shown:
+            axes.axvspan(-0.5, shown - 0.5, color=_GRID, alpha=0.5, lw=0, zorder=0)
+            axes.annotate(
+                "trained lengths", (-0.45, 1), xycoords=("data", "axes fraction"), va="bottom", fontsize=8
+            )
+    labels = [column.bin_label for column in columns]
+    if len(labels) > 4:
+        labels = [label.replace("–", "–\n") for label in labels]  # side by side they would overlap
+    axes.set_xticks(range(len(columns)), labels)
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    score = columns[0].metric_label
+    label = f"{score} minus that of {less.name}" if less else score
+    return _finish(figure, axes, results.lengths, label, ends)
+
+
+def loss_by_position(results: Results, test: str) -> Figure:
+    """Draw the loss per token by its position in its example, in steps that widen with it."""
+    variants = drawn(results)
+    (figure, axes), ends = _panel(), list[_End]()
+    for index, variant in enumerate(variants):
+        found = [o.measured[test] for o in results.of(variant) if test in o.measured]
+        found = [measured for measured in found if measured.position_tokens.sum()]
+        if found:
+            nats, tokens = (_summed([getattr(m, name) for m in found]) for name in _POSITIONS)
+            places, losses = _buckets(nats, tokens)
+            look = _look(variants, index, marks=False)
+            axes.plot(places, losses, **look)
+            ends.append(_End(variant.name, (places[-1], losses[-1]), look["color"]))
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    return _finish(figure, axes, "position of the token", "loss (nats/token)", ends)
+
+
+def learning(results: Results, key: str, label: str) -> Figure:
+    """Draw a value of the log against the steps: a line for each variant, its seeds as a band.
+
+    For a variant without a scored seed, running and failed ones are shown.
+    """
+    variants = drawn(results)
+    (figure, axes), ends = _panel(), list[_End]()
+    for index, variant in enumerate(variants):
+        logs = results.of(variant) or [o for o in results.outcomes if o.trial.variant.name == variant.name]
+        series = [found for o in logs if (found := _series(o, key))]
+        if series:
+            # seeds may end or be logged at other steps
+            steps = sorted({step for found in series for step in found})
+            values = [np.interp(steps, [*s], [*s.values()], left=math.nan, right=math.nan) for s in series]
+            least, mean, most = (each(values, axis=0) for each in (np.nanmin, np.nanmean, np.nanmax))
+            look = _look(variants, index, marks=False)
+            axes.plot(steps, mean, **look)
+            ends.append(_End(variant.name, (steps[-1], float(mean[-1])), look["color"]))
+            axes.fill_between(steps, least, most, color=look["color"], alpha=0.18, lw=0)
+    return _finish(figure, axes, "step", label, ends)
+
+
+def cost(results: Results, column: Column, key: str, label: str) -> Figure:
+    """Draw a score against what it costs: a mark for each variant, with the spread of its seeds."""
+    variants = drawn(results)
+    (figure, axes), ends = _panel(), list[_End]()
+    for index, variant in enumerate(variants):
+        value = results.value(variant, column)
+        costs = [found for o in results.of(variant) if (found := spent(o, key)) is not None]
+        if value is not None and costs:
+            look = _look(variants, index) | {"linestyle": "none", "markersize": 7}
+            middle = float(np.median(costs))
+            sides = [[middle - min(costs)], [max(costs) - middle]]
+            axes.errorbar(middle, value.mean, value.spread or 0.0, sides, **look)
+            ends.append(_End(variant.name, (middle, value.mean), look["color"]))
+    return _finish(figure, axes, label, column.label, ends)
+
+
+def spent(outcome: Outcome, key: str) -> float | None:
+    """Return what a trial cost: "tokens_per_second", "memory_mib" or "minutes"."""
+    if key == "tokens_per_second":
+        return outcome.tokens_per_second
+    found = outcome.result.get(key) if key == "minutes" else outcome.cost.get(key)
+    return None if found is None else float(found)
+
+
+def _series(outcome: Outcome, key: str) -> dict[int, float]:
+    return {entry["step"]: entry[key] for entry in outcome.log if key in entry}
+
+
+def _summed(variants: Sequence[Array]) -> Array:
+    """Return the sum of arrays of different lengths, as where a model refuses long inputs."""
+    total = np.zeros(max(map(len, variants)))
+    for variant in variants:
+        total[: len(variant)] += variant
+    return total
+
+
+def _buckets(nats: Array, tokens: Array) -> tuple[list[float], list[float]]:
+    """Return means over ranges of positions that grow like powers, without ranges that have no token."""
+    edges = sorted({round(edge) for edge in np.geomspace(1, len(tokens) + 1, _BUCKETS + 1)})
+    places, means = [], []
+    for low, high in itertools.pairwise(edges):
+        if count := tokens[low - 1 : high - 1].sum():
+            places.append(math.sqrt(low * (high - 1)))
+            means.append(float(nats[low - 1 : high - 1].sum() / count))
+    return places, means
+
+
+def _panel() -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6, 3.0), layout="constrained")  # a phone shows it without scaling
+    return figure, figure.subplots()
+
+
+def _finish(figure: Figure, axes: Axes, xlabel: str, ylabel: str, ends: Sequence[_End]) -> Figure:
+    """Label the axes, and each line at its right end."""
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.grid(axis="y")
+    axes.set_axisbelow(True)
+    place = axes.transScale + axes.transLimits
+    ordered = sorted(ends, key=lambda end: place.transform(end.point)[1])
+    heights = apart([float(place.transform(end.point)[1]) for end in ordered])
+    for end, height in zip(ordered, heights, strict=True):
+        axes.annotate(
+            end.name,
+            end.point,
+            (1.05, height),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=8.5,
+            color=end.colour,
+            fontweight="bold",
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": end.colour,
+                "lw": 0.6,
+                "relpos": (0, 0.5),
+                "shrinkA": 1,
+                "shrinkB": 3,
+            },
+        )
+    return figure
+
+
+class _End(NamedTuple):
+    """End of a line, with the line's name and colour."""
+
+    name: str
+    point: tuple[float, float]
+    colour: str
+
+
+def apart(heights: Sequence[float]) -> list[float]:
+    """Move heights apart, so that labels there do not overlap, and keep them below 1 where they fit.
+
+    Args:
+        heights: in ascending order.
+
+    Example:
+        >>> [round(height, 3) for height in apart([0.5, 0.5, 1.0, 1.0])]
+        [0.5, 0.575, 0.925, 1.0]
+    """
+    moved: list[float] = []
+    for height in heights:
+        moved.append(max(height, moved[-1] + _APART) if moved else height)
+    top = 1.0
+    for i in reversed(range(len(moved))):
+        moved[i] = min(moved[i], top)
+        top = moved[i] - _APART
+    return moved
+
+
+def _look(variants: Sequence[Variant], index: int, marks: bool = True) -> dict[str, Any]:
+    """Return a colour for each model; each variant has a line and a mark of its own, for grey."""
+    models = list(dict.fromkeys(variant.model for variant in variants))
+    mark = {"marker": _MARKS[index % len(_MARKS)], "markersize": 4} if marks else {}
+    return {
+        "color": _SERIES[models.index(variants[index].model) % len(_SERIES)],
+        "linestyle": _LINES[index % len(_LINES)],
+        "linewidth": 1.5,
+        **mark,
+    }
+
+
+def _shift(index: int, variants: int) -> float:
+    """Return the offset of a mark: marks of one bin are side by side, so that their error bars are
+    visible."""
+    return 0.3 * (index - (variants - 1) / 2) / max(variants, 1)

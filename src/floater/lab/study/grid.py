@@ -1,0 +1,389 @@
+"""The grid of a study: position models x blocks x seeds, each trial the settings of an ordinary run."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, make_dataclass, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from floater.encodings import PositionError, options
+from floater.errors import DataError
+from floater.lab.settings import SettingsError, dump, make
+from floater.lab.study import short_to_long
+from floater.lab.study.analyses import KINDS, subject
+from floater.lab.study.settings import StudySettings, repeated
+from floater.lab.tasks import Task, registry
+from floater.lab.tasks.measurement import METRICS
+from floater.lab.training.digests import file_of
+from floater.lab.training.files import write_json, write_whole
+from floater.lab.training.run import MODEL, find_run
+from floater.lab.training.run_data import RunData
+
+TRIALS, PLAN, COST = "trials", "plan.json", "cost.json"
+_HUB = "hf:"
+_FILES = {"source", "reference"}
+_DATA = {
+    "train",
+    "valid",
+    *(f"{part}_{side}" for part in ("train", "valid") for side in ("source", "target")),
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A position model at some blocks, whose trials differ only in the seed.
+
+    Args:
+        name: name of the model, followed by the labels on the study's axes, such as `blocks`, if it has any.
+        model: its name in the configuration.
+        position: name in the catalogue; "" where the task trains a checkpoint, with positions of its own.
+        options: options of the position model.
+        seeds: seeds of its trainings.
+        start: the variant from whose trials these start.
+        labels: labels on the other axes, axis by axis.
+    """
+
+    name: str
+    model: str
+    position: str
+    options: Mapping[str, Any]
+    seeds: Sequence[int]
+    start: str | None = None
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training.
+
+    Args:
+        variant: the variant.
+        seed: seed of the training.
+        settings: settings of the run, of the task's class.
+        folder: the study's folder.
+    """
+
+    variant: Variant
+    seed: int
+    settings: Any
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Return the name of the variant and the seed."""
+        return f"{self.variant.name}-{self.seed}"
+
+    @property
+    def run(self) -> Path:
+        """Return its run directory."""
+        return self.folder / TRIALS / self.name
+
+    @property
+    def config(self) -> Path:
+        """Return the path of the configuration that trains it again with `floater train`."""
+        return self.run.with_name(f"{self.name}.yaml")
+
+    @property
+    def log(self) -> Path:
+        """Return the path of its log."""
+        return self.run.with_name(f"{self.name}.log")
+
+    @property
+    def error(self) -> Path:
+        """Return the path of its last error, if it failed."""
+        return self.run.with_name(f"{self.name}.error")
+
+    @property
+    def after(self) -> str | None:
+        """Return the trial that must be finished first."""
+        return None if self.variant.start is None else f"{self.variant.start}-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The trials of a study and the test sets that all of them are scored on.
+
+    Args:
+        folder: the study's folder.
+        variants: the variants, in the order of the configuration.
+        trials: in the order of running, seed by seed: a study that is stopped has compared all variants.
+        tests: by name, each with what the task's `measure` takes.
+    """
+
+    folder: Path
+    variants: list[Variant]
+    trials: list[Trial]
+    tests: dict[str, dict[str, Any]]
+
+    def write(self, threads: int) -> None:
+        """Write the configuration of every trial, and the arguments of its process."""
+        (self.folder / TRIALS).mkdir(parents=True, exist_ok=True)
+        for trial in self.trials:
+            write_whole(trial.config, f"# floater train {trial.config}\n" + dump(trial.settings))
+        write_json(self.folder / PLAN, {"tests": self.tests, "threads": threads})
+
+
+def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
+    """Return the trials of a study after checking each; write only the data of `short_to_long`.
+
+    Args:
+        settings: the study's settings.
+        origin: their source, for messages.
+        train: whether to run trials; otherwise those that have a model are used, without reading their data.
+
+    Raises:
+        SettingsError: if a trial is impossible, which it names, or the task cannot score a test set.
+        DataError: if the data cannot be split, a test set cannot be read, or a trial's directory holds
+            something else.
+    """
+    folder, common = Path(settings.folder), settings.settings
+    registry.import_modules(settings.imports, origin, trusted=True)
+    task = registry.task(settings.task, origin)
+    for kind in settings.figures:
+        if kind not in KINDS:
+            raise SettingsError(f"{origin}: figures has {kind!r}; there are: {', '.join(KINDS)}")
+    if settings.metric is not None:
+        judged = [name for name, metric in METRICS.items() if metric.greater is not None]
+        if settings.metric not in judged:
+            raise SettingsError(f"{origin}: metric is {settings.metric!r}; there are: {', '.join(judged)}")
+        if not (settings.tests or settings.short_to_long.given):
+            raise SettingsError(f"{origin}: metric needs tests; a validation has the metric of its task")
+    for name, source in settings.checkpoints.items():
+        try:
+            subject(source)
+        except DataError as error:
+            raise SettingsError(f"{origin}: checkpoint {name}: {error}") from None
+    variants = list(_variants(settings, task, origin))
+    names = [variant.name for variant in variants]
+    if settings.models and settings.baseline is not None and settings.baseline not in names:
+        raise SettingsError(
+            f"{origin}: baseline {settings.baseline!r} is no variant; there are: {', '.join(names)}"
+        )
+    for name in (name for pair in settings.comparisons for name in pair):
+        if name not in names:
+            raise SettingsError(
+                f"{origin}: comparisons has {name!r}, which is no variant; there are: {', '.join(names)}"
+            )
+    if both := sorted(settings.checkpoints.keys() & {*names}):
+        raise SettingsError(f"{origin}: checkpoint {both[0]} has the name of a variant; choose another")
+    tests = _tests(settings, task, origin)
+    if settings.short_to_long.given:
+        data = _mapping(common.get("data"), f"{origin}: settings.data")
+        languages = data.get("source", "en"), data.get("target", "de")
+        given, tests[short_to_long.TEST] = short_to_long.write(
+            settings.short_to_long,
+            folder / "data",
+            *languages,
+            used=(folder / TRIALS).is_dir(),
+            train=train,
+        )
+        common = merged(common, {"data": given})
+    trials = [
+        Trial(variant, seed, _trial(task, settings, common, variant, seed, origin), folder)
+        for turn in range(max((len(variant.seeds) for variant in variants), default=0))
+        for variant in variants
+        for seed in variant.seeds[turn : turn + 1]
+    ]
+    _check(task, trials, tests, origin, train)
+    return Grid(folder, variants, trials, tests)
+
+
+def _variants(settings: StudySettings, task: Task, origin: str) -> Iterator[Variant]:
+    """Yield the variants of the table, on all labels of the axes."""
+    for variant in _models(settings, _has_positions(task), origin):
+        for labels in itertools.product(*settings.axes.values()):
+            name, start = (part and "-".join((part, *labels)) for part in (variant.name, variant.start))
+            yield replace(variant, name=str(name), start=start, labels=labels)
+
+
+def _models(settings: StudySettings, positions: bool, origin: str) -> Iterator[Variant]:
+    """Yield a variant for each model and its blocks; a model without the option `blocks`, or that sets it,
+    has one."""
+    for model, given_entry in settings.models.items():
+        entry = _mapping(given_entry, f"{origin}: model {model}")
+        if not positions and (other := sorted(entry.keys() - {"settings", "seeds"})):
+            raise SettingsError(
+                f"{origin}: model {model}: {other[0]} is not to be set: the task {settings.task!r} trains a "
+                "checkpoint, whose positions are its own; give settings, as {plug: {options: {}}}"
+            )
+        named, start = entry.get("position", model), entry.get("start")
+        given = _mapping(entry.get("position_options"), f"{origin}: model {model}: position_options")
+        if isinstance(named, list):  # short for a composition
+            if given:
+                raise SettingsError(
+                    f"{origin}: model {model}: position is a list, which takes no position_options"
+                )
+            named, given = "compose", {"models": named}
+        position = str(named)
+        _mapping(entry.get("settings"), f"{origin}: model {model}: settings")
+        seeds = entry.get("seeds", settings.seeds)
+        if not isinstance(seeds, list) or not seeds or repeated(seeds) is not None:
+            raise SettingsError(
+                f"{origin}: model {model}: seeds is {seeds!r}; it must be a list of numbers, each once"
+            )
+        if not positions:
+            yield Variant(model, model, "", {}, seeds)
+            continue
+        try:
+            known = options(position)
+        except PositionError as error:
+            raise SettingsError(f"{origin}: trial {model}-{seeds[0]}: {error}") from None
+        if settings.blocks and "blocks" in known and "blocks" not in given:
+            for blocks in settings.blocks:
+                yield Variant(f"{model}-{blocks}", model, position, {**given, "blocks": blocks}, seeds, start)
+        else:
+            yield Variant(model, model, position, given, seeds, start)
+
+
+def _trial(
+    task: Task, settings: StudySettings, common: Mapping[str, Any], variant: Variant, seed: int, origin: str
+) -> Any:
+    """Return the settings of a trial."""
+    entry = dict(settings.models[variant.model] or {})
+    own = entry.pop("settings", None) or {}
+    for key in ("start", "seeds", "position", "position_options"):
+        entry.pop(key, None)
+    where = f"{origin}: trial {variant.name}-{seed}"
+    runs = Path(settings.folder) / TRIALS
+    trial: dict[str, Any] = {
+        "run": str(runs / f"{variant.name}-{seed}"),
+        "task": settings.task,
+        "imports": settings.imports,
+        "training": {"seed": seed},
+    }
+    if variant.position:
+        trial["model"] = {"position": variant.position, "position_options": dict(variant.options)}
+    if variant.start is not None:
+        trial["training"]["warm_start"] = str(runs / f"{variant.start}-{seed}")
+    changes = [axis[label] for axis, label in zip(settings.axes.values(), variant.labels, strict=True)]
+    try:
+        whole = functools.reduce(merged, [common, own, {"model": entry} if entry else {}, *changes, trial])
+    except SettingsError as error:
+        raise SettingsError(f"{where}: {error}") from None
+    for tree in (common, own, *changes):
+        taken = [key for key in ("run", "task", "imports") if key in tree]
+        taken += ["training.seed"] if "seed" in (tree.get("training") or {}) else []
+        chosen = {"position", "position_options"} & (tree.get("model") or {}).keys()
+        taken += [f"model.{key}" for key in sorted(chosen)]
+        if taken:
+            raise SettingsError(f"{where}: settings.{taken[0]} is not to be set; it follows from the study")
+    return make(task.Settings, whole, where)
+
+
+def _mapping(given: Any, where: str) -> dict[str, Any]:
+    if not isinstance(given or {}, Mapping):
+        raise SettingsError(f"{where}: must be a mapping, got {given!r}")
+    return dict(given or {})
+
+
+def _has_positions(task: Task) -> bool:
+    """Return whether the runs of a task have a position model to choose."""
+    return "position" in {each.name for each in fields(get_type_hints(task.Settings)["model"])}
+
+
+def _tests(settings: StudySettings, task: Task, origin: str) -> dict[str, dict[str, Any]]:
+    """Return the test sets, with bins for a task that generates its own; refuse what fails every trial."""
+    measure, tests = task.measure, dict(settings.tests)
+    if (settings.tests or settings.bins) and measure is None:
+        raise SettingsError(
+            f"{origin}: the task {settings.task!r} has no scores example by example; leave out tests and "
+            "bins, and the variants are compared on what validates them"
+        )
+    for name, given in tests.items():
+        options = _options(measure)  # type: ignore[arg-type]
+        if "bins" in (each.name for each in fields(options)) and settings.edges:
+            tests[name] = given = {"bins": settings.edges} | given
+        make(options, given, f"{origin}: test {name}")
+        for key in filter(_FILES.__contains__, given):
+            _check_files(given[key], f"{origin}: test {name}: {key}")
+    return tests
+
+
+def _options(measure: Callable[..., Any]) -> type[Any]:
+    """Make a settings class of the arguments of a task's `measure` besides the run."""
+    _, *taken = inspect.signature(measure).parameters.values()
+    kinds = get_type_hints(measure)
+    defaults = {each.name: (each.default,) for each in taken if each.default is not each.empty}
+    return make_dataclass("Test", [(e.name, kinds[e.name], *defaults.get(e.name, ())) for e in taken])
+
+
+def _check_files(given: Any, where: str) -> None:
+    for path in given if isinstance(given, list) else [given]:
+        if isinstance(path, str) and not path.startswith(_HUB) and not file_of(path).exists():
+            raise SettingsError(f"{where}: there is no file {path}")
+
+
+def _check(
+    task: Task, trials: list[Trial], tests: Mapping[str, Mapping[str, Any]], origin: str, train: bool
+) -> None:
+    """Refuse invalid settings before a trial runs."""
+    before = set[str]()
+    there = set() if train else {trial.name for trial in trials if (trial.run / MODEL).is_dir()}
+    names, order = (
+        {trial.name for trial in trials},
+        list(dict.fromkeys(trial.variant.name for trial in trials)),
+    )
+    variants: dict[str, Variant] = {}
+    for trial in trials:
+        where = f"{origin}: trial {trial.name}"
+        first = trial.variant.name not in variants and trial.name not in there
+        if (
+            trial.name in before
+            or variants.setdefault(trial.variant.name, trial.variant) is not trial.variant
+        ):
+            raise SettingsError(f"{where}: there are two trials of this name; rename a model")
+        above = order[: order.index(trial.variant.name)]
+        if trial.after is not None and not (trial.variant.start in above and trial.after in names):
+            raise SettingsError(
+                f"{where}: start {trial.variant.start!r} is no variant above this one with seed {trial.seed}"
+            )
+        try:
+            find_run(trial.settings)
+            if first:
+                task.check(trial.settings)
+        except (DataError, SettingsError, PositionError) as error:
+            raise SettingsError(f"{where}: {error}") from None
+        if first:
+            for test, given in tests.items():
+                try:
+                    task.check_test(trial.settings, **given)
+                except (DataError, PositionError) as error:
+                    raise SettingsError(f"{where}: test {test}: {error}") from None
+        before.add(trial.name)
+    for trial in trials:
+        if trial.name in there:
+            continue
+        where = f"{origin}: trial {trial.name}"
+        for key in sorted(vars(trial.settings.data).keys() & _DATA):
+            _check_files(getattr(trial.settings.data, key), f"{where}: data.{key}")
+        if trial.run.is_dir() and (changes := RunData(trial.run, trial.settings).changes):
+            raise SettingsError(
+                f"{where}: since its training began, {changes[0]}; delete {trial.run}, or choose another "
+                "folder"
+            )
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested mappings, changed; the options of a position model are replaced as a whole.
+
+    Example:
+        >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+        {'a': {'b': 3, 'c': 2}}
+
+    Raises:
+        SettingsError: if a mapping would replace another value, or another value a mapping.
+    """
+    both = dict(base)
+    for key, value in changes.items():
+        before = both.get(key)
+        inside = isinstance(before, Mapping) and key != "position_options"
+        if inside and not isinstance(value, Mapping):
+            raise SettingsError(f"settings.{key} is {value!r}; it must be a mapping")
+        if isinstance(value, Mapping) and not isinstance(before or {}, Mapping):
+            raise SettingsError(f"settings.{key} is {before!r}; it must be a mapping")
+        both[key] = merged(both[key], value) if inside else value
+    return both

@@ -1,0 +1,127 @@
+"""Run the trials of a study side by side, within a budget."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from floater.lab.study.grid import Grid, Trial
+from floater.lab.study.local_launcher import Launcher, LocalLauncher, Started
+from floater.lab.study.progress import fraction
+from floater.lab.study.settings import Budget
+from floater.lab.study.trial import is_finished, is_trained
+from floater.lab.study.trial_process import GRACE, POLL
+from floater.lab.training.files import write_whole
+
+logger = logging.getLogger(__name__)
+
+
+def run_trials(grid: Grid, launcher: Launcher) -> None:
+    """Run the trials that are not finished; one that fails does not stop the others.
+
+    Args:
+        grid: the study's grid, whose plan is written.
+        launcher: their launcher.
+    """
+    finished = {trial.name for trial in grid.trials if is_finished(trial.run, grid.tests)}
+    waiting = [trial for trial in grid.trials if trial.name not in finished]
+    if finished:
+        logger.info("%s of %s trials are finished", len(finished), len(grid.trials))
+    ended = set(finished)
+    running: dict[str, tuple[Trial, Started]] = {}
+    bar = _bar(grid.trials, waiting)
+    try:
+        while waiting or running:
+            ready = [trial for trial in waiting if trial.after is None or trial.after in ended]
+            for trial in ready[: max(0, launcher.slots - len(running))]:
+                waiting.remove(trial)
+                if trial.after is not None and not is_trained(trial.run.with_name(trial.after)):
+                    write_whole(trial.error, f"starts from {trial.after}, which failed")
+                    ended.add(trial.name)
+                    logger.info("%s: failed: %s", trial.name, last_error(trial))
+                    continue
+                trial.error.unlink(missing_ok=True)  # it may end before it can do so itself
+                running[trial.name] = trial, launcher.start(trial)
+            time.sleep(POLL)
+            for name, (trial, started) in list(running.items()):
+                code = started.poll()
+                if code is None:
+                    continue
+                del running[name]
+                ended.add(name)
+                if code and not trial.error.is_file():
+                    with suppress(OSError):
+                        write_whole(trial.error, last_error(trial))
+                how = f"failed: {last_error(trial)}" if code else "finished"
+                logger.info("%s: %s (%s of %s trials)", name, how, len(ended), len(grid.trials))
+            _move(bar, grid.trials, ended)
+    finally:
+        bar.close()
+        _end([*running.values()])
+
+
+def _end(running: Sequence[tuple[Trial, Started]]) -> None:
+    """Interrupt trials, which write a checkpoint, and stop those that take too long."""
+    for _, started in running:
+        started.interrupt()
+    latest = time.monotonic() + GRACE
+    try:
+        while time.monotonic() < latest and any(started.poll() is None for _, started in running):
+            time.sleep(POLL)
+    finally:
+        for trial, started in running:
+            started.stop()
+            trial.error.unlink(missing_ok=True)  # it did not fail: it goes on when the study does
+
+
+def last_error(trial: Trial) -> str:
+    """Return the last error of a failed trial."""
+    try:
+        return trial.error.read_text(encoding="utf-8").strip()
+    except OSError:
+        return f"it ended without a message; see {trial.log}"
+
+
+def _bar(trials: Sequence[Trial], waiting: Sequence[Trial]) -> Any:
+    """Return a bar that counts trials, parts of them included, and estimates the time left."""
+    there = sum(1.0 if trial not in waiting else fraction(trial.run) for trial in trials)
+    shape = "{l_bar}{bar}| {n:.2f}/{total} trials [{elapsed}, left {remaining}]"
+    look = {"bar_format": shape, "smoothing": 0, "dynamic_ncols": True, "disable": None}  # on terminals only
+    return tqdm(total=len(trials), initial=there, **look)
+
+
+def _move(bar: Any, trials: Sequence[Trial], ended: Collection[str]) -> None:
+    now = sum(1.0 if trial.name in ended else fraction(trial.run) for trial in trials)
+    if now > bar.n:
+        bar.update(now - bar.n)
+    else:
+        bar.refresh()
+
+
+def launcher(kind: str, budget: Budget, folder: Path, slurm: Mapping[str, Any]) -> Launcher:
+    """Return a launcher by its name in the configuration.
+
+    Args:
+        kind: the name.
+        budget: the study's budget.
+        folder: the study's folder.
+        slurm: parameters of the jobs on SLURM.
+
+    Raises:
+        SettingsError: if the budget has no room for a trial, or Ray, submitit or SLURM is not installed.
+    """
+    if kind == "ray":
+        from floater.lab.study.ray_launcher import RayLauncher
+
+        return RayLauncher(budget, folder)
+    if kind == "slurm":
+        from floater.lab.study.slurm_launcher import SlurmLauncher
+
+        return SlurmLauncher(budget, folder, slurm)
+    return LocalLauncher(budget)

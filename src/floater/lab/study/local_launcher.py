@@ -1,0 +1,81 @@
+"""Trials of a study as processes on this machine, and the interface of launchers."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+import torch
+
+from floater.lab.settings import SettingsError
+from floater.lab.study.grid import Trial
+from floater.lab.study.machine import available_cores, available_memory
+from floater.lab.study.settings import Budget
+from floater.lab.study.trial_process import TrialProcess
+
+
+class Started(Protocol):
+    """A trial that was started."""
+
+    def poll(self) -> int | None:
+        """Return its exit code, or None while it runs."""
+        ...
+
+    def interrupt(self) -> None:
+        """Request that it ends with a checkpoint."""
+        ...
+
+    def stop(self) -> None:
+        """Stop it at once."""
+        ...
+
+
+class Launcher(Protocol):
+    """Interface of a launcher of trials.
+
+    Attributes:
+        slots: number of trials that may run at a time.
+    """
+
+    slots: int
+
+    def start(self, trial: Trial) -> Started: ...
+
+
+class LocalLauncher:
+    """Processes on this machine, as many as the budget has cores, memory and GPUs for.
+
+    Args:
+        budget: the study's budget.
+
+    Raises:
+        SettingsError: if the machine's resources are too small for one trial.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        cores = budget.cores or available_cores()
+        memory = budget.memory or 0.8 * available_memory()
+        self.gpus = _gpus()
+        places = {"cores": cores // budget.threads, "memory": int(memory / budget.trial_memory)}
+        if self.gpus:
+            places["gpus"] = len(self.gpus) * int(1 / budget.gpus)
+        scarce = min(places, key=lambda name: places[name])
+        self.slots = places[scarce]
+        self.budget, self.free = budget, list(range(self.slots))
+        if not self.slots:
+            raise SettingsError(
+                f"budget: {cores} cores, {memory:.1f} GiB and {len(self.gpus)} GPUs have no room for a trial "
+                f"of {budget.threads} threads, {budget.trial_memory} GiB, {budget.gpus} GPUs: more {scarce}"
+            )
+
+    def start(self, trial: Trial) -> Started:
+        slot = self.free.pop(0)
+        gpu = {"CUDA_VISIBLE_DEVICES": self.gpus[slot % len(self.gpus)]} if self.gpus else {}
+        return TrialProcess(trial, self.budget, gpu, ended=lambda: self.free.append(slot))
+
+
+def _gpus() -> list[str]:
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return named.split(",")[:count] if named else [str(i) for i in range(count)]

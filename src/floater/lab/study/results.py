@@ -1,0 +1,436 @@
+"""Results of a study: scores of each variant on each test set, and their comparisons."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from floater.lab.settings import SettingsError
+from floater.lab.study import short_to_long
+from floater.lab.study.grid import COST, Grid, Trial, Variant
+from floater.lab.study.launch import last_error
+from floater.lab.study.progress import entries
+from floater.lab.study.settings import StudySettings, bounds
+from floater.lab.study.significance import Difference, holm, paired_p, paired_t_p, resampled, welch_p
+from floater.lab.study.trial import is_measured, is_trained, read
+from floater.lab.tasks import registry
+from floater.lab.tasks.measurement import METRICS, Array, Measurement
+from floater.lab.training.run import RESULT
+
+VALIDATION = "validation"
+Conclusion = Literal["better", "worse", "not significant", "not tested"]
+
+_BELOW = 3
+_CHOSE = "best_valid_"
+"""Prefix in a run's result of the metric that chose its checkpoint."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Key of a score: test set, metric and range of lengths.
+
+    Args:
+        test: a test set, or `VALIDATION` for the run's own scores at its end.
+        metric: a name of `METRICS`, or of the run's result.
+        low: least length of the examples, and
+        high: the length that they are below; None for no bound. Both None: all examples.
+        rises: whether a higher score is better, of a metric that is none of `METRICS`; by default judged by
+            its name.
+    """
+
+    test: str
+    metric: str
+    low: int | None = None
+    high: int | None = None
+    rises: bool | None = None
+
+    @property
+    def label(self) -> str:
+        """Return the label for readers.
+
+        Example:
+            >>> Column("lengths", "bleu", 80, 100).label, Column("news", "chrf", 140).label
+            ('BLEU 80–99', 'chrF news ≥ 140')
+        """
+        where = "" if self.test == short_to_long.TEST else f" {self.test}"
+        return f"{self.metric_label}{where} {self.bin_label}".strip()
+
+    @property
+    def metric_label(self) -> str:
+        """Return the label of the metric alone."""
+        if self.test == VALIDATION and self.metric == "loss":  # per token or, as of STS-B, per example
+            return self.metric
+        return METRICS[self.metric].label if self.metric in METRICS else self.metric
+
+    @property
+    def bin_label(self) -> str:
+        """Return the label of the lengths alone; empty for all."""
+        if self.low is None:
+            return ""
+        if self.high is None:
+            return f"≥ {self.low}"
+        return f"< {self.high}" if self.low == 0 else f"{self.low}–{self.high - 1}"
+
+    @property
+    def greater(self) -> bool | None:
+        """Return whether higher is better; None where neither is."""
+        if self.metric in METRICS:
+            return METRICS[self.metric].greater
+        if self.rises is not None:
+            return self.rises
+        return not any(word in self.metric for word in ("loss", "perplexity", "nll"))
+
+    def chosen(self, lengths: Array) -> Array:
+        """Return the mask of the lengths in the bin."""
+        high = np.inf if self.high is None else self.high
+        return (lengths >= (self.low or 0)) & (lengths < high)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of a trial: its status, its cost and its measurements."""
+
+    trial: Trial
+    status: Literal["finished", "failed", "open"]
+    error: str = ""
+    cost: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
+    log: list[dict[str, Any]] = field(default_factory=list)
+    measured: dict[str, Measurement] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> bool:
+        """Return whether it has scores: it is finished, or only another test set is missing."""
+        return self.status == "finished" or bool(self.measured)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Return the median over the training."""
+        found = [entry["tokens_per_second"] for entry in self.log if "tokens_per_second" in entry]
+        return float(np.median(found)) if found else None
+
+    def count(self, column: Column) -> int | None:
+        """Return the number of its examples in a column; None where that is not known."""
+        found = self.measured.get(column.test)
+        return None if found is None else int(column.chosen(found.lengths).sum())
+
+    def score(self, column: Column) -> float | None:
+        """Return the score, None where the trial has none, as for a bin without an example."""
+        if column.test == VALIDATION:
+            chose = f"{_CHOSE}{column.metric}" in self.result
+            return self.result.get(column.metric) if chose else None
+        found = self.measured.get(column.test)
+        if found is None or column.metric not in found.metrics:
+            return None
+        return found.score(column.metric, column.chosen(found.lengths))
+
+
+@dataclass(frozen=True)
+class Value:
+    """Scores of a variant's seeds in a column.
+
+    Args:
+        scores: scores of the seeds that have one.
+        seeds: number of seeds that were scored; some may have no score, as where a model refuses a length.
+    """
+
+    scores: list[float]
+    seeds: int
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.scores))
+
+    @property
+    def spread(self) -> float | None:
+        """Return the standard deviation over the seeds; None for one."""
+        return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A variant against another in a column.
+
+    Args:
+        variant: name.
+        reference: name of the other.
+        column: column of the table.
+        difference: difference of the scores, with its p values.
+        p: p value corrected for all comparisons of the table; None if no test applies.
+    """
+
+    variant: str
+    reference: str
+    column: Column
+    difference: Difference
+    p: float | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """All results of a study so far.
+
+    Args:
+        settings: the study's settings.
+        grid: its trials.
+        outcomes: trial by trial.
+    """
+
+    settings: StudySettings
+    grid: Grid
+    outcomes: list[Outcome]
+
+    def of(self, variant: Variant) -> list[Outcome]:
+        """Return the outcomes of a variant's seeds that count."""
+        return [o for o in self.outcomes if o.trial.variant.name == variant.name and o.counts]
+
+    @cached_property
+    def baseline(self) -> Variant | None:
+        """Return the variant that others are compared with."""
+        named = self.settings.baseline
+        return next((variant for variant in self.grid.variants if named in (None, variant.name)), None)
+
+    @property
+    def lengths(self) -> str:
+        """Return the unit of the lengths of the test examples."""
+        return registry.task(self.settings.task).lengths(self.grid.trials[0].settings)
+
+    @property
+    def selects(self) -> bool:
+        """Return whether the validation had a say in which checkpoints became the model of some trial."""
+        return any(outcome.trial.settings.training.selects for outcome in self.outcomes)
+
+    @cached_property
+    def metrics(self) -> dict[str, list[str]]:
+        """Return the metrics of each test set that some trial has, that of the comparisons first."""
+        found: dict[str, dict[str, None]] = {}
+        for outcome in self.outcomes:
+            for test, measured in outcome.measured.items():
+                found.setdefault(test, {}).update(dict.fromkeys(measured.metrics))
+        first = self.settings.metric
+        return {test: sorted(names, key=lambda name: name != first) for test, names in found.items()}
+
+    def columns(self, metric: int | None = 0) -> list[Column]:
+        """Return the columns of the first metric of each test set, or of another; of all for None."""
+        columns = []
+        for test, metrics in self.metrics.items():
+            chosen = metrics if metric is None else metrics[metric : metric + 1]
+            for name in chosen:
+                bins = self._bins(test, name)
+                whole = [] if bins and test == short_to_long.TEST else [Column(test, name)]
+                columns += whole + [Column(test, name, *bin) for bin in bins]
+        return columns if self.grid.tests or metric else columns + self.validations
+
+    @cached_property
+    def validations(self) -> list[Column]:
+        """Return the columns of the metrics that choose checkpoints, several if tasks of GLUE are an axis."""
+        task, found = registry.task(self.settings.task), dict[Column, None]()
+        for outcome in self.outcomes:
+            for name in outcome.result:
+                if name.startswith(_CHOSE):
+                    rises = task.best(outcome.trial.settings)["greater"]
+                    found[Column(VALIDATION, name.removeprefix(_CHOSE), rises=rises)] = None
+        return [*found]
+
+    def _bins(self, test: str, metric: str) -> list[tuple[int, int | None]]:
+        """Return the bins of a test set, without those that only test sets with longer windows reach."""
+        bins = []
+        for bin in bounds(self.settings.edges):
+            here = self.count(Column(test, metric, *bin))
+            if here != 0 or not any(self.count(Column(other, metric, *bin)) for other in self.metrics):
+                bins.append(bin)
+        return bins if len(bins) > 1 else []
+
+    def value(self, variant: Variant, column: Column) -> Value | None:
+        """Return the scores of all seeds; None where no seed has one."""
+        scored = [o for o in self.of(variant) if column.test == VALIDATION or column.test in o.measured]
+        scores = [score for o in scored if (score := o.score(column)) is not None]
+        return Value(scores, len(scored)) if scores else None
+
+    def best(self, column: Column) -> list[Variant]:
+        """Return the variants of the best mean: several if tied, none if all are.
+
+        There is none either where variants answer other questions than each other.
+        """
+        means = {
+            variant.name: value.mean
+            for variant in self.grid.variants
+            if (value := self.value(variant, column))
+        }
+        if not means or column.greater is None or len(set(means.values())) == 1 < len(means):
+            return []
+        first, *others = [variant for variant in self.grid.variants if variant.name in means]
+        if not all(self.comparable(first, other, column) for other in others):
+            return []
+        top = (max if column.greater else min)(means.values())
+        return [variant for variant in self.grid.variants if means.get(variant.name) == top]
+
+    def comparable(self, variant: Variant, other: Variant, column: Column) -> bool:
+        """Return whether the scores of two variants are of the same questions, and computed in the same way.
+
+        The task decides the first, the signatures of the scores the second.
+        """
+        same = self._question(variant, column) == self._question(other, column)
+        return bool(same) and len(self.signatures(column, variant, other)) < 2
+
+    def signatures(self, column: Column, *variants: Variant) -> set[str]:
+        """Return the signatures by which scores of variants were computed; none where a score has none."""
+        metric = METRICS[column.metric].of or column.metric if column.metric in METRICS else column.metric
+        measured = (found for each in variants for found in self._measured(each, column))
+        return {found.signatures[metric] for found in measured if metric in found.signatures}
+
+    def _question(self, variant: Variant, column: Column) -> Any:
+        """Return what decides what the scores of a variant are of; None if its settings are not known."""
+        settings = next((outcome.trial.settings for outcome in self.of(variant)), None)
+        if settings is None:
+            return None
+        test = None if column.test == VALIDATION else self.grid.tests[column.test]
+        return registry.task(self.settings.task).question(settings, column.metric, test)
+
+    def count(self, column: Column) -> int | None:
+        """Return the number of examples of a column; None where that is not known."""
+        return next((n for o in self.outcomes if (n := o.count(column)) is not None), None)
+
+    @cached_property
+    def pairs(self) -> list[tuple[Variant, Variant]]:
+        """Return the pairs of variants to compare: each with the baseline, and those of the settings."""
+        known, base = {variant.name: variant for variant in self.grid.variants}, self.baseline
+        named = [(known[ours], known[theirs]) for ours, theirs in self.settings.comparisons]
+        others = [] if base is None else [(each, base) for each in known.values() if each is not base]
+        return others + [(ours, theirs) for ours, theirs in named if theirs is not base]
+
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        """Compare all pairs, in the columns of the first metric of each test set."""
+        found: list[tuple[str, str, Column, Difference]] = []
+        for column in self.columns():
+            drawn: dict[str, Array | None] = {}
+            for variant, reference in self.pairs:
+                ours, theirs = self.value(variant, column), self.value(reference, column)
+                if ours is None or theirs is None or not self.comparable(variant, reference, column):
+                    continue
+                difference, sentences = ours.mean - theirs.mean, None
+                if self._paired(variant, reference, column):
+                    for each in (variant, reference):
+                        if each.name not in drawn:
+                            drawn[each.name] = self._resampled(each, column)
+                    one, other = drawn[variant.name], drawn[reference.name]
+                    assert one is not None
+                    assert other is not None
+                    (measured, *_) = self._measured(variant, column)  # of other variants there may be more
+                    count = int(column.chosen(measured.lengths).sum())
+                    sentences = paired_p(one, other, difference, count)
+                seeds = self._seeds_p(variant, reference, column)
+                if sentences is None and seeds == 0.0:  # without a spread over seeds nothing can be tested
+                    seeds = None
+                found.append((variant.name, reference.name, column, Difference(difference, sentences, seeds)))
+        # One seed where others have several shows no variance between seeds, which is half of the question.
+        alone = all(len(variant.seeds) == 1 for variant in self.grid.variants)
+        tested = {
+            i: each.p
+            for i, (*_, each) in enumerate(found)
+            if each.p is not None and (alone or each.p_seeds is not None)
+        }
+        corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+        return [Comparison(*each, corrected.get(i)) for i, each in enumerate(found)]
+
+    @cached_property
+    def samples(self) -> int:
+        """Return a number of resamplings with which the smallest possible corrected p is below the level."""
+        most = max(1, len(self.pairs) * len(self.columns()))
+        return max(self.settings.samples, math.ceil(_BELOW * most / self.settings.level))
+
+    def against_baseline(self) -> list[Comparison]:
+        """Return the comparisons with the baseline."""
+        return [
+            found for found in self.comparisons if self.baseline and found.reference == self.baseline.name
+        ]
+
+    def compared(self, variant: Variant, column: Column) -> Comparison | None:
+        """Return the comparison of a variant with the baseline in a column, if there is one."""
+        place = variant.name, column
+        return next((c for c in self.against_baseline() if (c.variant, c.column) == place), None)
+
+    def conclusion(self, comparison: Comparison) -> Conclusion:
+        """Return whether a difference is statistically significant, and its direction."""
+        if comparison.p is None:
+            return "not tested"
+        if comparison.p >= self.settings.level or not comparison.difference.mean:
+            return "not significant"
+        return "better" if (comparison.difference.mean > 0) == comparison.column.greater else "worse"
+
+    def _seeds_p(self, variant: Variant, reference: Variant, column: Column) -> float | None:
+        """Return p over seeds: paired where each trial of one variant starts from one of the other."""
+        ours, theirs = (
+            {o.trial.seed: score for o in self.of(each) if (score := o.score(column)) is not None}
+            for each in (variant, reference)
+        )
+        if follows(variant, reference) and ours.keys() == theirs.keys():
+            return paired_t_p([ours[seed] - theirs[seed] for seed in ours])
+        return welch_p([*ours.values()], [*theirs.values()])
+
+    def _measured(self, variant: Variant, column: Column) -> list[Measurement]:
+        """Return the measurements of the variant's seeds that have a score in a column."""
+        there = [o for o in self.of(variant) if column.test in o.measured and o.score(column) is not None]
+        return [outcome.measured[column.test] for outcome in there]
+
+    def _paired(self, variant: Variant, reference: Variant, column: Column) -> bool:
+        """Return whether two variants have the same examples, one by one, judged by their lengths.
+
+        The examples of a language model's text differ between models that divide it differently.
+        """
+        measured = [self._measured(each, column) for each in (variant, reference)]
+        lengths = [found.lengths for each in measured for found in each]
+        return all(measured) and all(np.array_equal(lengths[0], other) for other in lengths[1:])
+
+    def _resampled(self, variant: Variant, column: Column) -> Array | None:
+        measured = self._measured(variant, column)
+        if not measured:
+            return None
+        statistics = [each.statistics[column.metric][column.chosen(each.lengths)] for each in measured]
+        return resampled(METRICS[column.metric].score, statistics, self.samples)
+
+
+def follows(variant: Variant, other: Variant) -> bool:
+    """Return whether the trials of one variant start from those of the other."""
+    return variant.start == other.name or other.start == variant.name
+
+
+def gather(settings: StudySettings, grid: Grid) -> Results:
+    """Return the results of a study's trials so far.
+
+    Raises:
+        SettingsError: if no test set has the metric of the settings.
+    """
+    results = Results(settings, grid, [_outcome(trial, grid) for trial in grid.trials])
+    known = {name for metrics in results.metrics.values() for name in metrics}
+    if known and settings.metric is not None and settings.metric not in known:
+        raise SettingsError(f"metric is {settings.metric!r}; the test sets have: {', '.join(sorted(known))}")
+    return results
+
+
+def _outcome(trial: Trial, grid: Grid) -> Outcome:
+    found = Outcome(trial, "open", log=entries(trial.run))
+    if is_trained(trial.run):
+        tests = [test for test, given in grid.tests.items() if is_measured(trial.run, test, given)]
+        found = replace(
+            found,
+            status="finished" if len(tests) == len(grid.tests) else "open",
+            cost=_json(trial.run / COST),
+            result=_json(trial.run / RESULT),
+            measured={test: read(trial.run, test) for test in tests},
+        )
+    if found.status == "open" and trial.error.is_file():
+        return replace(found, status="failed", error=last_error(trial))
+    return found
+
+
+def _json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found

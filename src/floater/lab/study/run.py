@@ -1,0 +1,71 @@
+"""A study from its configuration to its report."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import nullcontext
+from pathlib import Path
+
+from floater.errors import DataError
+from floater.lab.settings import dump
+from floater.lab.study import glue_table
+from floater.lab.study.grid import grid
+from floater.lab.study.launch import launcher, run_trials
+from floater.lab.study.report import write_report
+from floater.lab.study.results import Results, gather
+from floater.lab.study.settings import StudySettings
+from floater.lab.study.trial import is_trained
+from floater.lab.training.files import write_whole
+from floater.lab.training.lock import locked
+from floater.lab.training.run import SETTINGS as RUN_SETTINGS
+
+SETTINGS, GLUE = "study.yaml", "glue.md"
+logger = logging.getLogger(__name__)
+
+
+def study(settings: StudySettings, origin: str = "study", *, train: bool = True) -> Results:
+    """Run the unfinished trials of a study, and write its tables and its report.
+
+    A study that was killed and started again ends with the tables of one that was not: finished trials are
+    kept, others resume from their last checkpoint. No trial runs before all are checked.
+
+    Args:
+        settings: the study's settings.
+        origin: their source, for messages and for the command that the report names.
+        train: whether to run trials; otherwise the report has the results so far, even while trials run.
+
+    Returns:
+        The results. A study of GLUE also writes the table of its tasks, glue.md, if its runs fit in one:
+        see `glue_table`.
+
+    Raises:
+        SettingsError: if a trial is impossible; it names the trial.
+        DataError: if the data or the folder are not valid, or another process runs the study.
+    """
+    folder = Path(settings.folder)
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{folder} is a file; a study needs a directory")
+    if (folder / RUN_SETTINGS).is_file():
+        raise DataError(f"{folder} holds a run (its {RUN_SETTINGS}); a study needs a directory of its own")
+    if settings.models and not train and not (folder / SETTINGS).is_file():
+        raise DataError(f"{folder} holds no study (no {SETTINGS}) to report; run it without --report first")
+    with locked(folder) if train else nullcontext():
+        folder.mkdir(parents=True, exist_ok=True)
+        trials = grid(settings, origin, train=train)
+        if train:
+            place = settings.launcher, settings.budget, folder, settings.slurm
+            where = launcher(*place) if trials.trials else None
+            write_whole(folder / SETTINGS, f"# floater study {folder / SETTINGS}\n" + dump(settings))
+            if where is not None:
+                trials.write(settings.budget.threads)
+                run_trials(trials, where)
+        results = gather(settings, trials)
+        write_report(results, origin)
+        done = [str(trial.run) for trial in trials.trials if is_trained(trial.run)]
+        if settings.task == "glue" and done:
+            try:
+                write_whole(folder / GLUE, glue_table.table(done) + "\n")
+            except DataError as error:  # variants that differ in more than the table's rows and cells
+                (folder / GLUE).unlink(missing_ok=True)
+                logger.warning("no %s: %s", folder / GLUE, error)
+    return results

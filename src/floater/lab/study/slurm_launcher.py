@@ -1,0 +1,127 @@
+"""Run the trials of a study as SLURM jobs on a cluster whose machines share the study's folder."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from floater.errors import first_line
+from floater.lab.settings import SettingsError
+from floater.lab.study.grid import Trial
+from floater.lab.study.local_launcher import Started
+from floater.lab.study.settings import Budget
+from floater.lab.study.trial_process import TrialProcess
+from floater.lab.training.files import write_whole
+
+JOBS = "slurm"
+"""Directory of the jobs' files in that of the study, with one in it for each start of the study."""
+_LOOK = 5.0  # seconds between two checks of a job's files, which are on a shared disk
+
+
+class SlurmLauncher:
+    """Launcher of trials as SLURM jobs, by submitit.
+
+    A job that reaches its time limit, or is preempted, writes a checkpoint and is queued again. Jobs continue
+    when the study is killed; when it is started again, it waits for those that still train.
+
+    Args:
+        budget: the study's budget; cores, if it names them, limit the number of jobs at a time.
+        folder: the study's folder, reachable under this path on every machine.
+        options: parameters of submitit's executor, as slurm_partition, timeout_min and gpus_per_node.
+        cluster: target of submitit; "local" runs the jobs on this machine.
+
+    Raises:
+        SettingsError: if submitit or SLURM is not installed, or it does not support an option.
+    """
+
+    def __init__(
+        self, budget: Budget, folder: Path, options: Mapping[str, Any], cluster: str = "slurm"
+    ) -> None:
+        submitit = _submitit()
+        self.folder, self.budget = folder.resolve(), budget
+        defaults = {
+            "timeout_min": 24 * 60,
+            "cpus_per_task": budget.threads,
+            "mem_gb": math.ceil(budget.trial_memory),
+        }
+        try:
+            jobs = self.folder / JOBS
+            jobs.mkdir(parents=True, exist_ok=True)
+            # submitit unpickles results: a new directory has none that somebody else wrote
+            place = tempfile.mkdtemp(prefix="jobs-", dir=jobs)
+            self.executor = submitit.AutoExecutor(place, cluster, slurm_max_num_timeout=10**6)
+            self.executor.update_parameters(**defaults | dict(options))
+        except (RuntimeError, ValueError, AssertionError, NameError, TypeError) as error:
+            raise SettingsError(f"launcher is 'slurm': {first_line(error)}") from error
+        self.slots = sys.maxsize if budget.cores is None else budget.cores // budget.threads
+
+    def start(self, trial: Trial) -> Started:
+        """Submit the job of a trial."""
+        self.executor.update_parameters(name=trial.name)
+        there = replace(trial, folder=self.folder)
+        return _Job(trial, self.executor.submit(_Work(there, self.budget, os.getcwd())))
+
+
+class _Work:
+    """Body of a job: runs a trial, and ends it with a checkpoint when SLURM times it out or preempts it."""
+
+    def __init__(self, trial: Trial, budget: Budget, directory: str) -> None:
+        self.trial, self.budget, self.directory = trial, budget, directory
+        self.process: TrialProcess | None = None
+
+    def __call__(self) -> int:
+        self.process = TrialProcess(self.trial, self.budget, directory=self.directory)
+        return self.process.wait()
+
+    def checkpoint(self) -> Any:
+        """Return the submission that submitit queues again."""
+        if self.process is not None:
+            self.process.end()
+        return _submitit().helpers.DelayedSubmission(_Work(self.trial, self.budget, self.directory))
+
+
+class _Job:
+    """A job that was submitted."""
+
+    def __init__(self, trial: Trial, job: Any) -> None:
+        self.trial, self.job, self._next = trial, job, 0.0
+
+    def poll(self) -> int | None:
+        if time.monotonic() < self._next:
+            return None
+        self._next = time.monotonic() + _LOOK
+        if not self.job.done():
+            return None
+        try:
+            return int(self.job.result())
+        except Exception as error:  # submitit raises several kinds, and the job's own error
+            if not self.trial.error.is_file():
+                where = f"see {self.job.paths.stderr}"
+                write_whole(self.trial.error, f"job {self.job.job_id}: {first_line(error)}; {where}")
+            return 1
+
+    def interrupt(self) -> None:
+        """Cancel it; SLURM sends SIGTERM to all its processes first, so the training writes a checkpoint."""
+        with suppress(OSError):
+            self.job.cancel(check=False)
+
+    def stop(self) -> None:
+        """Leave the rest to SLURM, which kills the processes of a cancelled job."""
+
+
+def _submitit() -> Any:
+    try:
+        import submitit
+    except ImportError as error:
+        raise SettingsError(
+            "launcher is 'slurm', which needs submitit: pip install 'floater[slurm]'"
+        ) from error
+    return submitit

@@ -1,0 +1,295 @@
+"""The tables of a study, for a page, as Markdown and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from floater.lab.study.figures import spent
+from floater.lab.study.grid import Variant
+from floater.lab.study.results import Column, Comparison, Results, Value
+
+MARKS = {"better": "▲", "worse": "▼", "not significant": "", "not tested": ""}
+EMPTY = "–"
+PERCENT = ("bleu", "chrf", "tokenised_bleu", "accuracy", "exact", "tokens")
+"""Metrics from 0 to 100, shown to a tenth."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Args:
+        text: displayed text.
+        kind: kind of its content: "better", "worse", "best", "failed", or nothing.
+    """
+
+    text: str
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Args:
+        head: names of the columns; the first is that of the rows.
+        rows: lists of cells, one per column.
+    """
+
+    head: list[str]
+    rows: list[list[Cell]]
+
+    def markdown(self) -> str:
+        """Return it as Markdown; numbers are aligned right.
+
+        Example:
+            >>> print(Table(["model", "BLEU"], [[Cell("none"), Cell("1.0")]]).markdown(), end="")
+            | model | BLEU |
+            |---|---:|
+            | none | 1.0 |
+        """
+        lines = [self.head, *([cell.text.replace("|", r"\|") for cell in row] for row in self.rows)]
+        bars = ["| " + " | ".join(line) + " |" for line in lines]
+        bars.insert(1, "|---" + "|---:" * (len(self.head) - 1) + "|")
+        return "\n".join(bars) + "\n"
+
+    def text(self) -> str:
+        """Return it as aligned text; numbers are aligned right.
+
+        Example:
+            >>> print(Table(["model", "BLEU"], [[Cell("none"), Cell("1.0")]]).text())
+            model  BLEU
+            none    1.0
+        """
+        lines = [self.head, *([cell.text for cell in row] for row in self.rows)]
+        first, *others = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join([line[0].ljust(first), *map(str.rjust, line[1:], others)]).rstrip() for line in lines
+        )
+
+    def csv(self) -> str:
+        """Return it as CSV."""
+        return as_csv([self.head, *([cell.text for cell in row] for row in self.rows)])
+
+
+def as_csv(lines: Iterable[Iterable[object]]) -> str:
+    """Return lines of values as CSV; None is empty."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(["" if v is None else v for v in line] for line in lines)
+    return file.getvalue()
+
+
+def scores(results: Results) -> Table:
+    """Return a line for each variant: parameters, scores with their spreads, cost."""
+    columns = results.columns()
+    best = {column: results.best(column) for column in columns}
+    table = []
+    for variant in results.grid.variants:
+        of = [o for o in results.outcomes if o.trial.variant.name == variant.name]
+        done = results.of(variant)
+        first = done[0].cost if done else {}
+        line = [
+            Cell(variant.name),
+            *(_score(results, variant, column, variant in best[column]) for column in columns),
+            Cell(_number(first.get("position_parameters"))),
+            Cell(_number(first.get("parameters"))),
+            Cell(
+                f"{sum(o.status == 'finished' for o in of)}/{len(variant.seeds)}",
+                "failed" * any(o.status == "failed" for o in of),
+            ),
+            *(Cell(_spent(results, variant, key)) for key in ("tokens_per_second", "memory_mib", "minutes")),
+        ]
+        table.append(line)
+    head = ["model", *(column.label for column in columns), "position parameters", "parameters"]
+    return Table([*head, "seeds", "tokens/s", "MiB", "minutes"], table)
+
+
+def others(results: Results) -> dict[str, Table]:
+    """Return a table for each metric besides the first of each test set, by its name for readers."""
+    columns = [column for column in results.columns(None) if column not in results.columns()]
+    found = {}
+    for label in dict.fromkeys(column.metric_label for column in columns):
+        chosen = [column for column in columns if column.metric_label == label]
+        best = {column: results.best(column) for column in chosen}
+        rows = [
+            [
+                Cell(variant.name),
+                *(_score(results, variant, column, variant in best[column]) for column in chosen),
+            ]
+            for variant in results.grid.variants
+        ]
+        head = [column.label.removeprefix(label).strip() or label for column in chosen]
+        found[label] = Table(["model", *head], rows)
+    return found
+
+
+def answer(results: Results) -> Table:
+    """Return the differences of the settings' comparisons: a line for each pair, a column for each score."""
+    columns, rows = results.columns(), []
+    for ours, theirs in results.settings.comparisons:
+        there = {c.column: c for c in results.comparisons if (c.variant, c.reference) == (ours, theirs)}
+        cells = [Cell(f"{ours} − {theirs}")]
+        for column in columns:
+            found = there.get(column)
+            conclusion = results.conclusion(found) if found else "not tested"
+            text = f"{signed(found)} {MARKS[conclusion]}".strip() if found else EMPTY
+            cells.append(Cell(text, conclusion if MARKS[conclusion] else ""))
+        rows.append(cells)
+    return Table(["difference", *(column.label for column in columns)], rows)
+
+
+def signed(found: Comparison) -> str:
+    """Return a difference with its sign."""
+    sign = "−" if math.copysign(1, found.difference.mean) < 0 else "+"
+    return f"{sign}{digits(abs(found.difference.mean), found.column)}"
+
+
+def compared(results: Results) -> Table:
+    """Return a line for each comparison, with its p values."""
+    rows = []
+    for found in results.comparisons:
+        ps = [found.difference.p_examples, found.difference.p_seeds, found.p]
+        conclusion = results.conclusion(found)
+        rows.append(
+            [
+                Cell(found.variant),
+                Cell(found.reference),
+                Cell(found.column.label),
+                Cell(signed(found)),
+                *(Cell(_probability(p)) for p in ps),
+                Cell(conclusion, conclusion if MARKS[conclusion] else ""),
+            ]
+        )
+    head = [
+        "variant",
+        "against",
+        "score",
+        "difference",
+        "p (examples)",
+        "p (seeds)",
+        "p (Holm)",
+        "conclusion",
+    ]
+    return Table(head, rows)
+
+
+def trials(results: Results) -> Table:
+    """Return a line for each trial: how it ended and what it scored."""
+    columns = results.columns()
+    rows = []
+    for outcome in results.outcomes:
+        scores = [outcome.score(column) for column in columns]
+        failed = f"failed: {outcome.error}" if outcome.status == "failed" else ""
+        rows.append(
+            [
+                Cell(outcome.trial.name),
+                Cell(
+                    failed or {"open": "not finished"}.get(outcome.status, outcome.status),
+                    "failed" * bool(failed),
+                ),
+                *(
+                    Cell(EMPTY if score is None else digits(score, column))
+                    for score, column in zip(scores, columns, strict=True)
+                ),
+                *(Cell(_number(spent(outcome, key))) for key in ("tokens_per_second", "memory_mib")),
+                Cell(EMPTY if spent(outcome, "minutes") is None else f"{spent(outcome, 'minutes'):.1f}"),
+            ]
+        )
+    return Table(
+        ["trial", "status", *(column.label for column in columns), "tokens/s", "MiB", "minutes"], rows
+    )
+
+
+def records(results: Results) -> list[dict[str, Any]]:
+    """Return the records of `floater study --json`: the scores of each variant and column of the table.
+
+    The column is a test set, a metric and, for a bin of lengths, its bounds; scores are unrounded.
+    """
+    found = []
+    for variant in results.grid.variants:
+        for column in results.columns(None):
+            value, compared = results.value(variant, column), results.compared(variant, column)
+            place = {"test": column.test, "metric": column.metric, "low": column.low, "high": column.high}
+            scores = {"mean": value.mean, "std": value.spread, "scores": value.scores} if value else {}
+            tested = {"p": compared.p, "conclusion": results.conclusion(compared)} if compared else {}
+            found.append({"variant": variant.name} | place | scores | tested)
+    return found
+
+
+def scores_csv(results: Results) -> str:
+    """Return every score of every trial that has some, one line each, unrounded."""
+    head = ["model", "seed", "test", "metric", "low", "high", "examples", "score"]
+    lines: list[list[object]] = [[*head]]
+    for outcome in results.outcomes:
+        if not outcome.counts:
+            continue
+        for column in results.columns(None):
+            place = [column.test, column.metric, column.low, column.high, outcome.count(column)]
+            lines.append([outcome.trial.variant.name, outcome.trial.seed, *place, outcome.score(column)])
+    return as_csv(lines)
+
+
+def comparisons_csv(results: Results) -> str:
+    """Write every comparison as CSV: difference, p over examples and over seeds, corrected p, conclusion."""
+    head = ["model", "reference", "test", "metric", "low", "high", "difference"]
+    lines: list[list[object]] = [[*head, "p_examples", "p_seeds", "p_corrected", "conclusion"]]
+    for found in results.comparisons:
+        column, difference = found.column, found.difference
+        names = [found.variant, found.reference, column.test, column.metric, column.low, column.high]
+        ps = [difference.mean, difference.p_examples, difference.p_seeds, found.p]
+        lines.append([*names, *ps, results.conclusion(found)])
+    return as_csv(lines)
+
+
+def spread(value: Value, column: Column) -> str:
+    """Return a mean and its standard deviation over the seeds; and their number if some have no score.
+
+    Example:
+        >>> bleu, loss = Column("news", "bleu"), Column("news", "loss")
+        >>> spread(Value([36.0, 38.0], 2), bleu), spread(Value([1.7342], 1), loss)
+        ('37.0 ± 1.4', '1.734')
+        >>> spread(Value([36.0, 38.0], 3), bleu)
+        '37.0 ± 1.4 (2 of 3 seeds)'
+    """
+    deviation, some = value.spread, len(value.scores)
+    text = digits(value.mean, column) + ("" if deviation is None else f" ± {digits(deviation, column)}")
+    return text + f" ({some} of {value.seeds} seeds)" * (some < value.seeds)
+
+
+def _score(results: Results, variant: Variant, column: Column, best: bool) -> Cell:
+    value = results.value(variant, column)
+    if value is None:
+        return Cell(EMPTY)
+    found = results.compared(variant, column)
+    conclusion = results.conclusion(found) if found else "not tested"
+    text = f"{spread(value, column)} {MARKS[conclusion]}".strip()
+    return Cell(text, " ".join([*(["best"] if best else []), *([conclusion] if MARKS[conclusion] else [])]))
+
+
+def digits(value: float, column: Column) -> str:
+    return f"{value:.{1 if column.metric in PERCENT else 3}f}"
+
+
+def _probability(p: float | None) -> str:
+    if p is None:
+        return EMPTY
+    return "< 0.0001" if p < 5e-5 else f"{p:.4f}"
+
+
+def _number(value: float | None) -> str:
+    return EMPTY if value is None else f"{value:,.0f}"
+
+
+def _spent(results: Results, variant: Variant, key: str) -> str:
+    """Return the median over the seeds; for minutes the minimum, since other work only adds to them."""
+    found = [value for outcome in results.of(variant) if (value := spent(outcome, key)) is not None]
+    if not found:
+        return EMPTY
+    return f"{min(found):.1f}" if key == "minutes" else _number(float(np.median(found)))

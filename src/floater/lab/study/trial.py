@@ -1,0 +1,217 @@
+"""One trial of a study in a process of its own: train, score, record; `python -m floater.lab.study.trial`."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from floater.errors import DataError, first_line
+from floater.lab.console import show_messages
+from floater.lab.interruption import Interrupted, raising
+from floater.lab.settings import read as read_yaml
+from floater.lab.study.grid import COST, PLAN, TRIALS
+from floater.lab.study.progress import entries
+from floater.lab.tasks import registry
+from floater.lab.tasks.measurement import Measurement
+from floater.lab.training.digests import changed, digests
+from floater.lab.training.files import MANIFEST, discard, sync, write_json, write_whole
+from floater.lab.training.lock import file_lock
+from floater.lab.training.run import MODEL, RunWithSettings
+
+MEASURED = "measured"
+PACKAGES = ("floater", "torch", "transformers", "tokenizers", "torchdiffeq", "sacrebleu", "numpy", "scipy")
+
+
+def main(folder: str, name: str) -> int:
+    """Run a trial until it ends or its standard input closes, as when the study that started it ends."""
+
+    def wait() -> None:
+        os.read(0, 1)  # not sys.stdin, whose lock would keep the interpreter from ending
+        os._exit(130)
+
+    threading.Thread(target=wait, daemon=True).start()
+    show_messages()
+    try:
+        with raising():
+            return attempt(Path(folder), name)
+    except Interrupted as stop:
+        print(stop, file=sys.stderr)
+        return stop.exit_code
+
+
+def attempt(folder: Path, name: str) -> int:
+    """Run a trial to its end; 0, or 1 with the error in `trials/NAME.error`.
+
+    If another process still runs the trial, as after a study was killed, wait for it.
+    """
+    trials = folder / TRIALS
+    error = trials / f"{name}.error"
+    with file_lock(trials / f"{name}.lock", f"trial {name}", patience=None):
+        error.unlink(missing_ok=True)
+        try:
+            run_trial(folder, name)
+        except (Exception, SystemExit) as reason:
+            traceback.print_exc()
+            message = " ".join(str(reason).split())
+            plain = isinstance(reason, ValueError) and message
+            write_whole(error, message if plain else f"{type(reason).__name__}: {message}")
+            return 1
+    return 0
+
+
+def run_trial(folder: Path, name: str) -> None:
+    """Train a trial, or resume it, and score it on the test sets of the study's plan."""
+    import torch
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # those of saving a model, which the log would keep
+    plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+    torch.set_num_threads(plan["threads"])
+    config = folder / TRIALS / f"{name}.yaml"
+    task, settings = registry.of_config(read_yaml(config), str(config), trusted=True)
+    run = task.train(settings)
+    if not is_trained(run):
+        write_json(run / COST, _cost(run))
+    for test, given in plan["tests"].items():
+        if not is_measured(run, test, given):
+            began = time.perf_counter()
+            assert task.measure is not None
+            found = task.measure(RunWithSettings(run, settings), **given)
+            _write(run, test, given, found, time.perf_counter() - began)
+
+
+def is_finished(run: Path, tests: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether a run is trained and scored on all test sets, as they are now."""
+    return is_trained(run) and all(is_measured(run, test, given) for test, given in tests.items())
+
+
+def is_trained(run: Path) -> bool:
+    """Return whether a run has its final model, and the costs of that model's training."""
+    if not ((run / MODEL).is_dir() and (run / COST).is_file()):
+        return False
+    record = json.loads((run / COST).read_text(encoding="utf-8"))
+    return changed(record.get("files", {}), _weights(run)) is None
+
+
+def is_measured(run: Path, test: str, given: Mapping[str, Any]) -> bool:
+    """Return whether the run's model is scored on a test set, both as they are now."""
+    path = run / MEASURED / f"{test}.json"
+    if not path.is_file():
+        return False
+    record = json.loads(path.read_text(encoding="utf-8"))
+    now = {**given, **_weights(run)}
+    return record["test"] == given and changed(record.get("files", {}), now) is None
+
+
+def _weights(run: Path) -> dict[str, Any]:
+    """Return the file by which another model in the run's directory is noticed: it was trained for longer."""
+    return {f"{MODEL}/{MANIFEST}": str(run / MODEL / MANIFEST)}
+
+
+def read(run: Path, test: str) -> Measurement:
+    """Read the scores that `run_trial` wrote for a test set."""
+    record = json.loads((run / MEASURED / f"{test}.json").read_text(encoding="utf-8"))
+    file = run / MEASURED / f"{test}.npz"
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return Measurement(
+                lengths=arrays["lengths"],
+                statistics={name: arrays[f"statistics.{name}"] for name in record["metrics"]},
+                position_nats=arrays["position_nats"],
+                position_tokens=arrays["position_tokens"],
+                notes=record["notes"],
+                signatures=record["signatures"],
+            )
+    except (OSError, ValueError, KeyError, TypeError, BadZipFile) as error:
+        raise DataError(f"{file} holds no scores that can be read: {first_line(error)}") from error
+
+
+def _write(run: Path, test: str, given: Mapping[str, Any], found: Measurement, seconds: float) -> None:
+    folder = run / MEASURED
+    folder.mkdir(exist_ok=True)
+    (folder / f"{test}.json").unlink(missing_ok=True)  # it vouches for the arrays
+    arrays = {f"statistics.{name}": values for name, values in found.statistics.items()}
+    arrays |= {"lengths": found.lengths}
+    arrays |= {"position_nats": found.position_nats, "position_tokens": found.position_tokens}
+    hidden = folder / f".{test}.npz"
+    discard(hidden)
+    np.savez_compressed(hidden, allow_pickle=False, **arrays)
+    sync(hidden)
+    os.replace(hidden, folder / f"{test}.npz")
+    if found.lines:
+        write_whole(folder / f"{test}.txt", "".join(f"{line}\n" for line in found.lines))
+    record = {
+        "test": given,
+        "files": digests({**given, **_weights(run)}),
+        "metrics": list(found.statistics),
+        "notes": list(found.notes),
+        "signatures": found.signatures,
+        "seconds": round(seconds, 1),
+    }
+    write_json(folder / f"{test}.json", record)
+
+
+def _cost(run: Path) -> dict[str, Any]:
+    """Return the cost of the training and its machine, for the report."""
+    import torch
+    from safetensors import safe_open
+
+    from floater.lab.study.analyses.subject import position_models, subject
+
+    with safe_open(run / MODEL / "model.safetensors", framework="pt") as weights:
+        shapes = [weights.get_slice(key).get_shape() for key in weights.keys()]  # noqa: SIM118
+    positions = {
+        p for model in position_models(subject(run / MODEL).model).values() for p in model.parameters()
+    }
+    on_gpu = torch.cuda.is_available()
+    return {
+        "parameters": int(sum(np.prod(shape, dtype=np.int64) for shape in shapes)),
+        "position_parameters": sum(parameter.numel() for parameter in positions),
+        "memory_mib": max((entry.get("memory_mib", 0) for entry in entries(run)), default=0),
+        "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "files": digests(_weights(run)),
+        **software(),
+    }
+
+
+def software() -> dict[str, Any]:
+    """Return the versions of Python and the packages, and the commit, of this process."""
+    return {
+        "python": platform.python_version(),
+        "versions": {package: version(package) for package in PACKAGES},
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str | None:
+    """Return the commit of the checkout of the library; "+" marks changed files."""
+    library = Path(__file__).parents[2]
+
+    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", "-C", str(library), *arguments], capture_output=True, text=True)
+
+    try:
+        if git("ls-files", "--error-unmatch", __file__).returncode:
+            return None  # installed, perhaps within the checkout of another project
+        head, changes = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", "-uno", ".")
+    except OSError:
+        return None
+    return head.stdout.strip() + "+" * bool(changes.stdout)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,42 @@
+"""Loss of causal models, and the check that a model is causal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from floater.errors import DataError
+from floater.lab.training import smoothed_cross_entropy
+from floater.transformer import FloaterForCausalLM
+
+
+def causal_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    """Return the cross-entropy of logits and the labels one token later, as a loss function of a Trainer.
+
+    Args:
+        outputs: outputs of a causal model, with `logits` (batch, T, vocabulary).
+        labels: token ids, (batch, T), -100 where ignored; the first token of each row is never predicted.
+        num_items_in_batch: divisor of the summed loss; None for the number of labels.
+    """
+    return smoothed_cross_entropy(outputs.logits[:, :-1], labels[:, 1:], 0.0, num_items_in_batch)
+
+
+@torch.no_grad()
+def check_causal(model: FloaterForCausalLM) -> None:
+    """Refuse a model in which a token attends to later tokens.
+
+    Args:
+        model: causal language model, in evaluation mode.
+
+    Raises:
+        DataError: if the outputs of a token depend on later tokens.
+    """
+    ids = torch.arange(8, device=model.device)[None] % model.config.vocab_size
+    whole, earlier = (model(part, use_cache=False).logits[:, :4] for part in (ids, ids[:, :4]))
+    if not torch.allclose(whole, earlier, rtol=1e-3, atol=1e-3):
+        raise DataError(
+            f"the position model '{model.config.position}' shows tokens what comes after them; a causal "
+            "language model needs another one, or other options of it (model.position_options)"
+        )

@@ -1,0 +1,119 @@
+"""Dependency trees in the CoNLL-U format (https://universaldependencies.org/format.html)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from floater.errors import DataError
+from floater.lab.tasks.corpora.text import Path, read_lines
+from floater.structures import trees
+
+_COLUMNS = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC"
+_GLOBAL = re.compile(r"#\s*global\.columns\s*=\s*(.*?)\s*")
+"""Pattern of the line of CoNLL-U Plus that names the columns of a file."""
+_NO_WORD = re.compile(r"\d+[-.]\d+")
+"""Pattern of the ids of multiword tokens and of empty nodes."""
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence and its basic dependency tree.
+
+    Args:
+        words: syntactic words.
+        tags: universal part of speech of each word.
+        parents: index of each word's head, -1 at the root, as `Positions.tree` takes them; empty if a head is
+            unspecified (HEAD is _), as in files of tags alone.
+        relations: relation of each word to its head.
+    """
+
+    words: list[str]
+    tags: list[str]
+    parents: list[int]
+    relations: list[str]
+
+
+def read_conllu(path: Path) -> list[Sentence]:
+    r"""Read the sentences of a file; ranges of multiword tokens and empty nodes are excluded.
+
+    Args:
+        path: path of a CoNLL-U file, plain or gzip.
+
+    Raises:
+        DataError: if the file cannot be read, or a line is malformed; the message names the line.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder, "two.conllu")
+        ...     rows = "1 Go go VERB _ _ 0 root _ _", "2 on on ADV _ _ 1 advmod _ _"
+        ...     _ = file.write_text("\n".join(row.replace(" ", "\t") for row in rows))
+        ...     [(sentence.words, sentence.parents) for sentence in read_conllu(file)]
+        [(['Go', 'on'], [-1, 0])]
+    """
+    found: list[Sentence] = []
+    rows: dict[int, list[str]] = {}  # fields of each word by line number
+    for number, line in enumerate([*read_lines(path), ""], start=1):
+        if line.startswith("#"):
+            if (columns := _GLOBAL.fullmatch(line)) and columns[1] != _COLUMNS:
+                raise DataError(f"{path}, line {number}: the columns are {columns[1]}, not {_COLUMNS}")
+            continue
+        if not line.strip():
+            for place, row in rows.items():
+                if row[6] != "_" and int(row[6]) > len(rows):
+                    raise DataError(f"{path}, line {place}: the head is {row[6]}, of {len(rows)} words")
+            if rows:
+                found.append(_sentence([*rows.values()]))
+            rows = {}
+            continue
+        fields = line.split("\t")
+        if len(fields) != 10:
+            raise DataError(f"{path}, line {number}: there are {len(fields)} fields; CoNLL-U has 10")
+        if _NO_WORD.fullmatch(fields[0]):
+            continue
+        if fields[0] != str(len(rows) + 1):
+            raise DataError(f"{path}, line {number}: the word has number {fields[0]}, not {len(rows) + 1}")
+        if not re.fullmatch("_|[0-9]{1,9}", fields[6]):
+            raise DataError(
+                f"{path}, line {number}: the head is {fields[6]!r}; it must be a word's number, 0 or _"
+            )
+        rows[number] = fields
+    return found
+
+
+def _sentence(rows: list[list[str]]) -> Sentence:
+    return Sentence(
+        words=[row[1] for row in rows],
+        tags=[row[3] for row in rows],
+        parents=[] if any(row[6] == "_" for row in rows) else [int(row[6]) - 1 for row in rows],
+        relations=[row[7] for row in rows],
+    )
+
+
+def read_sentences(path: Path, *, structured: bool) -> list[Sentence]:
+    """Read the sentences of a CoNLL-U file, and check their tags and trees.
+
+    Args:
+        path: path of the file.
+        structured: True to require valid trees.
+
+    Raises:
+        DataError: if the file cannot be read or has no sentence, or if a sentence is not a tree or has a word
+            without a tag.
+    """
+    sentences = read_conllu(path)
+    if not sentences:
+        raise DataError(f"{path} holds no sentence")
+    for number, sentence in enumerate(sentences, start=1):
+        if "_" in sentence.tags:
+            word = sentence.words[sentence.tags.index("_")]
+            raise DataError(f"{path}, sentence {number}: {word!r} has no tag (UPOS is _)")
+    for number, sentence in enumerate(sentences if structured else (), start=1):
+        if not sentence.parents:
+            raise DataError(f"{path}, sentence {number}: it has a word without a head (HEAD is _)")
+        try:
+            trees([sentence.parents])
+        except ValueError as error:
+            raise DataError(f"{path}, sentence {number}: {str(error).replace('tree 0', 'it', 1)}") from error
+    return sentences

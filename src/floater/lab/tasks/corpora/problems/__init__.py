@@ -1,0 +1,161 @@
+"""Problems of the generated task, with their generators of examples, vocabularies and lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from floater.lab.tasks.corpora.problems import arithmetic, brackets, chains, copying, listops, retrieval
+from floater.lab.tasks.corpora.problems.example import DIGITS, EQUALS, Example, named
+
+if TYPE_CHECKING:
+    from floater.lab.tasks.generated.settings import Data
+
+__all__ = ["DIGITS", "EQUALS", "PROBLEMS", "Example", "Problem"]
+
+Generator = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem, as a function of the settings of its data.
+
+    Args:
+        generate: function that generates an example whose length is between two bounds.
+        words: function that returns the tokens of questions and answers.
+        unit: unit of a length.
+        tokens: function that returns the maximum number of tokens of a row of a length: <s>, question, =,
+            answer, </s>.
+        refuse: function that returns a message about invalid settings, or None if they are valid.
+        classes: number of classes if the answer is the number of a class; 0 if it consists of tokens.
+    """
+
+    generate: Callable[[Data, tuple[int, int], Generator], Example]
+    words: Callable[[Data], list[str]]
+    unit: str
+    tokens: Callable[[Data, int], int]
+    refuse: Callable[[Data], str | None] = lambda data: None
+    classes: int = 0
+
+
+def _even(
+    generate: Callable[[Data, int, Generator], Example],
+) -> Callable[[Data, tuple[int, int], Generator], Example]:
+    """Return a generator that samples lengths uniformly between the bounds."""
+    return lambda data, lengths, random: generate(
+        data, int(random.integers(lengths[0], lengths[1] + 1)), random
+    )
+
+
+def _ordered(generate: Callable[[int, int, Generator], Example]) -> Problem:
+    """Return a problem whose answer is the symbols of the question in some order."""
+    return Problem(
+        _even(lambda data, n, random: generate(n, data.symbols, random)),
+        lambda data: [EQUALS, *map(str, range(data.symbols))],
+        unit="symbols",
+        tokens=lambda data, n: 2 * n + 3,
+    )
+
+
+def _residues(data: Data) -> list[str]:
+    """Return the words for the digits and for the numbers below the modulus."""
+    return list(map(str, range(max(10, data.modulus))))
+
+
+def _poly_words(data: Data) -> list[str]:
+    signed = map(str, (*arithmetic.COEFFICIENTS, *arithmetic.PLACES, *arithmetic.DEGREES))
+    signs = [arithmetic.PLUS, arithmetic.TIMES, arithmetic.POWER]
+    return list(dict.fromkeys([EQUALS, "x", "in", *signs, *signed, *_residues(data)]))
+
+
+def _few_names(data: Data) -> str | None:
+    if data.symbols < data.most:
+        return f"symbols is {data.symbols}; the longest test needs {data.most} different names"
+    return None
+
+
+def _short_chain(data: Data) -> str | None:
+    if data.lengths[0] < 2:
+        return f"lengths begin at {data.lengths[0]}; a chain has at least 2 variables"
+    return _few_names(data)
+
+
+def _no_room(data: Data) -> str | None:
+    if data.lengths[0] <= data.digits:
+        return f"lengths begin at {data.lengths[0]}; the key alone has {data.digits + 1} tokens"
+    return None
+
+
+def _no_list(data: Data) -> str | None:
+    if data.lengths[1] < 4:
+        return f"lengths end at {data.lengths[1]}; the shortest list of ListOps has 4 tokens"
+    return None
+
+
+PROBLEMS = {
+    "copy": _ordered(copying.copy),
+    "reverse": _ordered(copying.reverse),
+    "sort": _ordered(copying.sort),
+    "addition": Problem(
+        _even(lambda data, n, random: arithmetic.addition(n, data.least_first, random)),
+        lambda data: [EQUALS, arithmetic.PLUS, *DIGITS],
+        unit="digits of the longer number",
+        tokens=lambda data, n: 3 * n + 5,
+    ),
+    "sum": Problem(
+        _even(lambda data, n, random: arithmetic.sums(n, data.modulus, random)),
+        lambda data: [EQUALS, arithmetic.PLUS, *_residues(data)],
+        unit="terms",
+        tokens=lambda data, n: 2 * n + 3,
+    ),
+    "parity": Problem(
+        _even(lambda data, n, random: arithmetic.parity(n, random)),
+        lambda data: [EQUALS, "0", "1", arithmetic.YES, arithmetic.NO],
+        unit="bits",
+        tokens=lambda data, n: n + 4,
+    ),
+    "poly": Problem(
+        _even(lambda data, n, random: arithmetic.poly(n, data.modulus, random)),
+        _poly_words,
+        unit="terms",
+        tokens=lambda data, n: 6 * n + 7,
+    ),
+    "dyck": Problem(
+        _even(lambda data, n, random: brackets.dyck(n, data.nested, random)),
+        lambda data: [EQUALS, *"".join(brackets.BRACKETS)],
+        unit="brackets of the question",
+        tokens=lambda data, n: n + brackets.most_unclosed(n) + 3,
+    ),
+    "lego": Problem(
+        _even(lambda data, n, random: chains.lego(n, data.symbols, data.permute, random)),
+        lambda data: [EQUALS, chains.END, *chains.SIGNS, *chains.VALUES, *named("x", data.symbols)],
+        unit="variables",
+        tokens=lambda data, n: 5 * n + 4,
+        refuse=_short_chain,
+    ),
+    "recall": Problem(
+        _even(lambda data, n, random: retrieval.recall(n, data.symbols, data.slots, random)),
+        lambda data: [EQUALS, *retrieval.associations(data.symbols)],
+        unit="keys",
+        tokens=lambda data, n: 2 * (1 + data.slots) * n + 3,
+        refuse=_few_names,
+    ),
+    "passkey": Problem(
+        _even(lambda data, n, random: retrieval.passkey(n, data.symbols, data.digits, random)),
+        lambda data: [EQUALS, retrieval.KEY, *DIGITS, *named("w", data.symbols)],
+        unit="tokens of the question",
+        tokens=lambda data, n: n + data.digits + 3,
+        refuse=_no_room,
+    ),
+    "listops": Problem(
+        lambda data, lengths, random: listops.listops(*lengths, data.max_depth, data.max_args, random),
+        lambda data: [*listops.OPERATIONS, listops.END, *DIGITS],
+        unit="tokens of the expression",
+        tokens=lambda data, n: n + 1,  # <s> and the question
+        refuse=_no_list,
+        classes=10,
+    ),
+}

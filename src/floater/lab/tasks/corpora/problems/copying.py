@@ -1,0 +1,50 @@
+"""Copy, reverse and sort: the answer consists of the symbols of the question in some order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from floater.lab.tasks.corpora.problems.example import Example
+
+
+def copy(length: int, symbols: int, random: np.random.Generator) -> Example:
+    """Generate symbols to copy.
+
+    Args:
+        length: number of symbols.
+        symbols: number of different symbols.
+        random: generator of the example.
+
+    Example:
+        >>> copy(3, 2, np.random.default_rng(0))
+        Example(question=['1', '1', '1'], answer=['1', '1', '1'], length=3, asked=None)
+    """
+    example = _symbols(length, symbols, random)
+    return Example(example, example, length)
+
+
+def reverse(length: int, symbols: int, random: np.random.Generator) -> Example:
+    """Generate symbols to reverse; the arguments are those of `copy`.
+
+    Example:
+        >>> reverse(3, 9, np.random.default_rng(0)).answer
+        ['4', '5', '7']
+    """
+    example = _symbols(length, symbols, random)
+    return Example(example, example[::-1], length)
+
+
+def sort(length: int, symbols: int, random: np.random.Generator) -> Example:
+    """Generate symbols, which are numbers, to sort; the arguments are those of `copy`.
+
+    Example:
+        >>> example = sort(3, 9, np.random.default_rng(0))
+        >>> example.question, example.answer
+        (['7', '5', '4'], ['4', '5', '7'])
+    """
+    example = _symbols(length, symbols, random)
+    return Example(example, sorted(example, key=int), length)
+
+
+def _symbols(length: int, symbols: int, random: np.random.Generator) -> list[str]:
+    return list(map(str, random.integers(symbols, size=length).tolist()))

@@ -1,0 +1,305 @@
+"""Events at irregular times: prediction of the next event, and interpolation and forecast of values."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+
+from floater.errors import DataError
+from floater.lab.tasks.corpora.events import EventSequence, read_sequences
+from floater.lab.tasks.events.examples import next_batch, pieces, values_batch
+from floater.lab.tasks.events.settings import Columns, Data, EventsSettings
+from floater.lab.tasks.examples import Collate, Encoded, in_batches
+from floater.lab.tasks.measurement import Measurement
+from floater.lab.tasks.registry import register
+from floater.lab.tasks.task import Prepared, Splits, Task
+from floater.lab.training.run import RunPath, evaluating
+from floater.transformer.events import EventsConfig, FloaterForEvents, FloaterForSeries
+from floater.transformer.outputs import per_item
+
+__all__ = ["Columns", "Data", "Events", "EventsSettings"]
+logger = logging.getLogger(__name__)
+Model = FloaterForEvents | FloaterForSeries
+LEAST_SPREAD = 1e-2
+"""Minimum standard deviation of the logarithm of gaps, for events at (nearly) equal intervals."""
+
+
+@register("events")
+class Events(Task):
+    """Prediction of events in continuous time, or of values at given times.
+
+    The processor is the model's configuration: types, features, and statistics of the training set.
+    """
+
+    Settings = EventsSettings
+    metric, greater, example, unit = "nll", False, "piece", "events"
+    load_processor = staticmethod(EventsConfig.from_pretrained)
+    shorten = ", or lower data.max_events"
+
+    def read(self, settings: EventsSettings) -> Splits:
+        data = settings.data
+        every = _read(data.train, data)
+        valid = _read(data.valid, data) if data.valid else data.part(every, "valid")
+        return Splits(data.part(every, "train"), valid)
+
+    def question(self, settings: EventsSettings, metric: str, test: Mapping[str, Any] | None) -> Any:
+        data = settings.data
+        train = "" if data.valid else data.train
+        return replace(data, train=train, time_per_position=None), settings.model.goal
+
+    def toy(self, settings: EventsSettings) -> list[EventSequence]:
+        data, count = settings.data, 3
+        values = np.arange(count * len(data.columns.values), dtype=float).reshape(count, -1)
+        types = ("x", "y", "x") if settings.model.goal == "next" else ()
+        times = np.arange(count) * data.unit * (data.time_per_position or 1.0)
+        return [EventSequence("xyx", times, types, values, np.ones_like(values, dtype=bool))]
+
+    def make_processor(self, settings: EventsSettings, train: Sequence[EventSequence]) -> EventsConfig:
+        return configured(settings, train)
+
+    def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
+        data = settings.data
+        origin = data.train if training else data.valid or f"validation part of {data.train}"
+        return pieces(examples, processor, size=data.max_events, origin=origin)
+
+    def kind(self, settings: EventsSettings) -> Any:
+        return FloaterForEvents if settings.model.goal == "next" else FloaterForSeries
+
+    def build(self, settings: Any, processor: EventsConfig, train: Any) -> Model:
+        model: Model = self.kind(settings)(processor)
+        return model
+
+    def collate(self, settings: Any, processor: Any, model: Any, seed: Sequence[int] = (0,)) -> Collate:
+        if settings.model.goal == "next":
+            return next_batch
+        mask = {"goal": settings.model.goal, "mask_ratio": settings.data.mask_ratio}
+        return functools.partial(values_batch, seed=seed, **mask)
+
+    def loss(self, prepared: Prepared) -> Any:
+        return mean_nll
+
+    def training_collate(self, prepared: Prepared, epoch: int) -> Collate:
+        seed = 1 + prepared.settings.training.seed, epoch
+        return self.collate(prepared.settings, prepared.processor, prepared.model, seed)
+
+    def hardest(self, examples: Encoded) -> Sequence[int]:
+        spans = [np.ptp(piece.times) for piece in examples.source]
+        return [int(np.argmax(sizes)) for sizes in (examples.lengths, spans)]
+
+    def where(self, settings: Any, examples: Encoded, index: int, name: str) -> str:
+        piece = examples.source[index]
+        return f"{name} sequence '{piece.id}' (times {piece.times[0]:.15g} to {piece.times[-1]:.15g})"
+
+    def check_model(
+        self, settings: Any, model: Any, processor: EventsConfig, examples: Encoded, name: str
+    ) -> None:
+        """Do as every task; then refuse training times at which the gradient of a flow is not finite.
+
+        Raises:
+            DataError: if it is not; the message names the sequence and its times.
+        """
+        super().check_model(settings, model, processor, examples, name)
+        if name != "training" or processor.position_source != "time":
+            return
+        twin = copy.deepcopy(model).train(False)  # a flow keeps the meshes of its solves with gradients
+        index = self.hardest(examples)[-1]
+        batch = self.collate(settings, processor, twin)([examples[index]])
+        batch.pop("labels")
+        twin(**batch).nll.sum().backward()
+        gradients = [part.grad for part in twin.parameters() if part.grad is not None]
+        if not get_total_norm(gradients).isfinite():
+            step = settings.data.unit * processor.time_per_position
+            span = float(np.ptp(examples.source[index].times)) / step
+            raise DataError(
+                f"{self.where(settings, examples, index, name)}: the norm of the gradient is not finite over "
+                f"its {span:.6g} positions of {step:.6g} each; a time far from the others may be missing or "
+                "in another unit; otherwise raise model.max_length or data.time_per_position"
+            )
+
+    def try_batch(self, model: Any, batch: dict[str, Any]) -> None:
+        model(**batch)
+        if isinstance(model, FloaterForEvents):
+            _check_causal(model, batch)
+
+    def summary(self, prepared: Prepared) -> str:
+        config, train = prepared.processor, prepared.train
+        span = max(float(np.ptp(piece.times)) for piece in train.source) / (
+            config.unit * config.time_per_position
+        )
+        text = (
+            f"{sum(train.lengths):,} training events in {len(train):,} pieces, "
+            f"{sum(prepared.valid.lengths):,} validation events; a position is "
+            f"{config.time_per_position:.6g} units, the longest span {span:.6g} positions"
+        )
+        if config.position_source == "time" and span > 4 * config.training_length:
+            text += (
+                f"\nthe longest span is {span:.6g} positions, model.max_length {config.training_length}: "
+                "a flow starts of order one over max_length only; raise it, or data.time_per_position"
+            )
+        return text
+
+    def score(self, settings: Any, model: Any, processor: Any, examples: Encoded) -> Measurement:
+        """Predict the events of pieces; no random number is used, so that the training is unaffected.
+
+        Returns:
+            Means over the predicted events or values: first `nll` (nats, with the density of times and values
+            in their units). For events also its parts `nll_time` and `nll_type`, the `accuracy` of types in
+            percent, and the mean absolute error `mae` of the median time to the next event; for values `rmse`
+            and `mae`.
+
+        Raises:
+            PositionError: if the position model does not support a sequence.
+        """
+        sums: dict[str, float] = {}
+        count, of = 0, _of_events if settings.model.goal == "next" else _of_values
+        collate = self.collate(settings, processor, model)
+        with evaluating(model):
+            for _, batch in in_batches(examples, collate, model.device, 4096):
+                batch.pop("labels")
+                found, more = of(model, batch)
+                count += more
+                sums = {name: sums.get(name, 0.0) + value for name, value in found.items()}
+        if not count:
+            raise DataError("no value that was observed is hidden, so there is nothing to score")
+        means, what = {name: value / count for name, value in sums.items()}, "values"
+        if "accuracy" in means:
+            means, what = means | {"accuracy": 100 * means["accuracy"]}, "events"
+        else:
+            means["rmse"] **= 0.5
+        report = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
+        rounded = {name: round(value, 4) for name, value in means.items()}
+        return Measurement(scores=rounded, report=f"{report} ({count:,} {what})")
+
+    def evaluate(
+        self, run: RunPath, source: Any, part: str | None = None, window: int | None = None
+    ) -> Measurement:
+        """Score the final model of a run on sequences of events, in pieces.
+
+        Args:
+            run: directory of a finished run.
+            source: location of the sequences, as for `read_sequences`.
+            part: part of the source to score, "train", "valid" or "test", split as the run splits its own
+                data; None for all of it.
+            window: maximum number of predicted events in a piece; None for that of the training.
+
+        Raises:
+            DataError: if the run or the data are not valid, or the window is below 1.
+            PositionError: if the position model does not support a sequence.
+        """
+        model, config, settings = self.load(run)
+        size = settings.data.max_events if window is None else window
+        if size < 1:
+            raise DataError(f"--window is {size}; it must be at least 1 event")
+        sequences = _read(str(source), settings.data)
+        sequences = settings.data.part(sequences, part) if part else sequences
+        return self.score(settings, model, config, pieces(sequences, config, size=size, origin=str(source)))
+
+
+def mean_nll(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    """Return the mean negative log-likelihood of the predictions, as a loss function of a Trainer.
+
+    Args:
+        outputs: outputs of a model, with `nll`.
+        labels: labels of the events or values, -100 where nothing is predicted.
+        num_items_in_batch: divisor of the summed loss; None for the number of labels.
+    """
+    items = (labels >= 0).sum() if num_items_in_batch is None else num_items_in_batch
+    return per_item(outputs["nll"].sum(), items)
+
+
+def _read(source: str, data: Data) -> list[EventSequence]:
+    """Read sequences; refuse simultaneous events if times have a density and no resolution."""
+    sequences = read_sequences(source, data.columns)
+    for sequence in sequences if not (data.resolution or data.columns.values) else ():
+        same = (np.diff(sequence.times) == 0).nonzero()[0]
+        if len(same):
+            raise DataError(
+                f"{source}, sequence '{sequence.id}': events {same[0]} and {same[0] + 1} are at one time, "
+                "which has no density; set data.resolution, the shortest time that the data resolve"
+            )
+    return sequences
+
+
+def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> EventsConfig:
+    """Return the configuration of a model: types or features of training sequences, and their statistics.
+
+    Raises:
+        DataError: if the sequences have no median time between events, or a feature was never observed.
+    """
+    data, model = settings.data, settings.model
+    between = np.concatenate([np.diff(sequence.times) / data.unit for sequence in sequences])
+    if data.resolution:
+        between = np.maximum(between, data.resolution)
+    positive = between[between > 0]
+    if not len(positive):
+        raise DataError(f"{data.train}: no sequence has two events at different times")
+    step = float(np.median(positive)) if data.time_per_position is None else data.time_per_position
+    found: dict[str, Any] = {"unit": data.unit, "time_per_position": step, "resolution": data.resolution}
+    if model.goal == "next":
+        found["types"] = sorted({name for sequence in sequences for name in sequence.types})
+        logs = np.log(positive)
+        found["log_gap"] = [float(logs.mean()), max(float(logs.std()), LEAST_SPREAD)]
+        quantiles = np.quantile(positive, np.arange(model.components) / model.components)
+        # edges that are equal in the model's precision would make a hazard infinite
+        found["edges"] = np.unique(np.array([0.0, *quantiles[1:]], dtype=np.float32)).tolist()
+    else:
+        values = np.concatenate([sequence.values for sequence in sequences])
+        observed = np.concatenate([sequence.observed for sequence in sequences])
+        for i, name in enumerate(data.columns.values):
+            if not observed[:, i].any():
+                raise DataError(f"{data.train}: no value of '{name}' was observed in a training sequence")
+        columns = [values[observed[:, i], i] for i in range(values.shape[1])]
+        found["features"] = list(data.columns.values)
+        found["means"] = [float(column.mean()) for column in columns]
+        # rounding of the mean can make the deviation of equal numbers nonzero
+        found["scales"] = [float(column.std()) if np.ptp(column) > 0 else 1.0 for column in columns]
+    config: EventsConfig = model.config(**found)
+    return config
+
+
+def _of_events(model: FloaterForEvents, batch: dict[str, Any]) -> tuple[dict[str, float], int]:
+    out = model(**batch)
+    follows = batch["mask"][:, 1:]
+    right = (out.type_logits[:, :-1].argmax(-1) == batch["types"][:, 1:]) & follows
+    unit = model.config.unit
+    error = (model.gaps(out.raw[:, :-1]).median() - batch["times"].diff() / unit).abs()
+    nll, of_time = float(out.nll.double().sum()), float(out.nll_gap.double().sum())
+    found = {"nll": nll, "nll_time": of_time, "nll_type": nll - of_time}
+    found |= {"accuracy": float(right.sum()), "mae": float(error[follows].sum())}
+    return found, int(follows.sum())
+
+
+def _of_values(model: FloaterForSeries, batch: dict[str, Any]) -> tuple[dict[str, float], int]:
+    out, asked = model(**batch), batch["asked"]
+    error = (out.mean - batch["values"])[asked]
+    sums = {"nll": out.nll.double().sum(), "rmse": error.square().sum(), "mae": error.abs().sum()}
+    return {name: float(value) for name, value in sums.items()}, int(asked.sum())
+
+
+def _check_causal(model: FloaterForEvents, batch: dict[str, Tensor]) -> None:
+    """Refuse a model whose predictions depend on later events or on padding."""
+    last, padded = {name: part.clone() for name, part in batch.items()}, {}
+    last["types"][:, -1] = (last["types"][:, -1] + 1) % len(model.config.types or ())
+    last["times"][:, -1] += round(100 * model.config.time_per_position * model.config.unit) + 1
+    for name, part in batch.items():
+        empty = part[:, -1:] if name == "times" else torch.zeros_like(part[:, :1])
+        padded[name] = torch.cat((part, empty), 1)
+    plain = model(**batch)
+    for other in (last, padded):
+        found = model(**other)
+        for name in ("type_logits", "raw"):
+            before, after = (getattr(out, name)[:, : batch["times"].shape[1] - 1] for out in (plain, found))
+            if not torch.allclose(before, after, rtol=1e-3, atol=1e-3):
+                raise DataError(
+                    f"the position model '{model.config.position}' shows events what comes after them; "
+                    "predicting the next one needs another, or other options (model.position_options)"
+                )

@@ -1,0 +1,296 @@
+"""Initial checkpoints: their location, tokenizer and weights under a task's head, and the plug."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, cast
+
+import torch
+import transformers
+from huggingface_hub import snapshot_download
+from huggingface_hub.constants import HF_HUB_CACHE
+from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub.utils import logging as hub_logging
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils import logging as hf_logging
+
+import floater
+from floater.errors import DataError, first_line, no_directory
+from floater.lab.tasks.finetuning.settings import Checkpoint, Plug
+from floater.lab.text.bpe import BOS, EOS, TOKENIZER_FILE, load_bpe
+from floater.lab.training.arguments import flow_parameters
+from floater.lab.training.digests import Part
+from floater.lab.training.files import sealed
+from floater.lab.training.run import MODEL, VOCABULARY, inside, sealed_model
+from floater.pretrained.saving import check_depth, not_finite
+from floater.transformer import FloaterConfig
+from floater.transformer.alignment import align
+
+PACKAGE = "package:"
+_READ = ["*.json", "*.txt", "*.safetensors"]
+_ALSO = ["*.bin", "*.model"]
+_REVISION = re.compile(r"[\w.-]+/[\w.-]+@[\w.-]+")
+logger = logging.getLogger(__name__)
+_POOLERS = ("pooler", "sequence_summary")
+_FIXED = ("id2label", "label2id", "num_labels", "problem_type", "return_dict")
+
+
+def locate(path: str) -> str:
+    """Return the directory of a checkpoint, or its name on the Hugging Face hub.
+
+    For a name with a revision, "NAME@REVISION", this is the cache directory of that revision.
+
+    Raises:
+        DataError: if a package is not installed or has no such folder, a path does not exist or is a model
+            that is not as a training sealed it, or a revision can be neither found nor downloaded.
+
+    Example:
+        >>> locate("package:no_such_package/model")
+        Traceback (most recent call last):
+        floater.errors.DataError: package:no_such_package/model: there is no package 'no_such_package'
+    """
+    if path.startswith(PACKAGE):
+        name, _, folder = path.removeprefix(PACKAGE).partition("/")
+        found = importlib.util.find_spec(name) if name.isidentifier() else None
+        if found is None or not found.submodule_search_locations:
+            raise DataError(f"{path}: there is no package '{name}'")
+        inner = Path(found.submodule_search_locations[0]) / folder
+        if not inner.is_dir():
+            raise DataError(f"{path}: the package has no folder '{folder}'")
+        return str(inner)
+    if Path(path).is_dir():
+        return str(sealed_model(inside(Path(path), MODEL)))
+    if _REVISION.fullmatch(path):
+        name, _, revision = path.partition("@")
+        try:
+            return snapshot_download(name, revision=revision, allow_patterns=_READ)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: cannot be downloaded ({first_line(error)})") from error
+    parent = Path(path).parent
+    within = parent.name and parent.is_dir()
+    if Path(path).exists() or path.startswith((".", "/", "~")) or path.count("/") > 1 or within:
+        raise no_directory(path)
+    return path
+
+
+def checkpoint_files(path: str) -> list[Part | Path]:
+    """Return the files of a checkpoint's configuration, tokenizer and weights.
+
+    For a name on the Hugging Face hub, this is the file with the commit that its branch or tag has in the
+    cache; a name with a commit has none.
+
+    Args:
+        path: location of the checkpoint, as for `locate`; it need not exist.
+    """
+    if path.startswith(PACKAGE) or Path(path).is_dir():
+        try:
+            folder = Path(locate(path))
+        except DataError:
+            return [Path(path)]
+        vocabulary = folder.parent / VOCABULARY
+        beside = not (folder / TOKENIZER_FILE).is_file() and vocabulary.is_dir()
+        return [Part(folder, (*_READ, *_ALSO)), *([Part(vocabulary, ("*.json",))] if beside else [])]
+    name, _, revision = path.partition("@")
+    commit = Path(HF_HUB_CACHE, "--".join(["models", *name.split("/")]), "refs", revision or "main")
+    return [commit if commit.is_file() else Path(path)]
+
+
+def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
+    """Load the tokenizer of a checkpoint; a tokenizer of this library adds <s> before a text, as in training.
+
+    Raises:
+        DataError: if there is no tokenizer, or it does not provide the offsets of tokens in the text.
+    """
+    folder = locate(path)
+    config = read_config(folder)
+    if isinstance(config, FloaterConfig):
+        of_run = Path(folder).parent / VOCABULARY  # vocabulary of the run that contains the checkpoint
+        alone = not (Path(folder) / TOKENIZER_FILE).is_file() and of_run.is_dir()
+        tokenizer = load_bpe(sealed(of_run) if alone else folder)
+        ids = tokenizer.get_vocab()
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single=f"{BOS} $A {EOS}",
+            pair=f"{BOS} $A {EOS} $B {EOS}",
+            special_tokens=[(BOS, ids[BOS]), (EOS, ids[EOS])],
+        )
+        return tokenizer
+    with _loading(f"{path}: no tokenizer can be read"):
+        found = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    # without its files, transformers makes a tokenizer with only special tokens
+    if not isinstance(found, PreTrainedTokenizerFast) or len(found) <= len(set(found.all_special_ids)):
+        raise DataError(f"{path}: no tokenizer can be read; it should be in tokenizer.json beside the model")
+    tokenizer = found
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise DataError(f"{path}: the tokenizer has neither a padding token nor an end token to pad with")
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def start(
+    checkpoint: Checkpoint,
+    plug: Plug,
+    auto: Any,
+    tokenizer: PreTrainedTokenizerFast,
+    **head: Any,
+) -> PreTrainedModel:
+    """Load a checkpoint's model under a head, and plug it as the settings define.
+
+    Parameters of the head, and of a pooler in front of it, may be new; they are logged. So is a head of the
+    checkpoint for labels in another order.
+
+    Args:
+        checkpoint: checkpoint in the settings.
+        plug: plug in the settings.
+        auto: Auto class of transformers that loads the model, such as AutoModelForSequenceClassification.
+        tokenizer: tokenizer of the checkpoint.
+        **head: fields of the configuration about the head, such as num_labels.
+
+    Raises:
+        DataError: if the checkpoint cannot be loaded, lacks other parameters, or cannot be plugged.
+    """
+    folder = locate(checkpoint.path)
+    if taken := sorted(checkpoint.config.keys() & {*head, *_FIXED}):
+        raise DataError(f"model.config: {taken[0]!r} is not to be set; it follows from the task")
+    config = read_config(folder, checkpoint.config | head)
+    if config.pad_token_id is None:
+        config.pad_token_id = tokenizer.pad_token_id
+    own = bool(getattr(config, "floater", None))
+    with _loading(f"{checkpoint.path}: no model can be loaded"):
+        model, found = auto.from_pretrained(
+            folder,
+            config=config,
+            output_loading_info=True,
+            dtype=torch.float32,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # mismatched parameters are initialised like missing ones
+        )
+    align(model)
+    new = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
+    body = f"{model.base_model_prefix}."
+    lacking = [name for name in new if name.startswith(body) and not any(p in name for p in _POOLERS)]
+    if lacking:
+        raise DataError(
+            f"{checkpoint.path}: the checkpoint lacks {len(lacking)} parameters of {type(model).__name__}, "
+            f"or has them in another shape, such as {lacking[0]}"
+        )
+    if len(tokenizer) > config.get_text_config().vocab_size:
+        raise DataError(
+            f"{checkpoint.path}: the tokenizer has {len(tokenizer)} tokens, but the model "
+            f"{config.get_text_config().vocab_size}"
+        )
+    plug_in(model, plug, folder if own else None)
+    flow = sum(p.numel() for name, p in model.named_parameters() if name in flow_parameters(model))
+    sizes = type(model).__name__, f"{model.num_parameters():,}", f"{flow:,}"
+    logger.info("%s: %s parameters, %s in a plugged flow", *sizes)
+    if new:
+        logger.info("new parameters, not in %s: %s", checkpoint.path, ", ".join(new))
+    else:
+        before, now = ([*of.id2label.values()] for of in (read_config(folder), config))
+        if {*map(str.lower, before)} == {*map(str.lower, now)} and before != now:
+            orders = ", ".join(before), ", ".join(now)
+            logger.info("the head of %s was for %s; it is now for %s", checkpoint.path, *orders)
+    return cast(PreTrainedModel, model)
+
+
+def load_pretrained(folder: str) -> PreTrainedModel:
+    """Load a checkpoint under its own head.
+
+    Args:
+        folder: directory or name, as returned by `locate`.
+
+    Raises:
+        DataError: if the checkpoint cannot be loaded, or a weight is not finite.
+    """
+    config = read_config(folder)
+    with _loading(f"{folder}: no model can be loaded"):
+        named = getattr(transformers, [*(config.architectures or ()), "AutoModel"][0], None)
+        is_model = isinstance(named, type) and issubclass(named, PreTrainedModel)
+        kind: Any = named if is_model else transformers.AutoModel
+        model: PreTrainedModel = kind.from_pretrained(folder, trust_remote_code=False)
+    if (name := not_finite(model)) is not None:
+        raise DataError(f"{folder}: '{name}' has values that are not finite")
+    return model
+
+
+def plug_in(model: PreTrainedModel, plug: Plug, own: str | None) -> None:
+    """Plug FLOATER into a model as the settings define, and freeze the parameters that are not trained.
+
+    Args:
+        model: model that is not plugged, or has the flow of its checkpoint.
+        plug: plug in the settings.
+        own: directory of the checkpoint, if it contains a flow.
+
+    Raises:
+        DataError: if the model or the options cannot be used, or the flow is for another model.
+    """
+    given = plug.options is not None or plug.flow is not None
+    if given and own:
+        raise DataError(f"{own} is plugged already; leave plug.options and plug.flow out")
+    if not given and not own and plug.train != "all":
+        raise DataError(f"plug.train is '{plug.train}', but nothing is plugged; plug.options={{}} does that")
+    try:
+        if plug.options is not None:
+            floater.plug(model, **plug.options)
+        if plug.flow is not None:
+            floater.load(locate(plug.flow), model)
+    except (OSError, TypeError, ValueError) as error:
+        raise DataError(f"plug: {first_line(error)}") from error
+    flow = flow_parameters(model)
+    for name, parameter in model.named_parameters():
+        if plug.train != "all" and (name in flow) != (plug.train == "flow"):
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise DataError(
+            f"nothing is left to be trained: plug.train is '{plug.train}', and the rest is frozen"
+        )
+
+
+def read_config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:
+    """Read the configuration of a checkpoint, with changes.
+
+    Args:
+        folder: directory or name, as returned by `locate`.
+        changes: new values of existing fields.
+
+    Raises:
+        DataError: if the configuration cannot be read, has no such field, or a value is not valid.
+    """
+    where = "" if Path(folder).is_dir() else "there is no such directory, and on the Hugging Face hub "
+    with _loading(f"{folder}: {where}no model can be loaded"):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        check_depth(vars(config), folder)
+    for name, value in (changes or {}).items():
+        if not hasattr(config, name):
+            raise DataError(f"model.config: a configuration of type '{config.model_type}' has no '{name}'")
+        try:
+            setattr(config, name, value)
+        except (StrictDataclassError, TypeError, ValueError) as error:
+            raise DataError(f"model.config: {name} cannot be {value!r} ({first_line(error)})") from error
+    return config
+
+
+@contextlib.contextmanager
+def _loading(message: str) -> Iterator[None]:
+    """Convert any failure of loading into one message; mute reports on parameters and retries."""
+    before = [(logs, logs.get_verbosity()) for logs in (hf_logging, hub_logging)]
+    for logs, _ in before:
+        logs.set_verbosity_error()
+    try:
+        yield
+    except (DataError, MemoryError):
+        raise
+    except UnpicklingError as error:  # its own message explains how to run code in the file
+        raise DataError(f"{message} (a file holds more than tensors and numbers)") from error
+    except Exception as error:  # files of strangers: any error of any code that reads them
+        raise DataError(f"{message} ({first_line(error)})") from error
+    finally:
+        for logs, level in before:
+            logs.set_verbosity(level)

@@ -1,0 +1,117 @@
+"""Training of checkpoints on plain text: shared parts of masked and causal language modelling."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from floater.lab.tasks.examples import Encoded
+from floater.lab.tasks.finetuning.extension import Adapter, learn, merge, training_positions
+from floater.lab.tasks.finetuning.features import readable
+from floater.lab.tasks.finetuning.settings import Training
+from floater.lab.tasks.finetuning.task import CheckpointTask, FineTuningSettings
+from floater.lab.tasks.language_modeling.data import encode_documents, read_documents
+from floater.lab.tasks.language_modeling.score import Score, rows_score
+from floater.lab.tasks.language_modeling.settings import TextData
+from floater.lab.tasks.settings import check_block
+from floater.lab.tasks.task import Prepared, vocabulary_of
+from floater.lab.training.run import evaluating
+from floater.lab.training.run_trainer import RunTrainer
+from floater.lab.training.settings import TrainingSettings
+
+Texts = Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings(FineTuningSettings):
+    """A run on plain text. Defaults are those of fairseq's RoBERTa on WikiText-103, for one epoch.
+
+    Attributes:
+        data: source of the text, and its division into rows.
+        train: trained parameters: "all", or "lora", adapters in place of the checkpoint's matrices, or
+            "positions" alone. Positions (an extension, a plugged flow, learned tables) are always trained.
+        lora: settings of the adapters, which are merged into the matrices of the final model.
+    """
+
+    random_positions: ClassVar[bool] = True
+
+    data: TextData
+    train: Literal["all", "lora", "positions"] = "all"
+    lora: Adapter = field(default_factory=Adapter)
+    training: TrainingSettings = field(
+        default_factory=lambda: Training(
+            learning_rate=5e-4, per_device_train_batch_size=None, num_train_epochs=1, weight_decay=0.01
+        )
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_block(f"data.block is {self.data.block}", self.data.block, self.training)
+        if self.train != "all" and self.plug.train != "all":
+            raise ValueError(f"train is '{self.train}' and plug.train '{self.plug.train}'; give one of them")
+
+
+class TextTask(CheckpointTask):
+    """A task whose examples are rows of documents, scored by the loss of their tokens.
+
+    Class attribute: `later` is True if the logits at a token predict the next token.
+    """
+
+    metric, greater, example = "loss", False, "row"
+    later: ClassVar[bool] = False
+
+    def read_test(self, settings: Any, source: Any) -> Texts:
+        return read_documents(source, settings.data.documents)
+
+    def build(self, settings: Any, processor: Any, train: Any) -> Any:
+        model = super().build(settings, processor, train)
+        learn(model, settings.train, settings.lora)
+        return model
+
+    def check_model(self, settings: Any, model: Any, processor: Any, examples: Encoded, name: str) -> None:
+        longest = max((row["input_ids"] for row in examples.rows), key=len)
+        uncached = {"use_cache": False} if self.later else {}
+        with readable(f"rows of {len(longest)} tokens", "data.block"), evaluating(model):
+            model(torch.from_numpy(longest).long()[None], **uncached)
+
+    def question(self, settings: Any, metric: str, test: Mapping[str, Any] | None) -> Any:
+        return settings.data.valid, settings.data.documents, vocabulary_of(settings)
+
+    def trainer(self, prepared: Prepared, run: Path, **options: Any) -> RunTrainer:
+        return training_positions(super().trainer(prepared, run, **options), prepared.settings)
+
+    def final(self, prepared: Prepared) -> dict[str, Any]:
+        merge(prepared.model)
+        return super().final(prepared)
+
+    def score(self, settings: Any, model: Any, processor: Any, examples: Encoded) -> Score:
+        collate, most = self.collate(settings, processor, model), settings.evaluation.max_tokens
+        with readable(f"rows of {max(examples.lengths)} tokens", "their length"):
+            return rows_score(model, examples, collate, most, later=self.later)
+
+
+def as_rows(rows: Iterable[list[int]]) -> Encoded:
+    """Return rows of token ids as encoded examples."""
+    arrays = [np.array(row, dtype=np.int32) for row in rows]
+    made = [{"input_ids": row, "parts": [len(row)], "index": i} for i, row in enumerate(arrays)]
+    return Encoded(made, [len(row) for row in arrays])
+
+
+def documents_of(tokenizer: PreTrainedTokenizerFast, documents: Texts) -> Iterator[list[int]]:
+    """Yield the token ids of each document, without special tokens."""
+    lines = [[" " * bool(i) + line.strip() for i, line in enumerate(document)] for document in documents]
+    # not verbose: lines beyond the model's maximum length are cut later
+    for ids in encode_documents(tokenizer, lines, add_special_tokens=False, verbose=False):
+        yield np.concatenate(ids).tolist()
+
+
+def special(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
+    """Return the special tokens before and after a text."""
+    encoded = tokenizer("a", return_special_tokens_mask=True)
+    ids, mask = encoded["input_ids"], encoded["special_tokens_mask"]
+    first, last = mask.index(0), len(mask) - mask[::-1].index(0)
+    return ids[:first], ids[last:]

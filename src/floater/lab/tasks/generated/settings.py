@@ -1,0 +1,165 @@
+"""Settings of a run on a generated task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from floater.errors import DataError, nearest
+from floater.lab.tasks import settings
+from floater.lab.tasks.corpora.problems import PROBLEMS
+from floater.lab.tasks.measurement import check_edges
+from floater.lab.training.settings import TrainingSettings, check_numbers
+from floater.transformer.times import Times
+
+__all__ = ["Data", "GeneratedSettings", "Model"]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Settings of the generated examples; lengths are in the unit of the problem.
+
+    Attributes:
+        problem: name of the problem: "copy", "reverse", "sort", "addition", "sum", "parity", "poly", "dyck",
+            "lego", "recall", "passkey" or "listops".
+        lengths: least and greatest length of training examples.
+        longest: greatest length of test examples; null takes 8 times the greatest training length.
+        train: number of training examples.
+        valid: number of validation examples, of the training lengths.
+        test: number of test examples of each bin of lengths.
+        symbols: number of distinct symbols that are copied, reversed or sorted; of variable names (lego); of
+            keys, and of values (recall); of words of the repeated text (passkey).
+        least_first: true to write numbers with the least significant digit first (addition).
+        modulus: modulus of the answer (sum, poly; 10 in Kazemnejad et al. 2023).
+        nested: true to close the last opened bracket first; false lets the four kinds cross (dyck).
+        permute: true for clauses in random order instead of that of the chain (lego).
+        slots: number of positions of queries for each key; random tokens fill those without a query (recall).
+        digits: number of digits of the hidden number (passkey).
+        max_depth: maximum depth of the digits of an expression (listops; 10 in Long Range Arena).
+        max_args: maximum number of elements of a list (listops; 10 in Long Range Arena).
+        seed: seed of the examples, separate from that of the training.
+    """
+
+    problem: str
+    lengths: tuple[int, int] = (1, 16)
+    longest: int | None = None
+    train: int = 50_000
+    valid: int = 500
+    test: int = 500
+    symbols: int = 32
+    least_first: bool = True
+    modulus: int = 10
+    nested: bool = True
+    permute: bool = False
+    slots: int = 1
+    digits: int = 5
+    max_depth: int = 10
+    max_args: int = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.problem not in PROBLEMS:
+            raise ValueError(f"unknown problem '{self.problem}'; {nearest(self.problem, PROBLEMS)}")
+        least = {"symbols": 2, "modulus": 2, "max_depth": 2, "max_args": 2, "seed": 0}
+        check_numbers(self, positive=("train", "valid", "test", "longest", "slots", "digits"), **least)
+        low, high = self.lengths
+        if not 1 <= low <= high:
+            raise ValueError(f"lengths are {low} to {high}; they must grow from at least 1")
+        if self.longest is not None and self.longest < high:
+            raise ValueError(f"longest is {self.longest}; it must be at least the greatest length, {high}")
+        if (wrong := PROBLEMS[self.problem].refuse(self)) is not None:
+            raise ValueError(wrong)
+
+    @property
+    def classifies(self) -> bool:
+        """Return True if the answer is a class, False if it consists of tokens after the question."""
+        return PROBLEMS[self.problem].classes > 0
+
+    @property
+    def most(self) -> int:
+        """Return the greatest length of test examples."""
+        return self.longest or 8 * self.lengths[1]
+
+    def tokens(self, length: int) -> int:
+        """Return the maximum number of tokens of a row of a length: <s>, question, =, answer, </s>.
+
+        Example:
+            >>> Data("reverse").tokens(16), Data("addition").tokens(3), Data("listops").tokens(9)
+            (35, 14, 10)
+        """
+        return PROBLEMS[self.problem].tokens(self, length)
+
+    def bins(self, edges: tuple[int, ...] = ()) -> list[tuple[int, int]]:
+        """Return the bounds of the test bins, which end at the greatest training length, twice that, ...
+
+        Args:
+            edges: first length of every bin but the first, in place of these.
+
+        Example:
+            >>> Data("copy").bins(), Data("copy", lengths=(4, 10), longest=25).bins()
+            ([(1, 16), (17, 32), (33, 64), (65, 128)], [(4, 10), (11, 20), (21, 25)])
+            >>> Data("copy").bins((5, 50))
+            [(1, 4), (5, 49), (50, 128)]
+
+        Raises:
+            DataError: if the edges are not strictly increasing, or not between the least and the greatest
+                length.
+        """
+        low, high = self.lengths
+        starts = list(edges)
+        check_edges(starts)
+        if starts and not (low < starts[0] and starts[-1] <= self.most):
+            raise DataError(
+                f"bins {starts} do not lie between the least length, {low}, and the greatest that is tested, "
+                f"{self.most} (data.longest)"
+            )
+        if not edges:
+            starts = [high * 2**i + 1 for i in range(self.most.bit_length()) if high * 2**i < self.most]
+        return list(zip([low, *starts], [*(start - 1 for start in starts), self.most], strict=True))
+
+
+@dataclass(frozen=True)
+class Model(settings.Model):
+    """The Transformer and its position model.
+
+    Attributes:
+        max_length: training length in tokens, which is the initial span of a flow; for a bounded model such
+            as "learned", the number of tokens of the longest test example.
+    """
+
+    preset: str = "tiny"
+    max_length: int = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedSettings(settings.RunSettings):
+    """A run on a generated task.
+
+    Attributes:
+        data: settings of the generated examples.
+    """
+
+    task: Literal["generated"] = "generated"
+    data: Data
+    model: Model = field(default_factory=Model)
+    training: TrainingSettings = field(
+        default_factory=lambda: TrainingSettings(
+            learning_rate=1e-3, warmup_steps=200, max_tokens=4096, average_last=0
+        )
+    )
+
+    def files_read(self) -> dict[str, Any]:
+        return {}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        needed, longest = (self.data.tokens(length) for length in (self.data.lengths[1], self.data.most))
+        row = f"a training row may have {needed} tokens"
+        settings.check_block(row, needed, self.training)
+        times = Times.of(self.model.times, self.model.max_length)
+        if times is not None and needed > times.horizon:
+            raise ValueError(
+                f"{row}, more than the horizon of random times, {times.horizon}; raise model.max_length or "
+                "model.times.max_scale"
+            )
+        self.model.check_reach(needed, f"{row} (the longest test needs {longest})")

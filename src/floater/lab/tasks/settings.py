@@ -1,0 +1,319 @@
+"""The parts of a configuration file that tasks share: the run, the Transformer and its position model."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from floater.encodings import PositionError, PositionModel, options
+from floater.encodings.spec import Site
+from floater.errors import DataError
+from floater.lab.paths import expand_fields
+from floater.lab.text.bpe import BYTES, SPECIALS, TOKENIZER_FILE
+from floater.lab.training.digests import files_named
+from floater.lab.training.run import MODEL, VOCABULARY, inside
+from floater.lab.training.settings import TrainingSettings, check_numbers, check_trained_flow
+from floater.transformer import FloaterConfig
+from floater.transformer.stacks import position_model
+
+if TYPE_CHECKING:
+    PositionName = str
+else:
+    PositionName = str | list[Any]  # a list becomes "compose" at once
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes to the preset; null keeps the preset's value.
+
+    Attributes:
+        hidden_size: width d.
+        intermediate_size: inner width of the feed-forward layers.
+        num_attention_heads: number of attention heads, a divisor of hidden_size.
+        num_hidden_layers: number of blocks of the encoder, or of the language model.
+        decoder_layers: number of blocks of the decoder of an encoder-decoder.
+        dropout: dropout after the embeddings and after each sub-layer.
+        attention_dropout: dropout of the attention weights.
+        activation_dropout: dropout inside the feed-forward layers.
+        activation_function: Hugging Face name of the activation of the feed-forward layers.
+        norm_first: true for pre-norm blocks with a final norm, instead of post-norm blocks.
+        recipe: initialisation, scales and norms of the Transformer: transformer, bert, roberta, t5, gpt, or a
+            mapping with one of these as preset, and the values that differ from it; null takes bert for the
+            encodings of BERT and TUPE, else transformer.
+        attention: "softmax", or "linear" for position models that do not change the attention matrix.
+        attention_temperature: "log" or "learned" scale of the logits, which grows with the logarithm of the
+            number of keys.
+        share_layers: true to apply one block as many times as there are layers, as Universal Transformers do.
+        halting: threshold between 0 and 1 at which a token skips further layers; requires share_layers.
+        ponder_cost: weight in the loss of the number of layers that tokens take, with halting.
+        tie_word_embeddings: true for one matrix of source, target and output embeddings.
+    """
+
+    hidden_size: int | None = None
+    intermediate_size: int | None = None
+    num_attention_heads: int | None = None
+    num_hidden_layers: int | None = None
+    decoder_layers: int | None = None
+    dropout: float | None = None
+    attention_dropout: float | None = None
+    activation_dropout: float | None = None
+    activation_function: str | None = None
+    norm_first: bool | None = None
+    recipe: str | dict[str, Any] | None = None
+    attention: Literal["softmax", "linear"] | None = None
+    attention_temperature: Literal["log", "learned"] | None = None
+    share_layers: bool | None = None
+    halting: float | None = None
+    ponder_cost: float | None = None
+    tie_word_embeddings: bool | None = None
+
+    def __post_init__(self) -> None:
+        sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
+        check_numbers(self, positive=(*sizes, "decoder_layers"))
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            rate = getattr(self, name)
+            if rate is not None and not 0 <= rate < 1:
+                raise ValueError(f"{name} is {rate}; it must be at least 0 and below 1")
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that are not null.
+
+        Example:
+            >>> Changes(dropout=0.3).given()
+            {'dropout': 0.3}
+        """
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Model:
+    """The Transformer and its position model.
+
+    Attributes:
+        preset: named size: transformer-base, transformer-big, small or tiny.
+        position: name of the position model (see `floater models`), or a list of names, or mappings of name
+            and options, of position models that are combined.
+        position_options: options of the position model; empty with a list.
+        max_length: training length in tokens: size of a table of learned positions, initial span of a flow.
+        times: random times of training, as in {mode: stretch, max_scale: 4}: mode is stretch, shift, float or
+            subset; max_scale is the ratio of the longest supported text to max_length; shift false begins at
+            0 (stretch).
+        reading: default of the trained model for long texts, as in {group: [32, 4]}: length (tokens
+            declared), interpolate, group (w and G: distances above w in groups of G), temperature (sharper
+            attention over more keys than max_length).
+        changes: values that differ from the preset.
+    """
+
+    preset: str = "transformer-base"
+    position: PositionName = "floater"
+    position_options: dict[str, Any] = field(default_factory=dict)
+    max_length: int = 1024
+    times: dict[str, Any] | None = None
+    reading: dict[str, Any] | None = None
+    changes: Changes = field(default_factory=Changes)
+
+    encoder_decoder: ClassVar[bool] = False
+    Config: ClassVar[type[FloaterConfig]] = FloaterConfig
+
+    def __post_init__(self) -> None:
+        if isinstance(self.position, list):
+            if self.position_options:
+                raise ValueError("position is a list; options stand in its entries, not in position_options")
+            object.__setattr__(self, "position_options", {"models": self.position})
+            object.__setattr__(self, "position", "compose")
+        self.position_model()
+        if self.encoder_decoder:
+            self.position_model("decoder")
+            self.position_model("cross")
+
+    def position_model(self, site: Site = "self") -> PositionModel:
+        """Build a new position model of a stack of blocks (see `StackSpec.site`).
+
+        Raises:
+            ValueError: if the name, an option or a value is not valid.
+        """
+        if site not in self._built:
+            config = self.config(vocab_size=BYTES + len(SPECIALS))
+            layers = config.num_hidden_layers if site == "self" else config.decoder_layers
+            try:
+                self._built[site] = position_model(config, layers, site)
+            except (TypeError, ZeroDivisionError) as error:
+                raise ValueError(f"position_options {self.position_options}: {error}") from error
+        return self._built[site]
+
+    @functools.cached_property
+    def _built(self) -> dict[Site, PositionModel]:
+        """Return the position models built by the validation of the settings, for reuse in later checks."""
+        return {}
+
+    @property
+    def levels(self) -> tuple[Model, ...]:
+        """Return the Transformers that the model consists of."""
+        return (self,)
+
+    def check_reach(self, length: int, longest: str) -> None:
+        """Refuse a length beyond the positions of a bounded position model.
+
+        Args:
+            length: length in tokens.
+            longest: noun for the object of this length, for the message.
+
+        Raises:
+            PositionError: if the length exceeds the bound.
+        """
+        bound = self.position_model().max_positions
+        if bound is not None and length > bound:
+            raise PositionError(
+                f"'{self.position}' has {bound} positions, but {longest}; raise model.max_length"
+            )
+
+    def config(self, vocab_size: int = 1, **found: Any) -> Any:
+        """Return the Hugging Face configuration, a `Config`, with the fields that a subclass adds.
+
+        Args:
+            vocab_size: number of tokens in the vocabulary.
+            **found: fields that depend on the training set.
+        """
+        own = [field.name for field in fields(self) if field.name not in Model.__dataclass_fields__]
+        given = {
+            "vocab_size": vocab_size,
+            "position": self.position,
+            "position_options": dict(self.position_options),
+            "training_length": self.max_length,
+            "times": self.times,
+            "reading": self.reading,
+            "is_encoder_decoder": self.encoder_decoder,
+            **self.changes.given(),
+            **{name: getattr(self, name) for name in own},
+        }
+        return self.Config.preset(self.preset, **given, **found)
+
+
+@dataclass(frozen=True)
+class SplitData:
+    """Examples that are split by their ids into a training, a validation and a test set.
+
+    Attributes:
+        train: source of the examples.
+        valid_share: share of the examples used for validation, chosen by their ids.
+        test_share: share of the examples excluded from training, for a test (floater evaluate --part test).
+        split_seed: seed of the split.
+    """
+
+    train: str
+    valid_share: float = 0.1
+    test_share: float = 0.1
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_numbers(self, valid_share=0, test_share=0, split_seed=0)
+        if not self.valid_share + self.test_share < 1:
+            raise ValueError(
+                f"valid_share {self.valid_share} and test_share {self.test_share} leave nothing for training"
+            )
+
+    def part(self, examples: Sequence[Any], part: str) -> list[Any]:
+        """Return the examples of a part, "train", "valid" or "test"; each example has an `id`.
+
+        The part of an example depends only on its id and the seed, and not on the other examples.
+
+        Raises:
+            DataError: if the part is empty.
+        """
+
+        def place(example: Any) -> str:
+            digest = hashlib.sha256(f"{self.split_seed}:{example.id}".encode()).digest()
+            x = int.from_bytes(digest[:8], "big") / 2**64
+            return "valid" if x < self.valid_share else "test" if x < held_out else "train"
+
+        held_out = self.valid_share + self.test_share
+        found = [example for example in examples if place(example) == part]
+        if not found:
+            raise DataError(
+                f"none of the {len(examples):,} examples is for '{part}', with data.valid_share "
+                f"{self.valid_share}, test_share {self.test_share} and split_seed {self.split_seed}"
+            )
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """A run.
+
+    Attributes:
+        run: directory for the configuration, vocabulary, log, checkpoints and final model.
+        task: name of the task.
+        data: source of the examples.
+        model: settings of the Transformer and its position model.
+        training: settings of the optimisation.
+        imports: Python modules to import first, with tasks or position encodings of your own; the working
+            directory is searched as well. Commands that read the run need --trust-code to import them.
+    """
+
+    run: str
+    task: str
+    data: Any
+    model: Any
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    imports: list[str] = field(default_factory=list)
+
+    def files_read(self) -> dict[str, Any]:
+        """Return the files that a training reads, whose contents must be the same when it is resumed.
+
+        By default these are all files and folders that settings of the data name. Override it where a folder
+        has more files than are read, or other settings name files.
+
+        Returns:
+            By the name of the setting, such as "data.train", a path, a `floater.lab.training.digests.Part`
+            of a folder, or a list of them.
+        """
+        return files_named(self.data)
+
+    def __post_init__(self) -> None:
+        expand_fields(self)
+        for level in self.model.levels if isinstance(self.model, Model) else ():
+            if "refresh_every" in options(level.position):
+                check_trained_flow(self.training)
+
+
+def files_of(data: Any, *names: str) -> dict[str, Any]:
+    """Return the files that settings of the data name, as `RunSettings.files_read` does.
+
+    Args:
+        data: settings of the data.
+        *names: names of settings with a path or several, or null; of a `vocabulary`, the tokenizer is read.
+    """
+    files = {f"data.{name}": value for name in names if (value := getattr(data, name)) is not None}
+    if (vocabulary := files.get("data.vocabulary")) is not None:  # perhaps of a run that goes on
+        folder = inside(Path(vocabulary), VOCABULARY, MODEL)
+        files["data.vocabulary"] = folder / TOKENIZER_FILE if folder.is_dir() else folder
+    return files
+
+
+def label_maps(names: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a Hugging Face configuration for the labels of a classifier.
+
+    Example:
+        >>> label_maps(["no", "yes"])
+        {'id2label': {0: 'no', 1: 'yes'}, 'label2id': {'no': 0, 'yes': 1}}
+    """
+    return {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+
+
+def check_block(what: str, tokens: int, training: TrainingSettings) -> None:
+    """Refuse training rows that are longer than a batch.
+
+    Args:
+        what: noun for a row, for the message.
+        tokens: number of tokens of a row.
+        training: training settings, with the size of a batch.
+
+    Raises:
+        ValueError: if a row is longer.
+    """
+    if training.per_device_train_batch_size is None and tokens > training.max_tokens:
+        raise ValueError(f"{what}, more than a batch, training.max_tokens {training.max_tokens}")

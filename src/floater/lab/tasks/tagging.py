@@ -1,0 +1,198 @@
+"""Part-of-speech tagging: train on CoNLL-U files, with or without their dependency trees."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Literal
+
+import numpy as np
+from torch import nn
+from torch.nn import functional as F
+
+from floater.encodings import options
+from floater.lab.tasks import settings
+from floater.lab.tasks.corpora.conllu import Sentence, read_sentences
+from floater.lab.tasks.examples import Collate, Encoded, keep_short, outputs, padded
+from floater.lab.tasks.measurement import Measurement, accuracy
+from floater.lab.tasks.registry import register
+from floater.lab.tasks.settings import label_maps
+from floater.lab.tasks.task import Prepared, Task
+from floater.lab.text.vocabulary import PAD, Vocabulary
+from floater.lab.training.settings import SmoothedTrainingSettings, check_numbers
+from floater.positions import Positions
+from floater.transformer import FloaterForTokenClassification
+from floater.transformer.outputs import IGNORED
+
+
+@dataclass(frozen=True)
+class Data:
+    """Source of the sentences, and the vocabulary of their words.
+
+    Attributes:
+        train: CoNLL-U file of the training sentences, plain or .gz.
+        valid: CoNLL-U file of the validation sentences.
+        min_count: minimum count of a word in the training sentences; rarer words count as unknown.
+        suffix: number of final letters by which unknown words are distinguished; 0 for a single unknown word.
+        max_tokens: maximum number of words of a training sentence; longer ones are excluded and counted.
+    """
+
+    train: str
+    valid: str
+    min_count: int = 2
+    suffix: int = 3
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("max_tokens",), min_count=1, suffix=0)
+
+
+@dataclass(frozen=True)
+class Model(settings.Model):
+    """The Transformer and its position model.
+
+    Attributes:
+        position_options: options of the position model; an option `labels` is by default the list of
+            dependency relations.
+    """
+
+    preset: str = "tiny"
+    position: settings.PositionName = "sinusoidal"
+    max_length: int = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggingSettings(settings.RunSettings):
+    """A tagging run."""
+
+    task: Literal["tagging"] = "tagging"
+    data: Data
+    model: Model = field(default_factory=Model)
+    training: SmoothedTrainingSettings = field(
+        default_factory=lambda: SmoothedTrainingSettings(
+            learning_rate=2e-3, warmup_steps=200, max_tokens=1000, num_train_epochs=10, average_last=0
+        )
+    )
+
+    def files_read(self) -> dict[str, Any]:
+        return settings.files_of(self.data, "train", "valid")
+
+
+@register("tagging")
+class Tagging(Task):
+    """Tagging of words; a position encoding over trees or graphs reads the dependency trees."""
+
+    Settings = TaggingSettings
+    metric, example, unit = "accuracy", "sentence", "words"
+    output = "tags"
+    load_processor = staticmethod(Vocabulary.from_pretrained)
+    shorten = ", or exclude long sentences with data.max_tokens"
+
+    def read_test(self, settings: TaggingSettings, source: Any) -> list[Sentence]:
+        return read_sentences(source, structured=structured(settings.model.position_model()))
+
+    def toy(self, settings: TaggingSettings) -> list[Sentence]:
+        return [Sentence(["a", "b"], ["A", "B"], [-1, 0], ["c", "c"])]
+
+    def make_processor(self, settings: TaggingSettings, train: list[Sentence]) -> Vocabulary:
+        words, tags, relations = zip(*((s.words, s.tags, s.relations) for s in train), strict=True)
+        how = {"min_count": settings.data.min_count, "suffix": settings.data.suffix}
+        return Vocabulary.of(words, chain(*tags), chain(*relations), **how)
+
+    def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
+        lengths = [len(sentence.words) for sentence in examples]
+        kept = keep_short(lengths, settings.data.max_tokens if training else None, self.example, self.unit)
+        return encode([examples[i] for i in kept], processor)
+
+    def kind(self, settings: Any) -> Any:
+        return FloaterForTokenClassification
+
+    def build(self, settings: Any, processor: Vocabulary, train: Any) -> FloaterForTokenClassification:
+        config = settings.model.config(len(processor))
+        config.id2label, config.label2id = label_maps(processor.tags).values()
+        if "labels" in options(config.position):
+            config.position_options = {"labels": 1 + len(processor.relations)} | config.position_options
+        return FloaterForTokenClassification(config)
+
+    def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
+        return functools.partial(collate, structured=structured(model))
+
+    def hardest(self, examples: Encoded) -> Sequence[int]:
+        widest = [max(Counter(row["parents"]).values(), default=0) for row in examples.rows]
+        return [sizes.index(max(sizes)) for sizes in (examples.lengths, widest)]
+
+    def summary(self, prepared: Prepared) -> str:
+        vocabulary = prepared.processor
+        return (
+            f"{len(prepared.train):,} training sentences, {len(prepared.valid):,} for validation; "
+            f"{len(vocabulary):,} words, {len(vocabulary.tags)} tags, {len(vocabulary.relations)} relations"
+        )
+
+    def score(self, settings: Any, model: Any, processor: Vocabulary, examples: Encoded) -> Measurement:
+        """Tag sentences and score the tags of all words and of unknown ones; `lines` are the tags."""
+        tags: list[list[str]] = [[]] * len(examples)
+        nats, count = 0.0, 0
+        for indices, result, labels in outputs(
+            model, examples, self.collate(settings, processor, model), 4096
+        ):
+            logits = result.logits.float()
+            nats += float(F.cross_entropy(logits.mT, labels, ignore_index=IGNORED, reduction="sum"))
+            count += int((labels != IGNORED).sum())
+            for index, row in zip(indices, logits.argmax(-1).tolist(), strict=True):
+                tags[index] = [processor.tags[tag] for tag in row[: examples.lengths[index]]]
+        wanted = chain.from_iterable(sentence.tags for sentence in examples.source)
+        right = np.array([a == b for a, b in zip(chain(*tags), wanted, strict=True)])
+        unknown = [word not in processor for sentence in examples.source for word in sentence.words]
+        percent, line = accuracy(right, "words")
+        of_unknown, more = accuracy(right[unknown], "words", "unknown words")
+        loss = round(nats / max(count, 1), 4)  # per word whose tag is in the vocabulary
+        by_sentence = np.split(right, np.cumsum(examples.lengths)[:-1])
+        return Measurement(
+            lengths=np.array(examples.lengths),
+            statistics={"accuracy": np.array([[np.sum(row), len(row)] for row in by_sentence])},
+            lines=[" ".join(row) for row in tags],
+            scores={"loss": loss, "accuracy": percent, "accuracy_unknown": of_unknown},
+            report=f"{line}\n{more}",
+        )
+
+    measure = Task.evaluate
+
+    def question(self, settings: TaggingSettings, metric: str, test: Mapping[str, Any] | None) -> Any:
+        return settings.data.valid if test is None else None
+
+    def check_test(self, settings: TaggingSettings, **test: Any) -> None:
+        source = test["source"]
+        words = max(len(sentence.words) for sentence in self.read_test(settings, source))
+        settings.model.check_reach(words, f"the longest sentence of {source} has {words} words")
+
+
+def encode(sentences: Sequence[Sentence], vocabulary: Vocabulary) -> Encoded:
+    """Encode sentences; their lengths are in words."""
+    rows = [
+        {
+            "input_ids": vocabulary.ids(sentence.words),
+            "labels": vocabulary.labels(sentence.tags),
+            "parents": sentence.parents,
+            "relations": vocabulary.edges(sentence.relations),
+        }
+        for sentence in sentences
+    ]
+    return Encoded(rows, [len(sentence.words) for sentence in sentences], sentences)
+
+
+def collate(examples: Sequence[dict[str, list[int]]], *, structured: bool) -> dict[str, Any]:
+    """Make a padded batch: `input_ids`, `labels`, and `attention_mask` or, if `structured`, `positions`."""
+    ids, labels = ([row[name] for row in examples] for name in ("input_ids", "labels"))
+    batch: dict[str, Any] = {"input_ids": padded(ids, PAD), "labels": padded(labels, IGNORED)}
+    if not structured:
+        return batch | {"attention_mask": (batch["input_ids"] != PAD).long()}
+    relations = [example["relations"] for example in examples]
+    return batch | {"positions": Positions.tree([row["parents"] for row in examples], labels=relations)}
+
+
+def structured(model: nn.Module) -> bool:
+    """Return whether a model has a position encoding that reads trees or graphs."""
+    return any(hasattr(module, "needs") for module in model.modules())

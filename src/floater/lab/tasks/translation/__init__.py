@@ -1,0 +1,338 @@
+"""Translation: training on aligned text, decoding, scoring."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from floater.encodings import catalogue
+from floater.errors import DataError
+from floater.lab.tasks.corpora import cldr
+from floater.lab.tasks.corpora.text import Pairs, read_pairs
+from floater.lab.tasks.examples import Collate
+from floater.lab.tasks.measurement import Measurement, check_edges, positions
+from floater.lab.tasks.registry import register
+from floater.lab.tasks.scores import bleu_of, check_language, length_bins, length_table, score, warn_of_spaces
+from floater.lab.tasks.task import Prepared, Splits, Task, vocabulary_of
+from floater.lab.tasks.translation.data import TokenPairs, collate, line_of, load_corpus
+from floater.lab.tasks.translation.decode import CutTranslation, translate, translate_and_count
+from floater.lab.tasks.translation.settings import Decoding, TranslationSettings
+from floater.lab.tasks.translation.validation import token_losses, validate
+from floater.lab.text import moses
+from floater.lab.text.bpe import load_bpe, train_bpe
+from floater.lab.training.files import sealed
+from floater.lab.training.run import MODEL, VOCABULARY, RunPath, configured, inside, load_model, read_by
+from floater.lab.training.warm_start import warm_started
+from floater.positions import Positions
+from floater.transformer import FloaterForConditionalGeneration, encoder_decoder
+
+__all__ = ["CutTranslation", "Decoding", "Translation", "TranslationSettings", "translate"]
+logger = logging.getLogger(__name__)
+Lines = Callable[[Sequence[str]], list[str]]
+
+
+@register("translation")
+class Translation(Task):
+    """Translation by an encoder-decoder, validated by BLEU."""
+
+    Settings = TranslationSettings
+    metric, example, output = "bleu", "pair", "translations"
+    shorten = ", or exclude long pairs with data.max_tokens"
+
+    def read(self, settings: TranslationSettings) -> Splits:
+        self.check(settings)
+        start = settings.training.warm_start
+        if start is not None and not (inside(Path(start), MODEL) / "config.json").is_file():
+            raise DataError(f"{start} holds no trained model, which training.warm_start needs")
+        return Splits(*load_corpus(settings.data))
+
+    def make_processor(self, settings: TranslationSettings, train: Pairs) -> PreTrainedTokenizerFast:
+        """Return the joint vocabulary: that of the warm start, that of the settings, or a new one.
+
+        Raises:
+            DataError: if a vocabulary cannot be read, or that of the settings differs from that of the warm
+                start.
+        """
+        start, data = settings.training.warm_start, settings.data
+        named = [Path(path) for path in (start, data.vocabulary) if path is not None]
+        found = [load_bpe(sealed(inside(path, VOCABULARY, MODEL))) for path in named]
+        if len({tokenizer.backend_tokenizer.to_str() for tokenizer in found}) > 1:
+            raise DataError(
+                f"data.vocabulary, {data.vocabulary}, is not that of training.warm_start, {start}; leave "
+                "it out"
+            )
+        return found[0] if found else train_bpe([*train.source, *train.target], data.vocabulary_size)
+
+    def encode(self, settings: Any, processor: Any, examples: Pairs, *, training: bool = False) -> TokenPairs:
+        return TokenPairs(examples, processor, settings.data.max_tokens if training else None)
+
+    def where(self, settings: Any, examples: TokenPairs, index: int, name: str) -> str:
+        pair = examples.pairs.source[index], examples.pairs.target[index]
+        return super().where(settings, examples, index, name) + line_of(settings.data, pair)
+
+    def kind(self, settings: Any) -> Any:
+        return encoder_decoder
+
+    def build(self, settings: Any, processor: Any, train: TokenPairs) -> FloaterForConditionalGeneration:
+        config, start = settings.model.config(len(processor)), settings.training.warm_start
+        if start is None:
+            return encoder_decoder(config)
+        with torch.random.fork_rng():
+            trained, _ = load_model(configured(encoder_decoder), start, "cpu", read=load_bpe)
+        return warm_started(config, trained, start)
+
+    def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
+        def batch(examples: Sequence[Any]) -> dict[str, Any]:
+            made: dict[str, Any] = collate(examples, pad=processor.pad_token_id)
+            made |= model.training_inputs(made["labels"])
+            return made
+
+        return batch
+
+    def check_model(self, settings: Any, model: Any, processor: Any, examples: Any, name: str) -> None:
+        """Check the lengths of the pairs against learned positions and the horizon of random times.
+
+        Raises:
+            DataError: if a pair is too long.
+        """
+        table, times = model.encoder.position.max_positions, model.encoder.times
+        horizon = None if times is None or name != "training" else times.horizon
+        for bound, what in (
+            (table, "the learned positions of model.max_length"),
+            (horizon, "the horizon of random times, times.max_scale x model.max_length"),
+        ):
+            longest = max(examples.lengths)
+            if bound is not None and longest > bound:
+                raise DataError(
+                    f"a {name} pair has {longest} tokens, more than {what}, {bound}; raise that"
+                    + self.shorten * (name == "training")
+                )
+
+    def check(self, settings: TranslationSettings) -> None:
+        given = replace(
+            Positions.arange(8), token=torch.zeros(1, 8, dtype=torch.long), target_length=torch.tensor([8])
+        )
+        for site in ("self", "decoder", "cross"):
+            settings.model.position_model(site).prepare(given)
+
+    def summary(self, prepared: Prepared) -> str:
+        language = prepared.settings.data.target
+        warn_of_spaces(language, prepared.valid.pairs.target)
+        tokens = f"{len(prepared.processor):,} tokens in the joint vocabulary"
+        return f"{tokens}; BLEU of '{language}' is tok:{bleu_of(language).tokenizer.signature()}"
+
+    def score(self, settings: Any, model: Any, processor: Any, examples: TokenPairs) -> Measurement:
+        return validate(model, processor, examples, settings.decoding, settings.data.target)
+
+    def validate(self, prepared: Prepared) -> Measurement:
+        """Score the validation pairs with the beam size of the validation, and log a few translations."""
+        training, pairs = prepared.settings.training, prepared.valid.pairs
+        search = Decoding(beam=training.generation_num_beams)
+        language = prepared.settings.data.target
+        found = validate(prepared.model, prepared.processor, prepared.valid, search, language)
+        shown = list(zip(pairs.source, pairs.target, found.lines, strict=True))[: training.samples]
+        for source, reference, translation in shown:
+            logger.info(
+                "  source      %s\n  reference   %s\n  translation %s", source, reference, translation
+            )
+        kept = {name: value for name, value in found.scores.items() if name != "cut_translations"}
+        return replace(found, scores=kept)
+
+    def final(self, prepared: Prepared) -> dict[str, Any]:
+        settings = prepared.settings
+        if settings.training.evaluates == "no":
+            return {}
+        return self.score(settings, prepared.model, prepared.processor, prepared.valid).scores
+
+    def evaluate(  # type: ignore[override] # nothing is scored without a reference
+        self,
+        run: RunPath,
+        source: Any,
+        *,
+        reference: str | Path,
+        language: str | None = None,
+        bins: Sequence[int] = (),
+        reading: Any = None,
+        decoding: Decoding | None = None,
+    ) -> Measurement:
+        """Translate a test set with the final model of a run and score it.
+
+        Args:
+            run: directory of a finished run, or of a saved model.
+            source: file of source sentences, one per line.
+            reference: file of their translations.
+            language: language of the references; by default the run's target language.
+            bins: bounds of the bins of source length, in words separated by spaces; empty for no bins.
+            reading: settings for long sentences, see `Reading.of`; by default those of the model.
+            decoding: settings of the decoding; by default those of the run's configuration.
+
+        Returns:
+            BLEU, chrF and tokenised BLEU with their signatures, a report with the bins, and the translations.
+
+        Raises:
+            DataError: if the run or a file is not valid.
+            PositionError: if a source line is longer than the table of learned positions, or the model does
+                not support `reading`.
+        """
+        check_edges(bins)
+        if language is not None:
+            check_language(language)
+        pairs = read_pairs(source, reference, skip_empty=False)
+        model, tokenizer, settings = self.load(run)
+        if language is None and settings is not None:
+            language = settings.data.target
+        read_by(model, reading)
+        texts = text_of(settings)
+        hypotheses = texts.plain(
+            translate(model, tokenizer, texts.source(pairs.source), decoding or decoding_of(settings))
+        )
+        words = [len(line.split()) for line in pairs.source]
+        found = score(hypotheses, pairs.target, language=language, lengths=words)
+        if not bins:
+            return found
+        by_length = length_bins(found, bins)
+        return replace(found, bins=by_length, report="\n".join([found.report, *length_table(by_length)]))
+
+    def translator(
+        self,
+        run: RunPath,
+        reading: Any = None,
+        *,
+        device: str | torch.device | None = None,
+        **changes: Any,
+    ) -> Callable[[Sequence[str]], list[str]]:
+        """Return a function that translates lines with the final model of a run, as `translate` does.
+
+        Args:
+            run: directory of a finished run, or of a saved model.
+            reading: settings for long sentences, see `Reading.of`; by default those of the model.
+            device: device of the model; by default a GPU if there is one.
+            **changes: fields of `Decoding` that replace those of the run.
+
+        Raises:
+            DataError: if the run is not valid, or the decoding is impossible.
+        """
+        model, tokenizer, settings = self.load(run, device)
+        read_by(model, reading)
+        try:
+            decoding = replace(decoding_of(settings), **changes)
+        except ValueError as error:
+            raise DataError(str(error)) from None
+        if decoding.beam > 1 and not catalogue()[model.config.position].autoregressive:
+            raise DataError(f"beam is {decoding.beam}; it must be 1: {run} writes all tokens at once")
+        texts = text_of(settings)
+        return lambda lines: texts.plain(translate(model, tokenizer, texts.source(lines), decoding))
+
+    def measure(
+        self, run: RunPath, source: str | Path, reference: str | Path, token: str = cldr.TOKEN
+    ) -> Measurement:
+        """Return BLEU, chrF and loss of a run's final model on a test set, sentence by sentence.
+
+        If Moses supports the target language, tokenised BLEU is returned as well. Lengths are those of the
+        source in words and punctuation marks, before BPE; the position of a loss is that of its token in the
+        reference.
+
+        Args:
+            run: directory of a finished run.
+            source: file of source sentences, one per line, plain or .gz.
+            reference: file of their translations.
+            token: regular expression of a word or a punctuation mark.
+
+        Raises:
+            DataError: if the run or a file is not valid.
+            PositionError: if a source line is longer than the table of learned positions.
+        """
+        pairs = read_pairs(source, reference)
+        model, tokenizer, settings = self.load(run)
+        texts = text_of(settings)
+        tokens = replace(pairs, source=texts.source(pairs.source), target=texts.target(pairs.target))
+        written, cut = translate_and_count(model, tokenizer, tokens.source, decoding_of(settings))
+        hypotheses = texts.plain(written)
+        nats = token_losses(model, tokenizer, tokens)
+        notes = []
+        if cut:
+            notes.append(f"{cut} of {len(hypotheses)} translations reached the longest output and were cut")
+        if pairs.skipped:
+            notes.append(f"{pairs.skipped} pairs with an empty side were excluded")
+        lengths = [len(re.findall(token, line)) for line in pairs.source]
+        found = score(hypotheses, pairs.target, language=settings.data.target, lengths=lengths)
+        sums, counts = positions(nats)
+        return replace(
+            found,
+            statistics=found.statistics | {"loss": np.array([[row.sum(), len(row)] for row in nats])},
+            position_nats=sums,
+            position_tokens=counts,
+            notes=notes,
+            signatures={name: found.signatures[name] for name in found.statistics},
+        )
+
+    def question(self, settings: TranslationSettings, metric: str, test: Mapping[str, Any] | None) -> Any:
+        data = settings.data
+        tokens = (vocabulary_of(settings), data.moses) if metric == "loss" else None
+        trained = ("train", "max_tokens", "vocabulary")
+        valid = {name: value for name, value in vars(data).items() if not name.startswith(trained)}
+        return tokens, valid if test is None else None
+
+    def lengths(self, settings: TranslationSettings) -> str:
+        return "words and punctuation marks of the source"
+
+    def check_test(self, settings: TranslationSettings, **test: Any) -> None:
+        source, reference, token = test["source"], test["reference"], test.get("token", cldr.TOKEN)
+        try:
+            re.compile(token)
+        except re.error as error:
+            raise DataError(f"token {token!r} is no regular expression: {error}") from None
+        pairs = read_pairs(source, reference)
+        for path, lines in ((source, pairs.source), (reference, pairs.target)):
+            words = max(len(line.split()) for line in lines)
+            settings.model.check_reach(words + 1, f"the longest line of {path} has {words} words and an end")
+
+
+class Texts(NamedTuple):
+    """Conversions between plain text and the model's input and output text.
+
+    Args:
+        source: function from plain source sentences to those that the model reads.
+        target: function from plain target sentences to those that the model writes.
+        plain: function from the model's output to plain text.
+    """
+
+    source: Lines = list
+    target: Lines = list
+    plain: Lines = list
+
+
+def text_of(settings: TranslationSettings | None) -> Texts:
+    """Return the conversions of a run's texts; a saved model that is no run reads plain text.
+
+    Example:
+        >>> from floater.lab.tasks.translation.settings import Data
+        >>> data = Data(train_source="a", train_target="b", valid_source="c", valid_target="d", moses=True)
+        >>> texts = text_of(TranslationSettings(run="", data=data))
+        >>> texts.source(["It’s well-known."]), texts.plain(["Das ist wohl @-@ bekannt ."])
+        (['It &apos;s well @-@ known .'], ['Das ist wohl-bekannt.'])
+    """
+    if settings is None or not settings.data.moses:
+        return Texts()
+
+    def tokens(language: str) -> Lines:
+        # as the scripts of Liu et al. 2020, which do not normalise the punctuation of a test set
+        tokenise = moses.tokenizer(language)
+        return lambda lines: [tokenise(line.replace("’", "'")) for line in lines]
+
+    join = moses.detokenizer(settings.data.target)
+    source, target = tokens(settings.data.source), tokens(settings.data.target)
+    return Texts(source, target, lambda lines: [join(line) for line in lines])
+
+
+def decoding_of(settings: TranslationSettings | None) -> Decoding:
+    """Return the decoding settings of a run, or the defaults for a saved model that is no run."""
+    return Decoding() if settings is None else settings.decoding

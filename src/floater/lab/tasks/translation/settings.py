@@ -1,0 +1,157 @@
+"""Settings of a translation run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from floater.encodings import catalogue
+from floater.lab.tasks import settings
+from floater.lab.text import moses
+from floater.lab.text.bpe import BYTES, SPECIALS
+from floater.lab.training.digests import Part, paths_in
+from floater.lab.training.run import MODEL, inside
+from floater.lab.training.settings import SmoothedTrainingSettings, check_numbers
+
+
+@dataclass(frozen=True)
+class Data:
+    """Source of the sentences: text files, a Hugging Face data set, or the built-in corpus.
+
+    Attributes:
+        source: source language code, as in "en".
+        target: target language code, as in "de".
+        train_source: file or list of files of training sentences, one per line, plain or .gz.
+        train_target: file or files of their translations, line by line.
+        valid_source: file or files of validation sentences.
+        valid_target: file or files of their translations.
+        dataset: name of a Hugging Face data set with a "translation" column, in place of files.
+        dataset_config: configuration of the data set, as in "de-en".
+        builtin: number of training pairs of the built-in corpus (0 for none), in place of files.
+        builtin_seed: seed of the built-in corpus.
+        moses: true if the files contain Moses tokens, as `floater data wmt14_en_de` writes them. Inputs are
+            then tokenised before translation, and outputs detokenised, so that both are plain text.
+        max_tokens: maximum number of BPE tokens of a side of a training pair; longer pairs are excluded and
+            counted.
+        vocabulary: run directory or tokenizer.json to load; by default that of the warm start, or a new one.
+        vocabulary_size: number of joint BPE tokens to train; at least 259, the bytes and the special tokens.
+    """
+
+    source: str = "en"
+    target: str = "de"
+    train_source: str | list[str] | None = None
+    train_target: str | list[str] | None = None
+    valid_source: str | list[str] | None = None
+    valid_target: str | list[str] | None = None
+    dataset: str | None = None
+    dataset_config: str | None = None
+    builtin: int = 0
+    builtin_seed: int = 0
+    moses: bool = False
+    max_tokens: int | None = None
+    vocabulary: str | None = None
+    vocabulary_size: int = 32768
+
+    def __post_init__(self) -> None:
+        if self.moses:
+            for language in (self.source, self.target):
+                moses.tokenizer(language)  # raises an error for a language without rules
+        check_numbers(self, positive=("max_tokens",), builtin=0, vocabulary_size=BYTES + len(SPECIALS))
+        files = (self.train_source, self.train_target, self.valid_source, self.valid_target)
+        given = [self.dataset is not None, self.builtin > 0, any(file is not None for file in files)]
+        if sum(given) != 1:
+            raise ValueError("give exactly one of: text files (train_*, valid_*), dataset, builtin")
+        if given[2] and any(file is None for file in files):
+            raise ValueError("give all of train_source, train_target, valid_source and valid_target")
+
+
+@dataclass(frozen=True)
+class Model(settings.Model):
+    """The Transformer, an encoder-decoder, and its position model."""
+
+    encoder_decoder = True
+
+
+@dataclass(frozen=True)
+class Training(SmoothedTrainingSettings):
+    """Optimisation. Defaults are those of Liu et al. 2020 (their repository) and Vaswani et al. 2017.
+
+    Attributes:
+        max_tokens: maximum number of tokens in a batch: padded length of the longer side times sentences.
+        generation_num_beams: beam size of the validation; 1 for a model that is not autoregressive.
+        samples: number of translations logged at each validation.
+        warm_start: finished run that provides the initial weights and the vocabulary (protocol B.2): of
+            sinusoids for `floater`; of any encoding for a list of that encoding and an added `floater`.
+    """
+
+    label_smoothing_factor: float = 0.1
+    generation_num_beams: int = 1
+    samples: int = 3
+    warm_start: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_numbers(self, samples=0, generation_num_beams=1)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Settings of the decoding.
+
+    Attributes:
+        beam: number of hypotheses; 1 for a model that is not autoregressive.
+        length_penalty: exponent of the length by which scores are divided.
+        max_ratio: factor of the maximum length, max_ratio x source tokens + 50; the number of translations
+            that reach it is reported.
+        max_tokens: maximum number of source tokens in a batch, times the beam.
+    """
+
+    beam: int = 4
+    length_penalty: float = 0.6
+    max_ratio: float = 2.0
+    max_tokens: int = 8192
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("max_ratio", "max_tokens"), beam=1)
+        if not math.isfinite(self.length_penalty):
+            raise ValueError(f"length_penalty is {self.length_penalty}; it must be finite")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationSettings(settings.RunSettings):
+    """A translation run.
+
+    Attributes:
+        data: source of the sentences.
+        decoding: settings of the decoding.
+    """
+
+    task: Literal["translation"] = "translation"
+    data: Data
+    model: Model = field(default_factory=Model)
+    training: Training = field(default_factory=Training)
+    decoding: Decoding = field(default_factory=Decoding)
+
+    def files_read(self) -> dict[str, Any]:
+        sides = [f"{part}_{side}" for part in ("train", "valid") for side in ("source", "target")]
+        files = settings.files_of(self.data, *sides, "vocabulary")
+        if self.data.dataset is not None and (folder := paths_in(self.data.dataset)):
+            files["data.dataset"] = folder
+        if (start := self.training.warm_start) is not None:
+            files["training.warm_start"] = Part(inside(Path(start), MODEL), ("*.json", "*.safetensors"))
+        return files
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not catalogue()[self.model.position].autoregressive:
+            for name, beam in (
+                ("decoding.beam", self.decoding.beam),
+                ("training.generation_num_beams", self.training.generation_num_beams),
+            ):
+                if beam != 1:
+                    raise ValueError(
+                        f"{name} is {beam}; it must be 1: position model '{self.model.position}' writes all "
+                        "tokens at once"
+                    )

@@ -1,0 +1,32 @@
+"""Recipes for training a Transformer with the Hugging Face Trainer."""
+
+from floater.lab.training.averaging import average
+from floater.lab.training.batches import BatchSampler, ExampleBatchSampler, StreamSampler, TokenBatchSampler
+from floater.lab.training.checkpoints import checkpoints, last_checkpoint
+from floater.lab.training.denormals import flush_denormals
+from floater.lab.training.flow import FlowSchedule, check_save_steps, parameter_groups
+from floater.lab.training.loss import smoothed_cross_entropy, smoothed_loss
+from floater.lab.training.optimizer import adam
+from floater.lab.training.schedule import constant, inverse_sqrt, linear
+from floater.lab.training.trainer import FloaterTrainer
+
+__all__ = [
+    "BatchSampler",
+    "ExampleBatchSampler",
+    "FloaterTrainer",
+    "FlowSchedule",
+    "StreamSampler",
+    "TokenBatchSampler",
+    "adam",
+    "average",
+    "check_save_steps",
+    "checkpoints",
+    "constant",
+    "flush_denormals",
+    "inverse_sqrt",
+    "last_checkpoint",
+    "linear",
+    "parameter_groups",
+    "smoothed_cross_entropy",
+    "smoothed_loss",
+]

@@ -1,0 +1,481 @@
+"""The Trainer of a run: its log, early stopping, resuming, and the final model."""
+
+from __future__ import annotations
+
+import logging
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from pickle import UnpicklingError
+from signal import Signals
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, TrainerCallback, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
+
+from floater.errors import DataError, first_line
+from floater.flow import FlowError, SpanTooLong
+from floater.lab.interruption import Interrupted, StopRequest, deferred
+from floater.lab.training.arguments import arguments, batches, flow_parameters, schedule
+from floater.lab.training.averaging import average
+from floater.lab.training.batches import StreamSampler
+from floater.lab.training.checkpoints import (
+    DAMAGED,
+    checkpoints,
+    damaged_checkpoints,
+    interrupted_checkpoints,
+    last_checkpoint,
+    remove,
+    set_aside_damaged,
+    step_of,
+)
+from floater.lab.training.divergence import DivergenceError, DivergenceMonitor, is_finite
+from floater.lab.training.files import damage, save_whole, write_json
+from floater.lab.training.flow import FlowSchedule
+from floater.lab.training.optimizer import adam
+from floater.lab.training.resuming import check_trainer_state, check_weights, random_states
+from floater.lab.training.run import LOG, LONGEST, MODEL, RESULT, fill
+from floater.lab.training.settings import TrainingSettings
+from floater.lab.training.tensorboard import TolerantTensorBoard
+from floater.lab.training.trainer import FloaterTrainer
+
+logger = logging.getLogger(__name__)
+_STATUS = Path("/proc/self/status")
+
+
+class RunTrainer(FloaterTrainer):
+    """A `FloaterTrainer` that trains a run to its end: it logs, stops early, resumes and writes the result.
+
+    SIGINT, SIGTERM and SIGUSR1 end a training after the current step, with a checkpoint. A run that is
+    resumed from it ends with the weights of one that was not stopped, bit for bit.
+
+    Args:
+        training: the settings.
+        run: directory of the run.
+        model: model to train.
+        lengths: number of tokens of each training example.
+        validate: function that returns the scores of the model on the validation set, by name.
+        metric: score by which validations are compared.
+        greater: True if higher scores are better.
+        label_smoothing: share of the probability that is spread over the vocabulary.
+        sampler: batches of the examples; None for the batches of the settings in random order.
+        callbacks: callbacks in addition to those of every run.
+        **kwargs: arguments of `FloaterTrainer`.
+    """
+
+    def __init__(
+        self,
+        *,
+        training: TrainingSettings,
+        run: Path,
+        model: PreTrainedModel,
+        lengths: Sequence[int],
+        validate: Callable[[], dict[str, float]],
+        metric: str,
+        greater: bool,
+        label_smoothing: float = 0.0,
+        sampler: StreamSampler | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
+        **kwargs: Any,
+    ) -> None:
+        self.training, self.validate = training, validate
+        self.metric, self.greater = metric, greater
+        best = None if training.average_last else metric
+        args = arguments(training, run, model, best, greater, label_smoothing)
+        self.sampler = sampler or batches(training, lengths, args.world_size, args.process_index)
+        flow = flow_parameters(model)
+        optimizer = adam(
+            model, args, is_flow=flow.__contains__, flow_lr_multiplier=training.flow.lr_multiplier
+        )
+        rate = schedule(training, optimizer, len(self.sampler))
+        callbacks = [*callbacks]
+        if args.process_index == 0:
+            callbacks += TolerantTensorBoard.of(run)
+        if any(group["flow"] for group in optimizer.param_groups):
+            callbacks.append(FlowSchedule(training.flow.update_every))
+        self._monitor = DivergenceMonitor()
+        self._stop = StopRequest()
+        self._has_stepped = False
+        self._looked_at = -1
+        self.saved_steps: list[int] = []
+        self._began = time.perf_counter()
+        self._minutes_before: float | None = None
+        super().__init__(
+            model=model,
+            args=args,
+            eval_dataset=kwargs["train_dataset"],  # required by the Trainer; `evaluate` does not use it
+            train_batch_sampler=self.sampler,
+            optimizers=(optimizer, rate),
+            keep_steps=training.keep_steps,
+            callbacks=callbacks,
+            **kwargs,
+        )
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Return the scores on the validation set, and log them.
+
+        Raises:
+            DivergenceError: if the flow cannot be solved any more; the message names the learning rates.
+        """
+        with self._naming_rates(f"in the validation after step {self.state.global_step}"):
+            metrics = {f"eval_{name}": value for name, value in self.validate().items()}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        if self.stopped_early(self.state):
+            # there may be no checkpoint yet
+            self.control.should_training_stop = self.control.should_save = True
+        return metrics
+
+    def stopped_early(self, state: TrainerState) -> bool:
+        """Return whether the patience is exhausted by the log alone, so that a resumed run stops equally."""
+        patience = self.training.early_stopping_patience
+        return exhausted(state.log_history, patience, f"eval_{self.metric}", self.greater)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log values, to a file as well, with the run's minutes in all processes so far and memory in MiB."""
+        self._check_divergence()
+        if self._minutes_before is None:
+            self._minutes_before = next((x["minutes"] for x in reversed(self.state.log_history)), 0.0)
+        logs["minutes"] = round(self._minutes_before + (time.perf_counter() - self._began) / 60, 3)
+        logs["memory_mib"] = peak_memory()
+        super().log(logs, start_time)
+        if self.args.process_index == 0:
+            write_json(Path(str(self.args.output_dir)) / LOG, self.state.log_history)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the loss of a batch after its backward pass.
+
+        Raises:
+            DivergenceError: if the flow cannot be solved any more; the message names the learning rates.
+        """
+        self._has_stepped = True
+        with self._naming_rates(f"at step {self.state.global_step + 1}"):
+            return super().training_step(*args, **kwargs)
+
+    @contextmanager
+    def _naming_rates(self, when: str) -> Iterator[None]:
+        """Convert the failure of a solve after an update to a divergence that names the learning rates."""
+        try:
+            yield
+        except FlowError as error:
+            if isinstance(error, SpanTooLong) or not self.state.global_step:
+                raise  # the data or the settings are the cause, as no update has changed the flow yet
+            raise self._diverged(f"{error} {when}", self._rates()) from error
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[no-untyped-call]
+        skips = getattr(self.accelerator, "scaler", None) is not None
+        self._monitor.observe(self.state.global_step + 1, self._tr_loss, norm, skips_steps=skips)
+        if self._tr_loss.device.type == "cpu":  # a check at each step would wait for any other device
+            self._check_divergence()
+        return norm
+
+    def _check_divergence(self) -> None:
+        """Stop after a loss or a gradient that is not finite."""
+        step = int(self._monitor.step)
+        if step < 0:
+            return
+        loss, what = self._monitor.loss.item(), "the gradient is not finite"
+        if not math.isfinite(loss):
+            what = f"the loss is {loss}"
+        raise self._diverged(f"{what} at step {step}", self._rates(step - 1))
+
+    def _rates(self, updates: int | None = None) -> dict[str, float]:
+        """Return the learning rates by name, now or after a number of updates."""
+        scheduler: Any = self.lr_scheduler
+        rates: list[float] = scheduler.get_last_lr()
+        if updates is not None:
+            rates = [
+                peak * of(updates) for peak, of in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+            ]
+        flows = [bool(group["flow"]) for group in cast(Any, self.optimizer).param_groups]
+        names = ["learning rate of the flow" if flow else "learning rate" for flow in flows]
+        return dict(zip(names, rates, strict=True))
+
+    def _diverged(self, what: str, rates: dict[str, float]) -> DivergenceError:
+        advice = ["lower training.learning_rate", "raise training.warmup_steps"]
+        if len(rates) > 1:
+            advice.insert(1, "lower training.flow.lr_multiplier")
+        if not self.args.max_grad_norm:
+            advice.append("set training.max_grad_norm to 1")
+        kept = last_checkpoint(str(self.args.output_dir))
+        numbers = ", ".join([*(f"{name} {rate:.3g}" for name, rate in rates.items()), self._monitor.norms])
+        left = f"; the weights of {kept} are finite" if kept else ""
+        if int(self._monitor.step) == 1:  # its gradient is that of the weights that the training began with
+            return DivergenceError(
+                f"the training cannot begin: {what}; {numbers}; no weight has changed yet, so the cause is "
+                "in the data (a length, a time or a value far from the others), in the settings of the model "
+                "or in its first weights"
+            )
+        return DivergenceError(
+            f"the training diverged: {what}; {numbers}; "
+            f"in another run directory, {', or '.join(advice)}{left}"
+        )
+
+    def _write_checkpoint(self, checkpoint: Path, model: nn.Module, trial: Any) -> None:
+        self._check_divergence()  # an unusable checkpoint must not replace a usable one
+        if not is_finite(model):
+            step = self.state.global_step
+            raise self._diverged(f"weights are not finite after step {step}", self._rates(step - 1))
+        super()._write_checkpoint(checkpoint, model, trial)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        if self.state.global_step not in self.saved_steps[-1:]:
+            self.saved_steps.append(self.state.global_step)
+        super()._save_checkpoint(model, trial)
+
+    def step_state(self) -> dict[str, Any]:
+        """Return the state of `FloaterTrainer` and the steps of the checkpoints of the schedule so far."""
+        return super().step_state() | {"saved_steps": self.saved_steps}
+
+    def load_step_state(self, file: Path, saved: dict[str, Any]) -> None:
+        """Load the state of `FloaterTrainer` and the steps of the checkpoints."""
+        super().load_step_state(file, saved)
+        self._load_saved_steps(file, saved)
+
+    def _load_saved_steps(self, file: Path, saved: Any) -> None:
+        step = step_of(file.parent)
+        there = [each for each in map(step_of, checkpoints(file.parent.parent)) if each <= step]
+        # a checkpoint of an earlier version does not have them
+        steps = saved.get("saved_steps", there) if isinstance(saved, dict) else None
+        if not isinstance(steps, list) or not all(isinstance(each, int) for each in steps):
+            raise DataError(f"{file} does not fit the training: its saved_steps is {steps!r}")
+        self.saved_steps = [*steps]
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        self._stop_if_asked(*args[2:4])
+
+    def _stop_if_asked(self, model: nn.Module, trial: Any) -> None:
+        """End a training after a signal to stop, with a checkpoint.
+
+        A resumed run must end like an uninterrupted one. Therefore the scheduled actions of this step come
+        first: the scores and the checkpoint at the end of an epoch, the update of a flow whose gradients are
+        accumulated over steps, and the steps that reuse a flow's vectors.
+
+        Raises:
+            Interrupted: with the number of the signal and, in the main process, a message for the user.
+        """
+        step, epoch = self.state.global_step, self.state.epoch or 0.0
+        epoch_ends, self._looked_at = (
+            self._looked_at == step,
+            step,
+        )  # the second call at a step is the one at the end of an epoch
+        number = self._asked_signal()
+        if not number:
+            return
+        run = Path(str(self.args.output_dir))
+        checkpoint = run / f"checkpoint-{step}"
+        if step not in self.saved_steps[-1:]:
+            if (epoch == int(epoch) and not epoch_ends) or step % self.training.flow.update_every:
+                return
+            if any(flow.holds_vectors for flow in self.flows()):
+                return
+            checkpoint = run / f"interrupted-{step}"
+            self._write_checkpoint(checkpoint, model, trial)
+            if self.args.should_save:
+                remove(path for path in interrupted_checkpoints(run) if path != checkpoint)
+        self.callback_handler.on_train_end(self.args, self.state, self.control)
+        line = (
+            f"stopped by {Signals(number).name} after step {step:,} of {self.state.max_steps:,}; "
+            f"a training that is started again resumes from {checkpoint}"
+        )
+        raise Interrupted(number, line if self.args.process_index == 0 else "")
+
+    def _asked_signal(self) -> int:
+        """Return the number of the signal to stop that any of the processes received; 0 for none."""
+        if self.args.world_size == 1:
+            return self._stop.number
+        numbers = self.accelerator.gather(torch.tensor([self._stop.number], device=self.args.device))
+        return int(cast(Tensor, numbers).max())
+
+    def _train_on(self, run: Path) -> None:
+        """Train from the run's last undamaged checkpoint or from the start, unless it stopped early there.
+
+        Raises:
+            DataError: if there are checkpoints, but all are damaged, or the last one does not fit the run.
+            Interrupted: if the process received a signal to stop.
+        """
+        self._set_aside_damaged(run)
+        checkpoint, damaged = last_checkpoint(run), damaged_checkpoints(run)
+        if checkpoint is None and damaged:
+            raise DataError(
+                f"no checkpoint of {run} is whole: {damaged[-1]}: {damage(damaged[-1]) or 'damaged'}; remove "
+                f"{run}/{DAMAGED}* to train from the start"
+            )
+        with deferred() as self._stop:
+            if checkpoint is None:
+                self.train()
+            else:
+                self._resume(checkpoint)
+        if self._stop.number:
+            raise Interrupted(self._stop.number)
+
+    def _set_aside_damaged(self, run: Path) -> None:
+        if self.args.process_index == 0:
+            for path, why in set_aside_damaged(run).items():
+                logger.warning("%s is damaged and not used: %s", path, why)
+        self.accelerator.wait_for_everyone()
+
+    def _resume(self, checkpoint: Path) -> None:
+        logger.info("resuming from %s", checkpoint)
+        # each process saves one file of random states
+        states, now = {path.name for path in checkpoint.glob("rng_state*.pth")}, self.args.world_size
+        before = len(states)
+        if before not in (0, now) and states == {*random_states(before)}:
+            raise DataError(
+                f"{checkpoint} is of {before} process{'es' * (before > 1)}, and {now} would read other "
+                f"batches; start it with {before}"
+            )
+        try:
+            state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+            check_trainer_state(checkpoint, step_of(checkpoint), state)
+            if self.stopped_early(state):
+                patience = f"training.early_stopping_patience={self.training.early_stopping_patience}"
+                logger.warning("%s ended the training there: no further step is trained", patience)
+                self.state = state
+                file = checkpoint / self._step_state_name
+                self._load_saved_steps(file, torch.load(file, map_location="cpu", weights_only=True))
+            else:
+                self.train(resume_from_checkpoint=str(checkpoint))
+        except (DataError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            if self._has_stepped:
+                raise
+            code = isinstance(error, UnpicklingError)  # its own message explains how to run code in the file
+            reason = "a file holds more than tensors and numbers" if code else first_line(error)
+            raise DataError(
+                f"{checkpoint} cannot be loaded ({reason}); remove it to resume from the checkpoint before it"
+            ) from error
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        whole = cast(PreTrainedModel, self.accelerator.unwrap_model(model or self.model))
+        check_weights(Path(resume_from_checkpoint), whole)
+        fill(whole, average([resume_from_checkpoint]), resume_from_checkpoint)
+
+    def _init_training_state(self, max_steps: int, *args: Any) -> Any:
+        trained = super()._init_training_state(max_steps, *args)
+        self.state.compute_steps(self.args, max_steps)  # by the settings instead of those in the checkpoint
+        return trained
+
+    def finish(self, processor: Any, measure: Callable[[], dict[str, Any]]) -> Path:
+        """Train to the end, and write the final model and its scores into the run's directory.
+
+        Args:
+            processor: vocabulary or tokenizer, saved with the model.
+            measure: function that returns the scores of the final model; when it is called, the trained
+                model has the final weights.
+
+        Returns:
+            The run directory.
+
+        Raises:
+            DataError: if the checkpoint to resume from does not fit, or was written by another number of
+                processes, or if there was no validation to choose the final model by.
+            DivergenceError: if a loss or weights are not finite.
+            Interrupted: if the process received a signal to stop.
+        """
+        run = Path(str(self.args.output_dir))
+        model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
+        self._train_on(run)
+        chosen = self.chosen(run)
+        fill(model, average(chosen), str(run))
+        if not is_finite(model):
+            raise self._diverged("weights of the final model are not finite", self._rates())
+        result = self.result(chosen) | measure()
+        if self.args.process_index == 0:
+            write_json(run / RESULT, result)
+            save_whole(run / MODEL, model, processor)
+        self.accelerator.wait_for_everyone()
+        logger.info("%s: %s", run / MODEL, ", ".join(f"{k} {v}" for k, v in result.items()))
+        return run
+
+    def result(self, chosen: Sequence[Path]) -> dict[str, Any]:
+        """Return steps, minutes, the longest example, the averaged checkpoints and the best validation."""
+        log, metric = self.state.log_history, f"eval_{self.metric}"
+        best = (max if self.greater else min)((x[metric] for x in log if metric in x), default=None)
+        return {
+            "steps": self.state.global_step,
+            "epochs": round(self.state.epoch or 0.0, 3),
+            "minutes": max((entry["minutes"] for entry in log), default=0.0),
+            LONGEST: int(max(self.sampler.lengths)),
+            "averaged": [path.name for path in chosen],
+            f"best_valid_{self.metric}": best,
+        }
+
+    def chosen(self, run: Path) -> list[Path]:
+        """Return the checkpoints whose mean is the final model.
+
+        They are the last `average_last` checkpoints or, if that is 0, the best one. Those of them that are
+        damaged or gone are named in a warning, and the mean is that of the others.
+
+        Raises:
+            DataError: if there was no validation to choose the best one by, or no checkpoint is left.
+        """
+        self._set_aside_damaged(run)
+        there = checkpoints(run)
+        best = self.state.best_global_step
+        if not self.training.average_last and best is None:
+            raise DataError(f"{run}: training ended before a validation, so there is no best checkpoint")
+        if not there:
+            raise DataError(f"{run} has no checkpoint to make the final model of; remove it to train again")
+        if count := self.training.average_last:
+            expected = [f"checkpoint-{step}" for step in self.saved_steps[-count:]]
+            lost = {*expected} - {path.name for path in there}
+            if lost:
+                logger.warning(
+                    "the final model is a mean without %s, which %s",
+                    ", ".join(name for name in expected if name in lost),
+                    "is damaged or gone" if len(lost) == 1 else "are damaged or gone",
+                )
+            return [path for path in there if path.name in expected] or there[-count:]
+        if run / f"checkpoint-{best}" in there:  # by its name, as the run may have been renamed
+            return [run / f"checkpoint-{best}"]
+        scores = {
+            x["step"]: x[f"eval_{self.metric}"] for x in self.state.log_history if f"eval_{self.metric}" in x
+        }
+        left = [path for path in there if step_of(path) in scores]
+        if not left:
+            raise DataError(f"{run}: checkpoint-{best}, the best one, is gone, and no other was validated")
+        sign = 1 if self.greater else -1
+        second = max(left, key=lambda path: (sign * scores[step_of(path)], step_of(path)))
+        logger.warning("checkpoint-%s, the best one, is gone: the final model is %s", best, second.name)
+        return [second]
+
+
+def exhausted(log: Sequence[dict[str, float]], patience: int, metric: str, greater: bool) -> bool:
+    """Return whether the last validations in a log are no better than an earlier one.
+
+    Args:
+        log: entries of the log.
+        patience: number of validations; 0 never stops the training.
+        metric: name in the log of the score by which checkpoints are compared.
+        greater: True if higher scores are better.
+
+    Example:
+        >>> log = [{"eval_bleu": 1.0}, {"eval_bleu": 3.0}, {"loss": 2.0}, {"eval_bleu": 3.0}]
+        >>> [exhausted(log, patience, "eval_bleu", greater=True) for patience in (1, 2, 0)]
+        [True, False, False]
+    """
+    found = [entry[metric] for entry in log if metric in entry]
+    best = (max if greater else min)(found, default=0.0)
+    return bool(found) and 0 < patience < len(found) - found.index(best)
+
+
+def peak_memory() -> int:
+    """Return the peak memory of this process in MiB: of the GPU if there is one, else main memory."""
+    if torch.cuda.is_available():
+        return round(torch.cuda.max_memory_allocated() / 2**20)
+    if _STATUS.is_file():  # on Linux, ru_maxrss of a new process includes the peak of its parent
+        fields = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="utf-8").splitlines())
+        if "VmHWM" in fields:
+            return round(int(fields["VmHWM"].split()[0]) / 2**10)
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes on macOS, KiB elsewhere
+    return round(unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)

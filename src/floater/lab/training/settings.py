@@ -1,0 +1,313 @@
+"""The settings of a training, under the names of `transformers.TrainingArguments` where these have one."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_type_hints
+
+from transformers import TrainingArguments
+
+from floater.errors import nearest
+from floater.lab.settings import convert
+
+
+def check_numbers(section: Any, *, positive: tuple[str, ...] = (), **least: float) -> None:
+    """Refuse numbers of a section of settings that are too small, not a number or infinite.
+
+    Args:
+        section: object with the numbers as attributes; null and strings are not checked.
+        positive: names of the numbers that must be above 0.
+        least: smallest valid values of other numbers, by name.
+
+    Raises:
+        ValueError: a number is out of its range; the message names the number, its value and its bound.
+
+    Example:
+        >>> check_numbers(Flow(), lr_multiplier=2)
+        Traceback (most recent call last):
+        ValueError: lr_multiplier is 1.0; it must be at least 2
+    """
+    for name, low in (dict.fromkeys(positive, 0) | least).items():
+        value = getattr(section, name)
+        if not isinstance(value, int | float):  # null
+            continue
+        if not (low < value if name in positive else low <= value) or value == math.inf:
+            bound = "positive" if name in positive else f"at least {low}"
+            bound = bound if math.isfinite(value) else f"a finite number, {bound}"
+            raise ValueError(f"{name} is {value}; it must be {bound}")
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Schedule of the flow's parameters (Liu et al. 2020, section 4.4).
+
+    Attributes:
+        lr_multiplier: learning rate of the flow as a multiple of that of the other parameters.
+        update_every: steps between updates of the flow, each of which uses the mean gradient of these steps.
+            save_steps must be a multiple of it.
+    """
+
+    lr_multiplier: float = 1.0
+    update_every: int = 1
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("lr_multiplier",), update_every=1)
+
+
+FIXED = {
+    *("output_dir", "resume_from_checkpoint", "do_train", "do_eval", "do_predict", "run_name", "use_cache"),
+    *("report_to", "logging_dir", "logging_strategy", "logging_nan_inf_filter", "include_for_metrics"),
+    *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "save_only_model"),
+    *("optim", "optim_args", "optim_target_modules", "lr_scheduler_kwargs", "warmup_ratio", "adafactor"),
+    *("per_device_eval_batch_size", "eval_accumulation_steps", "prediction_loss_only", "batch_eval_metrics"),
+    *("eval_use_gather_object", "eval_on_start", "eval_delay", "eval_do_concat_batches", "label_names"),
+    *("bf16_full_eval", "fp16_full_eval"),
+    "dataloader_persistent_workers",  # they keep the epoch that they began in, which masks
+    *("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+    *(
+        "group_by_length",
+        "length_column_name",
+        "train_sampling_strategy",
+        "dataloader_drop_last",
+        "data_seed",
+    ),
+    *("remove_unused_columns", "ignore_data_skip", "auto_find_batch_size", "average_tokens_across_devices"),
+    *("push_to_hub", "hub_model_id", "hub_strategy", "hub_token", "hub_private_repo", "hub_revision"),
+    *("hub_always_push", "ddp_find_unused_parameters", "local_rank", "past_index", "label_smoothing_factor"),
+}
+"""Arguments that are determined by the run, or by the Trainer, optimizer and batches of this library."""
+_ARGUMENTS = get_type_hints(TrainingArguments)
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """Optimisation. Defaults are those of Liu et al. 2020 (their repository) and Vaswani et al. 2017.
+
+    Any other field of `transformers.TrainingArguments` may be added, except those that are determined by
+    the run, such as output_dir.
+
+    Attributes:
+        learning_rate: at its peak.
+        lr_scheduler_type: schedule of the learning rate after its warm-up: "inverse_sqrt", "linear" (down to
+            0 at the last step), or "constant_with_warmup".
+        warmup_steps: steps of linear warm-up from initial_learning_rate; below 1, a share of all steps.
+        initial_learning_rate: learning rate at the first step.
+        max_tokens: tokens in a batch of one process, padding included.
+        per_device_train_batch_size: examples in a batch of one process, of about equal length, instead of
+            max_tokens.
+        gradient_accumulation_steps: batches in a step of one process; its gradient is the mean over all their
+            tokens.
+        batches_per_step: batches in a step of all processes together, instead of gradient_accumulation_steps,
+            which is then this number divided by the number of processes: any number of processes that
+            divides it gives the same step.
+        num_train_epochs: passes over the data, if max_steps is null.
+        max_steps: steps of the training, instead of epochs.
+        adam_beta1: decay rate of the mean of the gradients.
+        adam_beta2: decay rate of the mean of their squares.
+        adam_epsilon: epsilon of Adam.
+        weight_decay: weight decay of AdamW; 0 is Adam.
+        max_grad_norm: largest norm of the gradient; 0 means no clipping.
+        seed: random seed of the weights, the dropout and the order of the batches.
+        eval_strategy: times of validation: each "epoch", every eval_steps "steps", or "no"; null is "steps"
+            if eval_steps is given, else "epoch".
+        eval_steps: steps between validations.
+        logging_steps: steps between lines of the log (loss, learning rate, tokens per second).
+        early_stopping_patience: validations without a better score before training stops; 0 means never.
+        save_strategy: times of checkpoints: each "epoch" or every save_steps "steps"; null is "steps" if
+            save_steps is given, else "epoch".
+        save_steps: steps between checkpoints; with flow.update_every above 1, a multiple of it.
+        save_total_limit: number of checkpoints that are kept, at least average_last.
+        keep_steps: steps whose checkpoints are kept in addition, to fine-tune from them by name:
+            model.path=RUN/checkpoint-100000. They must be multiples of save_steps.
+        average_last: number of last checkpoints whose mean is the final model; 0 takes the checkpoint with
+            the best validation.
+        bf16: bfloat16 autocast.
+        flow: schedule of the flow's parameters.
+        others: other fields of `transformers.TrainingArguments`, which are written beside these settings.
+    """
+
+    learning_rate: float = 7e-4
+    lr_scheduler_type: Literal["inverse_sqrt", "linear", "constant_with_warmup"] = "inverse_sqrt"
+    warmup_steps: int | float = 4000
+    initial_learning_rate: float = 1e-7
+    max_tokens: int = 2000
+    per_device_train_batch_size: int | None = None
+    gradient_accumulation_steps: int = 1
+    batches_per_step: int | None = None
+    num_train_epochs: int = 30
+    max_steps: int | None = None
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.98
+    adam_epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    max_grad_norm: float = 0.0
+    seed: int = 1
+    eval_strategy: Literal["epoch", "steps", "no"] | None = None
+    eval_steps: int | None = None
+    logging_steps: int = 50
+    early_stopping_patience: int = 0
+    save_strategy: Literal["epoch", "steps"] | None = None
+    save_steps: int | None = None
+    save_total_limit: int = 5
+    keep_steps: list[int] = field(default_factory=list)
+    average_last: int = 5
+    bf16: bool = False
+    flow: Flow = field(default_factory=Flow)
+    others: dict[str, Any] = field(default_factory=dict, metadata={"beside": _ARGUMENTS})
+
+    def __post_init__(self) -> None:
+        positive = ("learning_rate", "adam_epsilon", "max_tokens", "max_steps", "logging_steps")
+        if not self.seed < 2**32:
+            raise ValueError(f"seed is {self.seed}; it must be below 2**32")
+        least = dict.fromkeys(("initial_learning_rate", "weight_decay", "max_grad_norm", "seed"), 0)
+        least |= dict.fromkeys(("early_stopping_patience", "average_last", "warmup_steps"), 0)
+        least |= dict.fromkeys(("gradient_accumulation_steps", "num_train_epochs", "save_total_limit"), 1)
+        least |= dict.fromkeys(("per_device_train_batch_size", "batches_per_step"), 1)
+        check_numbers(self, positive=(*positive, "eval_steps", "save_steps"), **least)
+        own = {each.name for each in dataclasses.fields(self)}
+        for name, value in self.others.items():
+            if name in FIXED:
+                raise ValueError(
+                    f"{name} is not to be set; it follows from the run, or the Trainer ignores it"
+                )
+            if name in own:
+                raise ValueError(f"others has {name}, which is a setting beside it: training.{name}")
+            if name not in _ARGUMENTS:
+                raise ValueError(
+                    f"TrainingArguments has no '{name}'; {nearest(name, _ARGUMENTS.keys() - FIXED)}"
+                )
+            convert(_ARGUMENTS[name], value, name)
+            if isinstance(value, int | float) and not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value}; it must be a finite number, at least 0")
+        for event, steps in (("eval", self.eval_steps), ("save", self.save_steps)):
+            if getattr(self, f"{event}_strategy") == "steps" and steps is None:
+                raise ValueError(f"{event}_strategy is 'steps', which needs {event}_steps")
+        if self.warmup_steps == 0 and self.lr_scheduler_type == "inverse_sqrt":
+            raise ValueError("warmup_steps is 0; it must be at least 1 before an inverse square root")
+        if self.warmup_steps > 1 and self.warmup_steps != int(self.warmup_steps):
+            raise ValueError(
+                f"warmup_steps is {self.warmup_steps}; it must be a number of steps, or a share below 1"
+            )
+        lowest = self.learning_rate * min(1.0, self.flow.lr_multiplier)
+        if self.initial_learning_rate > lowest:
+            raise ValueError(
+                f"initial_learning_rate is {self.initial_learning_rate}, above the peak rate {lowest:g}"
+            )
+        for name in ("adam_beta1", "adam_beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1")
+        if self.average_last > self.save_total_limit:
+            raise ValueError(
+                f"average_last is {self.average_last}, but only {self.save_total_limit} checkpoints are kept"
+            )
+        if self.batches_per_step is not None and self.gradient_accumulation_steps != 1:
+            raise ValueError(
+                f"batches_per_step is {self.batches_per_step} and gradient_accumulation_steps "
+                f"{self.gradient_accumulation_steps}; give one of them"
+            )
+        for step in self.keep_steps:
+            if not isinstance(self.saves, int) or step < 1 or step % self.saves:
+                raise ValueError(
+                    f"keep_steps has {step}, which is no checkpoint: they are saved each {self.saves}; set "
+                    "save_steps so that it divides it"
+                )
+        if self.evaluates == "no" and self.selects:
+            raise ValueError(
+                "early_stopping_patience and average_last=0 need validation; eval_strategy is 'no'"
+            )
+        if self.early_stopping_patience and self.evaluates == "epoch" and self.saves != "epoch":
+            raise ValueError(
+                f"early_stopping_patience with eval_strategy 'epoch' and save_steps {self.saves}: a "
+                "checkpoint at an epoch's end would not know the validation there; save by epoch, or "
+                "validate by steps"
+            )
+        if not self.average_last and not _falls_on(self.evaluates, self.saves):
+            raise ValueError(
+                f"average_last=0 takes the best validation's checkpoint, but validation (each "
+                f"{self.evaluates}) does not fall on checkpoints (each {self.saves}); make eval_steps a "
+                "multiple of save_steps"
+            )
+
+    def accumulation(self, processes: int) -> int:
+        """Return the number of batches of each process in a step.
+
+        Args:
+            processes: number of processes.
+
+        Raises:
+            ValueError: if batches_per_step is not a multiple of the number of processes.
+
+        Example:
+            >>> TrainingSettings(batches_per_step=16).accumulation(8)
+            2
+        """
+        if self.batches_per_step is None:
+            return self.gradient_accumulation_steps
+        if self.batches_per_step % processes:
+            raise ValueError(
+                f"training.batches_per_step is {self.batches_per_step}, which {processes} processes cannot "
+                "share; start a number of them that divides it"
+            )
+        return self.batches_per_step // processes
+
+    @property
+    def evaluates(self) -> int | str:
+        """Return the steps between validations, "epoch", or "no"."""
+        return _when(self.eval_strategy, self.eval_steps)
+
+    @property
+    def saves(self) -> int | str:
+        """Return the steps between checkpoints, or "epoch"."""
+        return _when(self.save_strategy, self.save_steps)
+
+    @property
+    def selects(self) -> bool:
+        """Return whether the validation has a say in which checkpoints become the model."""
+        return not self.average_last or self.early_stopping_patience > 0
+
+
+def _when(strategy: str | None, steps: int | None) -> int | str:
+    if steps is not None and strategy in (None, "steps"):
+        return steps
+    return strategy or "epoch"
+
+
+@dataclass(frozen=True)
+class SmoothedTrainingSettings(TrainingSettings):
+    """The settings of a training with label smoothing.
+
+    Attributes:
+        label_smoothing_factor: share of the probability that is spread over all classes.
+    """
+
+    label_smoothing_factor: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.label_smoothing_factor <= 1:
+            given = self.label_smoothing_factor
+            raise ValueError(f"label_smoothing_factor is {given}; it must be from 0 to 1")
+
+
+def _falls_on(event: int | str, other: int | str) -> bool:
+    """Return whether every step of an event is also a step of the other event."""
+    return event % other == 0 if isinstance(event, int) and isinstance(other, int) else event == other
+
+
+def check_trained_flow(training: TrainingSettings) -> None:
+    """Refuse checkpoints between two updates of a flow.
+
+    Args:
+        training: the settings.
+
+    Raises:
+        ValueError: if a checkpoint would be saved between two updates.
+    """
+    save, update = training.saves, training.flow.update_every
+    if update > 1 and (save == "epoch" or save % update):
+        raise ValueError(
+            f"training.save_steps is {save}; with flow.update_every {update} it must be a multiple of "
+            f"{update} steps, or a resumed run would not equal a whole one"
+        )

@@ -1,0 +1,143 @@
+"""Stage 2 of the protocol of Liu et al. 2020, B.2: a Transformer's weights in a FLOATER model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from floater.encodings import options
+from floater.encodings.composed.parts import named
+from floater.errors import DataError
+from floater.lab.training.run import fill
+from floater.pretrained.extending.continuation import continued
+from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, encoder_decoder
+
+POSITION_PARTS = ("encoder.position.", "decoder.position.", "decoder.cross_position.")
+_ONLY_TRAINING = ("start", "solver", "step", "gradient", "refresh_every")
+_COMPUTES = (
+    "num_attention_heads",
+    "activation_function",
+    "norm_first",
+    "attention",
+    "attention_temperature",
+    "halting",
+    "share_layers",
+)
+"""Config fields, other than shapes and the position model, that change what the weights compute."""
+
+
+def is_position(name: str) -> bool:
+    """Return whether a parameter of the encoder-decoder belongs to its position models.
+
+    Example:
+        >>> is_position("decoder.cross_position.flows.0.start"), is_position("embedding.weight")
+        (True, False)
+    """
+    return name.startswith(POSITION_PARTS)
+
+
+def warm_started(
+    config: FloaterConfig, trained: FloaterForConditionalGeneration, origin: str
+) -> FloaterForConditionalGeneration:
+    """Build a model of `config` with the weights of a trained one; only position parameters may be new.
+
+    Args:
+        config: configuration of the new model.
+        trained: trained model, with the same position model as the new one. For a FLOATER model with
+            injection "qkv" it is the plain Transformer with sinusoids at the input; for a composition of a
+            position model and flows added to it, a model with that position model. Tables that are shorter
+            than the new ones are continued by the linear flow that fits them best.
+        origin: source of `trained`, for messages.
+
+    Returns:
+        The new model. With a zero flow its outputs equal those of `trained`, bit for bit.
+
+    Raises:
+        DataError: if the new position model cannot start from the trained one, or the weights do not fit.
+
+    Example:
+        >>> plain = FloaterConfig.preset("tiny", vocab_size=8, position="sinusoidal")
+        >>> stage1 = FloaterForConditionalGeneration(plain)
+        >>> flow = FloaterConfig.preset("tiny", vocab_size=8, position_options={"start": "zero"})
+        >>> stage2 = warm_started(flow, stage1, "stage 1")
+        >>> bool((stage1.embedding.weight == stage2.embedding.weight).all())
+        True
+    """
+    before = trained.config
+    assert isinstance(before, FloaterConfig)
+    _check(config, before, origin)
+    model = encoder_decoder(config)
+    weights: Mapping[str, Tensor] = trained.state_dict()
+    if config.position == "compose" != before.position:
+        weights = _as_part(weights, _part(config, before, origin), model.state_dict())
+    fill(model, weights, origin, may_lack=is_position)
+    return model
+
+
+def _as_part(weights: Mapping[str, Tensor], part: int, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights with the position model as a part of a composition, its tables as long as wanted."""
+    found = {}
+    for name, weight in weights.items():
+        for prefix in POSITION_PARTS:
+            name = name.replace(prefix, f"{prefix}parts.{part}.")
+        if ".tables." in name and name in wanted and len(weight) < len(wanted[name]):
+            weight = continued(weight, len(wanted[name]), "flow", special=(0, 0))
+        found[name] = weight
+    return found
+
+
+def _part(new: FloaterConfig, old: FloaterConfig, origin: str) -> int:
+    """Return the index of the part of a composition that is the position model of a trained model.
+
+    Raises:
+        DataError: if no part is that position model, or another part is not an added flow.
+    """
+    parts = [named(part) for part in (new.position_options or {})["models"]]
+    same = [index for index, (name, _) in enumerate(parts) if name == old.position]
+    flows = [own for name, own in parts if name == "floater" and own.get("injection") == "add"]
+    if len(same) != 1 or len(flows) != len(parts) - 1:
+        raise DataError(
+            f"{origin} has the position model '{old.position}', which 'compose' cannot continue; valid: that "
+            "model and 'floater' with injection 'add'"
+        )
+    _check_options(options(old.position) | parts[same[0]][1], _meaning(old), origin)
+    return same[0]
+
+
+def _check(new: FloaterConfig, old: FloaterConfig, origin: str) -> None:
+    for name in _COMPUTES:
+        if getattr(new, name) != getattr(old, name):
+            raise DataError(f"{origin} has {name} {getattr(old, name)!r}, not {getattr(new, name)!r}")
+    if new.tie_word_embeddings and not old.tie_word_embeddings:
+        raise DataError(f"{origin} has tie_word_embeddings False: two tables, of which True keeps one")
+    here, there = _meaning(new), _meaning(old)
+    if new.position == "floater" and here["injection"] == "qkv" and old.position == "sinusoidal":
+        if there["blocks"] != "input":
+            raise DataError(
+                f"{origin} has sinusoids at blocks {there['blocks']}, but 'floater' at the input only"
+            )
+        return
+    if new.position == "compose" != old.position:
+        _part(new, old, origin)
+        return
+    if new.position != old.position:
+        raise DataError(
+            f"{origin} has the position model '{old.position}', which '{new.position}' cannot continue; "
+            "valid: the same model, 'sinusoidal' followed by 'floater' with injection 'qkv', or a model "
+            "followed by its composition with 'floater' of injection 'add'"
+        )
+    _check_options(here, there, origin)
+
+
+def _check_options(here: Mapping[str, Any], there: Mapping[str, Any], origin: str) -> None:
+    for name, value in here.items():
+        if name not in _ONLY_TRAINING and value != there[name]:
+            raise DataError(f"{origin} has the position option {name} {there[name]!r}, not {value!r}")
+
+
+def _meaning(config: FloaterConfig) -> dict[str, Any]:
+    """Return the options that decide what a position model's parameters compute."""
+    given = options(config.position) | (config.position_options or {})
+    return {name: value for name, value in given.items() if name not in _ONLY_TRAINING}

@@ -1,0 +1,335 @@
+"""The trials of a study, and those that are refused before anything runs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from floater.lab.settings import SettingsError, load
+from floater.lab.study.grid import grid
+from floater.lab.study.short_to_long import TEST
+from floater.lab.tasks.translation import TranslationSettings
+from floater.lab.training.digests import contents
+from floater.transformer import FloaterConfig, FloaterModel
+
+from .small import settings
+
+
+def test_models_blocks_and_seeds_multiply(tmp_path: Path) -> None:
+    """A model without an option `blocks`, or that sets it, has one variant; the others one for each value."""
+    models = {
+        "none": {},
+        "rnn2": {"position": "rnn", "position_options": {"depth": 2}},
+        "first": {"position": "learned", "position_options": {"blocks": [0]}},
+    }
+    made = grid(settings(tmp_path, models=models, blocks=["input", "all"], seeds=[3, 5]), "here")
+    assert [variant.name for variant in made.variants] == ["none", "rnn2-input", "rnn2-all", "first"]
+    assert [trial.name for trial in made.trials] == [
+        f"{variant.name}-{seed}" for seed in (3, 5) for variant in made.variants
+    ]
+    deep = made.trials[2].settings
+    assert isinstance(deep, TranslationSettings)
+    assert deep.model.position_options == {"depth": 2, "blocks": "all"}
+    assert (deep.training.seed, deep.run) == (3, str(tmp_path / "trials" / "rnn2-all-3"))
+    assert deep.data.train_source == str(tmp_path / "data" / "train.en")
+    assert made.tests[TEST]["reference"] == str(tmp_path / "data" / "lengths.de")
+
+
+def test_a_model_may_change_any_setting_and_start_from_another(tmp_path: Path) -> None:
+    models = {
+        "sinusoidal": {},
+        "floater": {
+            "start": "sinusoidal-input",
+            "settings": {"training": {"learning_rate": 5e-3, "max_steps": 9}},
+        },
+    }
+    made = grid(settings(tmp_path, models=models, blocks=["input"], seeds=[4]), "here")
+    plain, flow = (trial.settings for trial in made.trials)
+    assert (plain.training.learning_rate, flow.training.learning_rate, flow.training.max_steps) == (
+        1e-2,
+        5e-3,
+        9,
+    )
+    assert flow.training.warm_start == plain.run
+    assert made.trials[1].after == made.trials[0].name
+    models["floater"]["seeds"] = [4]
+    made = grid(settings(tmp_path, models=models, blocks=["input"], seeds=[3, 4]), "here")
+    assert [trial.after for trial in made.trials] == [None, "sinusoidal-input-4", None]
+
+
+def test_a_label_changes_a_setting_that_the_model_sets_too(tmp_path: Path) -> None:
+    asked = settings(
+        tmp_path,
+        models={"learned": {"max_length": 512}},
+        axes={"table": {"short": {"model": {"max_length": 256}}, "own": {}}},
+        seeds=[1],
+    )
+    lengths = {trial.name: trial.settings.model.max_length for trial in grid(asked, "here").trials}
+    assert lengths == {"learned-short-1": 256, "learned-own-1": 512}
+
+
+def test_a_model_may_have_seeds_of_its_own(tmp_path: Path) -> None:
+    """Many variants are screened with one seed, some are settled with several; the first seeds run first."""
+    models = {"none": {}, "rnn": {"seeds": [7]}, "learned": {"seeds": [2, 3, 1]}, "t5": {"seeds": [1]}}
+    made = grid(settings(tmp_path, models=models, seeds=[1, 2]), "here")
+    names = ["none-1", "rnn-7", "learned-2", "t5-1", "none-2", "learned-3", "learned-1"]
+    assert [trial.name for trial in made.trials] == names
+    assert [trial.settings.training.seed for trial in made.trials] == [1, 7, 2, 1, 2, 3, 1]
+
+
+def test_each_trial_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
+    made = grid(settings(tmp_path), "here")
+    made.write(threads=1)
+    for trial in made.trials:
+        assert load(TranslationSettings, trial.config) == trial.settings
+        assert trial.config.read_text().startswith(f"# floater train {trial.config}\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"models": {"none": {}, "siusoidal": {}}}, "trial siusoidal-1: unknown position model 'siusoidal'"),
+        (
+            {"models": {"none": {}, "t5": {"position_options": {"bukets": 3}}}},
+            "trial t5-1: model: unknown option",
+        ),
+        ({"models": {"none": {"max_lenght": 3}}}, "trial none-1: unknown key 'model.max_lenght'"),
+        ({"models": {"none": {}, "tree": {}}}, "trial tree-1: .*reads a tree"),
+        (
+            {"models": {"learned": {"max_length": 100}}},
+            "trial learned-1: test lengths: 'learned' has 100 positions",
+        ),
+        ({"models": {"none": {"start": "learned"}}}, "trial none-1: start 'learned' is no variant"),
+        (
+            {"models": {"none": {"seeds": [1]}, "rnn": {"start": "none"}}},
+            "trial rnn-2: start 'none' is no variant above this one with seed 2",
+        ),
+        ({"models": {"none": {"seeds": 3}}}, "model none: seeds is 3; it must be a list of numbers, each"),
+        ({"models": {"none": {"seeds": []}}}, r"model none: seeds is \[\]; it must be a list"),
+        ({"models": {"none": {"seeds": [0, 0]}}}, r"model none: seeds is \[0, 0\]; it must be a list"),
+        ({"models": {"none": {"seeds": ["one"]}}}, "trial none-one: 'training.seed' must be int"),
+        ({"models": {"a": {"position": "none"}, "a-1": {"position": "none"}}, "seeds": [1, "1-1"]}, "seeds"),
+        (
+            {"models": {"rnn-all": {"position": "none"}, "rnn": {}}, "blocks": ["all"]},
+            "two trials of this name",
+        ),
+        ({"models": {"floater": {}}, "blocks": ["first"]}, "trial floater-first-1: model: blocks is 'first'"),
+        ({"comparisons": [["none", "x"]]}, "comparisons has 'x', which is no variant; there are: none, "),
+        ({"baseline": "sinusoid"}, "baseline 'sinusoid' is no variant; there are: none, sinusoidal"),
+        ({"metric": "BLEU"}, "metric is 'BLEU'; there are: bleu, chrf"),
+        ({"metric": "length_ratio"}, "metric is 'length_ratio'; there are: bleu, chrf"),
+        ({"metric": "chrf", "short_to_long": {}}, "metric needs tests"),
+        ({"checkpoints": {"mine": "/no/such/model"}}, "checkpoint mine: .*no such directory"),
+        (
+            {"task": "events", "bins": [5], "short_to_long": {}},
+            "'events' has no scores example by example; leave out tests and bins",
+        ),
+        ({"figures": ["vector"]}, "figures has 'vector'"),
+        ({"task": "translate", "short_to_long": {}}, "unknown task 'translate'"),
+        (
+            {"tests": {"t": {"source": "no-such", "reference": "x"}}},
+            "test t: source: there is no file no-such",
+        ),
+        (
+            {"models": {"none": {"position_options": [1]}}},
+            r"none: position_options: must be a mapping, got \[1",
+        ),
+        ({"models": {"none": {"settings": [1]}}}, r"none: settings: must be a mapping, got \[1\]"),
+        ({"models": {"none": "x"}}, "'models.none' must be dict"),
+        ({"models": {"none": {"settings": {"model": None}}}}, "settings.model is None; it must be a mapping"),
+        ({"models": {"none": {"settings": {"run": "x"}}}}, "settings.run is not to be set"),
+        (
+            {"models": {"none": {"settings": {"training": {"seed": 7}}}}},
+            "settings.training.seed is not to be",
+        ),
+        ({"models": {"none": {"settings": {"training": [1]}}}}, r"settings.training is \[1\]; it must be a"),
+        (
+            {"models": {"t5": {"settings": {"model": {"position_options": {"buckets": 4}}}}}},
+            "settings.model.position_options is not to be set",
+        ),
+        ({"settings": {"data": [1]}}, r"settings.data: must be a mapping, got \[1\]"),
+        ({"settings": {"data": {"source": "xx"}}}, "built-in corpus: language must be one of de, en, fr"),
+        ({"short_to_long": {"builtin": 40, "builtin_mean": 900}}, "built-in corpus: mean_tokens must lie"),
+        ({"seeds": [2**32]}, "trial none-4294967296: training: seed is 4294967296"),
+        ({"excluded": {"none": "no"}}, "'none' is among models and among excluded"),
+        ({"budget": {"gpus": 2}}, "gpus is 2.0; a trial is one process"),
+        (
+            {
+                "task": "language_modeling",
+                "settings": {"objective": "masked", "data": {"train": "no-such", "valid": "no-such"}},
+                "short_to_long": {},
+            },
+            "trial none-1: data.train: there is no file no-such",
+        ),
+        (
+            {
+                "task": "generated",
+                "settings": {"data": {"problem": "copy", "lengths": [1, 4]}},
+                "short_to_long": {},
+                "tests": {"lengths": {"bins": [9, 5]}},
+            },
+            r"trial none-1: test lengths: bins \[9, 5\] must be whole numbers that grow from at least 1",
+        ),
+        (
+            {
+                "task": "generated",
+                "settings": {"data": {"problem": "copy", "lengths": [1, 4]}},
+                "short_to_long": {},
+                "tests": {"lengths": {}},
+                "bins": [5, 500],
+            },
+            "the greatest that is tested, 32",
+        ),
+        (
+            {"tests": {"t": {"source": "x", "referense": "x"}}},
+            "test t: unknown key 'referense'; did you mean 'reference'",
+        ),
+        ({"tests": {"t": {"source": "x"}}}, "test t: missing required key 'reference'"),
+        (
+            {"tests": {"t": {"source": ["x"], "reference": "x"}}},
+            r"test t: 'source' must be str | Path, not \['x'\]",
+        ),
+        (
+            {"task": "events", "tests": {"t": {"source": "x"}}, "short_to_long": {}},
+            "'events' has no scores example by example",
+        ),
+    ],
+)
+def test_an_impossible_trial_is_named_before_anything_runs(
+    tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ValueError, match=named) as refused:
+        grid(settings(tmp_path, **changes), "here")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "trials").exists()
+
+
+def test_what_a_training_reads_are_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not a directory that is called as the language."""
+    monkeypatch.chdir(tmp_path)
+    Path("en").mkdir()
+    Path("voc").mkdir()
+    Path("voc/tokenizer.json").touch()
+    common = settings(tmp_path).settings
+    common["data"]["vocabulary"] = "voc"
+    trial = grid(settings(tmp_path / "study", settings=common), "here").trials[0]
+    read = contents(trial.settings.files_read())
+    sides = {f"data.{part}_{side}" for part in ("train", "valid") for side in ("source", "target")}
+    assert read.keys() == {*sides, "data.vocabulary"}
+    Path("voc/checkpoint").touch()  # of a run that goes on
+    assert contents(trial.settings.files_read()) == read
+
+
+def test_a_checkpoint_may_not_hide_a_row(tmp_path: Path) -> None:
+    config = FloaterConfig.preset("tiny", vocab_size=9)
+    FloaterModel(config).save_pretrained(tmp_path / "mine")
+    asked = settings(tmp_path / "study", checkpoints={"none": str(tmp_path / "mine")})
+    with pytest.raises(SettingsError, match="checkpoint none has the name of a variant"):
+        grid(asked, "here")
+
+
+def test_a_test_set_that_cannot_be_scored_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    for name, text in (("two", "a b\nc\n"), ("three", "d\ne\nf\n"), ("long", "a b c d e f g h i\nj\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    def refused(source: str, reference: str, max_length: int = 1024) -> str:
+        test = {"source": str(tmp_path / source), "reference": str(tmp_path / reference)}
+        models = {"none": {}, "learned": {"max_length": max_length}}
+        asked = settings(tmp_path / "study", models=models, tests={"t": test})
+        with pytest.raises(SettingsError) as error:
+            grid(asked, "here")
+        return str(error.value)
+
+    assert "trial none-1: test t: " in (said := refused("two", "three"))
+    assert said.endswith("not aligned: 2 and 3 lines")
+    assert "trial learned-1: test t: 'learned' has 9 positions, but the longest line of " in (
+        said := refused("long", "two", max_length=9)
+    )
+    assert said.endswith("has 9 words and an end; raise model.max_length")
+
+    same = {key: str(tmp_path / "two") for key in ("source", "reference")}
+    with pytest.raises(SettingsError, match=r"trial none-1: test t: token '\(' is no regular expression"):
+        grid(settings(tmp_path / "study", tests={"t": same | {"token": "("}}), "here")
+
+    words = [f"{i}\tw\t_\tX\t_\t_\t{i - 1}\tr\t_\t_\n" for i in range(1, 7)]
+    (tmp_path / "trees").write_text("".join(words), encoding="utf-8")
+    data = {"train": str(tmp_path / "trees"), "valid": str(tmp_path / "trees")}
+    asked = settings(
+        tmp_path / "study",
+        task="tagging",
+        settings={"data": data, "model": {"preset": "tiny"}},
+        models={"none": {}, "learned": {"max_length": 5}},
+        tests={"t": {"source": str(tmp_path / "trees")}},
+        short_to_long={},
+    )
+    with pytest.raises(
+        SettingsError, match=r"trial learned-1: test t: 'learned' has 5 .* has 6 words; raise"
+    ):
+        grid(asked, "here")
+
+
+@pytest.mark.parametrize(
+    ("test", "named"),
+    [
+        ({"source": "blank"}, "trial none-1: test t: empty corpus: no text in .*blank"),
+        ({"window": 32}, "trial learned-1: test t: 'learned' has 16 positions, but the window has 32"),
+        ({"window": 4}, "trial none-1: test t: window is 4; it must be at least 8"),
+        ({"window": "a"}, r"test t: 'window' must be int \| null, not 'a'"),
+        ({"stride": 4}, "trial none-1: test t: stride is 4; a masked model has none"),
+    ],
+)
+def test_a_text_that_a_language_model_cannot_be_scored_on_is_refused(
+    tmp_path: Path, test: dict[str, Any], named: str
+) -> None:
+    (tmp_path / "text").write_text("a b c\n" * 9, encoding="utf-8")
+    (tmp_path / "blank").write_text("\n\n", encoding="utf-8")
+    text = str(tmp_path / "text")
+    if "source" in test:
+        test = {"source": str(tmp_path / test["source"])}
+    asked = settings(
+        tmp_path / "study",
+        task="language_modeling",
+        settings={
+            "objective": "masked",
+            "data": {"train": text, "valid": text, "block": 16},
+            "model": {"preset": "tiny"},
+        },
+        models={"none": {}, "learned": {"max_length": 16}},
+        short_to_long={},
+        tests={"t": {"source": text} | test},
+    )
+    with pytest.raises(SettingsError, match=named):
+        grid(asked, "here")
+
+
+def test_a_causal_model_that_sees_the_future_is_refused_without_data(tmp_path: Path, ahead: str) -> None:
+    data = {"train": "no-such-file", "valid": "no-such-file", "pack": False}
+    common = {"objective": "causal", "data": data, "model": {"preset": "tiny"}}
+    models = {"none": {}, ahead: {}}
+    asked = settings(tmp_path, task="language_modeling", settings=common, models=models, short_to_long={})
+    with pytest.raises(SettingsError, match=r"trial ahead-1: .* shows tokens what comes after them"):
+        grid(asked, "here")
+
+
+def test_a_trial_directory_with_other_settings_is_refused(tmp_path: Path) -> None:
+    made = grid(settings(tmp_path), "here")
+    made.write(threads=1)
+    made.trials[1].run.mkdir()
+    text = made.trials[1].config.read_text(encoding="utf-8").replace("rate: 0.01", "rate: 0.02")
+    (made.trials[1].run / "config.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(
+        SettingsError, match=r"trial sinusoidal-1: .*training.learning_rate is 0.02 there and 0.01 here"
+    ):
+        grid(settings(tmp_path), "here")
+
+
+def test_a_task_that_draws_its_tests_is_told_the_bins(tmp_path: Path) -> None:
+    asked = settings(
+        tmp_path,
+        task="generated",
+        settings={"data": {"problem": "copy", "lengths": [1, 4]}},
+        short_to_long={},
+        tests={"lengths": {}, "own": {"bins": [5]}},
+        bins=[5, 9, 17],
+    )
+    assert grid(asked, "here").tests == {"lengths": {"bins": [5, 9, 17]}, "own": {"bins": [5]}}

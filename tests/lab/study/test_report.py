@@ -1,0 +1,191 @@
+"""The report: what it says, that it needs nothing else, and what a browser makes of it."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from floater.lab.settings import make
+from floater.lab.study import report as reports
+from floater.lab.study import run, summary, tables
+from floater.lab.study.grid import grid
+from floater.lab.study.panels import learning
+from floater.lab.study.results import Column, Results, gather
+from floater.lab.study.settings import StudySettings
+from floater.transformer import FloaterConfig, FloaterForMaskedLM
+
+from . import browser, small
+
+
+@pytest.fixture(scope="module")
+def report(finished: Results) -> Path:
+    return Path(finished.settings.folder) / "report.html"
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_it_refers_to_nothing_outside(report: Path) -> None:
+    text = report.read_text(encoding="utf-8")
+    for attribute, address in re.findall(r'\b(src|href|action|data)="([^"]*)"', text):
+        assert address.startswith(("data:", "#")), f"{attribute} {address[:80]}"
+    assert not re.search(r"url\((?!#)|@import|<script|<iframe|<link(?! rel=\"icon\" href=\"data:)", text)
+
+
+def test_it_says_how_to_get_it_again(report: Path, finished: Results) -> None:
+    text = report.read_text(encoding="utf-8")
+    assert "floater study small.yaml" in text
+    for trial in finished.grid.trials:
+        assert f"floater train {trial.config}" in text
+    for said in ("torch", "sacrebleu", "nrefs:1|case:mixed", "builtin_test: 3"):
+        assert said in text
+
+
+def test_pictures_whose_numbers_no_table_has_do_not_say_so(report: Path) -> None:
+    said = re.findall(r'role="img" aria-label="([^"]*)"', report.read_text(encoding="utf-8"))
+    for title, tabled in (("Training loss", False), ("BLEU by length", True), ("BLEU 80–99 and speed", True)):
+        texts = [text for text in said if text.startswith(title)]
+        assert texts
+        assert all(("The tables have the numbers." in text) == tabled for text in texts)
+
+
+def test_a_loss_that_chose_the_checkpoint_is_drawn_once(finished: Results) -> None:
+    log = [{"step": 1, "loss": 2.0}, {"step": 1, "eval_loss": 1.0}]
+    outcomes = [replace(o, log=log, result={"best_valid_loss": 1.0}) for o in finished.outcomes]
+    titles = [panel.title for panel in learning(replace(finished, outcomes=outcomes))]
+    assert titles == ["Training loss", "Validation loss"]
+
+
+def test_a_note_stands_before_the_answer(finished: Results) -> None:
+    noted = replace(finished, settings=replace(finished.settings, note="Withdrawn: `t5` & <b>."))
+    text = reports.page(noted, origin="small.yaml", positions=[], versions={}, configuration="")
+    assert "Withdrawn: <code>t5</code> &amp; &lt;b&gt;." in text[: text.index("<h2>Answer</h2>")]
+
+
+@pytest.mark.parametrize(("average", "said"), [(0, True), (1, False)])
+def test_it_says_when_the_first_bin_selected_checkpoints(tmp_path: Path, average: int, said: bool) -> None:
+    for language in "en", "de":
+        (tmp_path / f"pool.{language}").write_text("".join(f"{'a ' * n}{n}\n" for n in range(12)))
+    asked = small.settings(
+        tmp_path / "study",
+        settings={"training": {**small.ONE_STEP, "average_last": average}},
+        short_to_long={"source": [f"{tmp_path}/pool.en"], "target": [f"{tmp_path}/pool.de"], "cut": 8},
+        bins=[8],
+    )
+    results = gather(asked, grid(asked, "small"))
+    page = reports.page(results, origin="small.yaml", positions=[], versions={}, configuration="")
+    assert ("below 8 tokens are the validation part, which selected checkpoints" in page) == said
+
+
+def test_an_error_in_a_report_is_text(report: Path) -> None:
+    """Whatever an error says, it is no markup."""
+    assert "failed: a training pair, line 22 of " in report.read_text(encoding="utf-8")
+    cell = tables.Cell("<b>&", "failed")
+    assert tables.Table(["a"], [[tables.Cell("x|y")]]).markdown().splitlines()[2] == r"| x\|y |"
+    assert tables.Table(["a"], [[cell]]).csv() == "a\n<b>&\n"
+
+
+def test_the_tables_agree_with_each_other(finished: Results) -> None:
+    folder = Path(finished.settings.folder)
+    scores = rows(folder / "scores.csv")
+    done = [outcome for outcome in finished.outcomes if outcome.status == "finished"]
+    assert len(scores) == len(done) * 5 * 7  # metrics, bins
+    shown = {variant["model"]: variant for variant in rows(folder / "table.csv")}
+    assert list(shown) == [variant.name for variant in finished.grid.variants]
+    for name, variant in shown.items():
+        values = [
+            float(line["score"])
+            for line in scores
+            if (line["model"], line["metric"], line["low"]) == (name, "bleu", "80")
+        ]
+        assert variant["BLEU 80–99"].startswith(f"{sum(values) / 2:.1f}" if values else "–")
+        assert variant["seeds"] == ("0/2" if name == "broken" else "2/2")
+    assert {variant["BLEU 900–999"] for variant in shown.values()} == {"–"}
+    lines = rows(folder / "trials.csv")
+    assert [row["trial"] for row in lines] == [trial.name for trial in finished.grid.trials]
+    markdown = (folder / "table.md").read_text(encoding="utf-8")
+    for name in shown:
+        assert f"\n| {name} | " in markdown
+    parameters = {variant["model"]: variant["position parameters"] for variant in rows(folder / "table.csv")}
+    assert parameters["learned-input"] == f"{2 * 1024 * 16:,}"  # a table for the encoder, one for the decoder
+    assert parameters["learned-all"] == f"{(2 + 1) * 1024 * 16:,}"  # of two blocks and of one
+
+
+def test_the_sentences_say_what_is_known(finished: Results) -> None:
+    said = summary.sentences(finished)
+    assert said[0] == "6 of 8 trials are finished, 2 failed; the others are excluded below."
+    assert "BLEU 900–999: the test set has no example there." in said
+    compared = [found for found in finished.comparisons if found.column == Column("lengths", "bleu", 80, 100)]
+    assert [found.variant for found in compared] == ["learned-input", "learned-all"]
+    assert "Holm" in said[-1]
+
+
+@pytest.mark.slow
+def test_checkpoints_without_trials_have_a_report(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = FloaterForMaskedLM(FloaterConfig.preset("tiny", vocab_size=9, position="learned"))
+    model.save_pretrained(tmp_path / "mine")
+    given = {"folder": str(tmp_path / "study"), "checkpoints": {"mine": str(tmp_path / "mine")}}
+    run.study(make(StudySettings, given | {"figures": ["vectors"]}, "given"))
+    text = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
+    assert "Heat map of the position vectors" in text
+    assert "are in the figures" not in text
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
+    with browser.chromium(tmp_path_factory.mktemp("chromium")) as page:
+        yield page
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1280, 390, 320])
+def test_a_browser_shows_it(
+    page: browser.Page, report: Path, finished: Results, width: int, dark: bool
+) -> None:
+    page.open(report, width=width, height=800, dark=dark)
+    assert page.errors == []
+    assert [asked for asked in page.requests if not asked.startswith("data:")] == [report.as_uri()]
+    assert page.ask("document.querySelectorAll('#grid tbody tr').length") == len(finished.grid.trials)
+    assert page.ask("document.querySelectorAll('#scores tbody tr').length") == len(finished.grid.variants)
+    assert page.ask("document.documentElement.scrollWidth <= window.innerWidth"), "nothing sticks out"
+    pictures = page.ask(
+        "[...document.querySelectorAll('svg, img')].filter(e => !e.closest('svg svg')).map(e => {"
+        " const box = e.getBoundingClientRect();"
+        " return [box.width, box.height, e.getAttribute('aria-label') || e.getAttribute('alt') || ''] })"
+    )
+    assert len(pictures) >= 8
+    for wide, high, alternative in pictures:
+        assert min(wide, high) > 100
+        assert len(alternative) > 20
+    text = page.ask(
+        "Math.min(...[...document.querySelectorAll('svg text')].map(e => e.getBoundingClientRect().height))"
+    )
+    assert text > 5, "text in pictures can be read"
+    figures = page.ask("[...document.querySelectorAll('figure')].map(e => e.scrollWidth - e.clientWidth)")
+    assert max(figures) <= 0, "no figure scrolls sideways"
+    assert page.ask("document.querySelector('#answer, .sentences').getBoundingClientRect().top < innerHeight")
+
+
+def test_dark_is_dark(page: browser.Page, report: Path) -> None:
+    """Ink against paper, of the page and in its pictures: at least 7 to 1 (WCAG 2.2, 1.4.6)."""
+    contrast = """(() => {
+      const light = c => { const v = c.match(/[\\d.]+/g).slice(0, 3).map(x => x / 255)
+        .map(x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2] };
+      const [a, b] = [getComputedStyle(document.querySelector('svg text')).fill,
+        getComputedStyle(document.querySelector('figure')).backgroundColor].map(light);
+      return [a, b] })()"""
+    for dark in (False, True):
+        page.open(report, dark=dark)
+        ink, paper = page.ask(contrast)
+        assert (ink > paper) == dark
+        assert (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05) >= 7

@@ -1,0 +1,234 @@
+"""A study that is run again: more seeds, other files, failed or killed trials, warm starts."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from floater.lab.cli import main
+from floater.lab.settings import SettingsError, dump
+from floater.lab.study import run
+from floater.lab.study.results import Outcome
+from floater.lab.study.trial import is_finished
+from floater.lab.tasks import task
+from floater.lab.tasks.measurement import Measurement
+from floater.lab.tasks.translation import decode
+from floater.lab.training.lengthen import lengthen
+from processes import in_process
+
+from .small import ONE_STEP, run_inline, scores, settings
+
+MARGIN = decode.MARGIN
+pytestmark = pytest.mark.usefixtures("short_translations")
+
+
+def test_one_more_seed_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = run_inline(monkeypatch, report=False)
+    small = {"models": {"none": {}}, "short_to_long": {"builtin": 20, "builtin_test": 1}}
+    run.study(settings(tmp_path, seeds=[1], **small))
+    run.study(settings(tmp_path, seeds=[1, 7], **small))
+    assert started.started == ["none-1", "none-7"]
+
+
+def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tmp_path / "text"
+    text.write_text("so it is a b c\n" * 40, encoding="utf-8")
+    common = {
+        "objective": "masked",
+        "data": {"train": str(text), "valid": str(text), "block": 16, "vocabulary_size": 280},
+        "model": settings(tmp_path).settings["model"],
+        "training": ONE_STEP,
+    }
+    source = tmp_path / "test"
+    source.write_text("so it is\n" * 20, encoding="utf-8")
+    asked = settings(
+        tmp_path / "study",
+        task="language_modeling",
+        settings=common,
+        models={"none": {}},
+        seeds=[1],
+        short_to_long={},
+        tests={"other": {"source": str(source)}},
+    )
+    run_inline(monkeypatch, report=False)
+    first = run.study(asked).outcomes[0].measured["other"]
+    source.write_text("c b a is it\n" * 20, encoding="utf-8")
+    second = run.study(asked).outcomes[0].measured["other"]
+    assert first.score("loss") != second.score("loss")
+    good = run.study(asked)
+    more = replace(asked, tests=asked.tests | {"bad": asked.tests["other"] | {"window": 16}})
+    with monkeypatch.context() as broken:
+        language, measure = task("language_modeling"), task("language_modeling").measure
+
+        @functools.wraps(measure)
+        def fails(run: str, source: str, window: int | None = None, stride: int | None = None) -> Measurement:
+            return measure(run, source, 1 // 0 if window else None, stride)
+
+        broken.setattr(language, "measure", fails)
+        (outcome,) = run.study(more).outcomes
+    assert (outcome.status, outcome.error) == (
+        "failed",
+        "ZeroDivisionError: integer division or modulo by zero",
+    )
+    assert outcome.measured.keys() == {"other"}, "one test set that fails does not hide the others"
+    assert outcome.measured["other"].score("loss") == good.outcomes[0].measured["other"].score("loss")
+    text.unlink()
+    assert run.study(asked, train=False).outcomes[0].status == "finished"
+    text.write_text("a b c\n" * 40, encoding="utf-8")
+    changed = (
+        r"trial none-1: since its training began, data\.train: .* has changed \(40 lines as before\); delete "
+        r".*none-1, or"
+    )
+    with pytest.raises(SettingsError, match=changed):
+        run.study(asked)
+    (tmp_path / "study" / "trials" / "none-1" / "cost.json").unlink()  # it was stopped, and would go on
+    with pytest.raises(SettingsError, match=changed):
+        run.study(asked)
+
+
+def test_a_trial_that_was_trained_for_longer_is_scored_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_inline(monkeypatch, report=False)
+    common = settings(tmp_path).settings
+    common["training"] |= {"max_steps": 2, "eval_steps": 2}
+    small = {"models": {"none": {}}, "seeds": [1], "short_to_long": {"builtin": 20, "builtin_test": 1}}
+
+    def studied() -> Outcome:
+        (outcome,) = run.study(settings(tmp_path / "study", settings=common, **small)).outcomes
+        return outcome
+
+    before = studied()
+    common["training"]["max_steps"] = 4
+    task("translation").train(lengthen(before.trial.settings, steps=4))
+    assert not is_finished(before.trial.run, {}), "its costs are not those of the whole training"
+    monkeypatch.setattr("floater.lab.study.trial.software", lambda: {"commit": "later"})
+    after = studied()
+    assert (after.status, after.cost["commit"]) == ("finished", "later")
+    assert (before.result["steps"], after.result["steps"]) == (2, 4)
+    assert before.measured["lengths"].score("loss") != after.measured["lengths"].score("loss")
+
+
+def test_a_trial_goes_on_from_one_that_is_trained_and_fails_a_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_inline(monkeypatch, report=False)
+    small = {
+        "models": {"sinusoidal": {}, "floater": {"start": "sinusoidal"}},
+        "seeds": [1],
+        "short_to_long": {"builtin": 20, "builtin_test": 1},
+    }
+    run.study(settings(tmp_path / "study", **small))
+    for name in ("t.en", "t.de"):
+        (tmp_path / name).write_text("a b\n" * 3, encoding="utf-8")
+
+    translation, measure = task("translation"), task("translation").measure
+
+    @functools.wraps(measure)
+    def fails(run: Path, *args: Any, **kwargs: Any) -> Measurement:
+        return measure(run, *args, **kwargs) if "floater" in str(run) else 1 // 0
+
+    monkeypatch.setattr(translation, "measure", fails)
+    test = {"source": str(tmp_path / "t.en"), "reference": str(tmp_path / "t.de")}
+    found = run.study(settings(tmp_path / "study", tests={"t": test}, **small))
+    assert [(o.status, sorted(o.measured)) for o in found.outcomes] == [
+        ("failed", ["lengths"]),
+        ("finished", ["lengths", "t"]),
+    ]
+
+
+def test_a_trial_that_ends_without_a_word_is_a_failed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent:
+        slots = 1
+
+        def start(self, chosen: object) -> Silent:
+            return self
+
+        def poll(self) -> int:
+            return 1
+
+        def stop(self) -> None: ...
+
+    monkeypatch.setattr(run, "launcher", lambda *_: Silent())
+    small = {"models": {"none": {}}, "short_to_long": {"builtin": 20, "builtin_test": 1}}
+    results = run.study(settings(tmp_path, seeds=[1], **small))
+    assert [(o.status, o.error[:26]) for o in results.outcomes] == [("failed", "it ended without a message")]
+    results.outcomes[0].trial.error.write_text("of an earlier start", encoding="utf-8")
+    results = run.study(settings(tmp_path, seeds=[1], **small))
+    assert results.outcomes[0].error.startswith("it ended without a message")
+
+
+def study_until_killed(config: str, trial: Path) -> int:
+    """Run a study in this process, which kills itself at the first checkpoint of a trial."""
+
+    def kill() -> None:
+        while not list(trial.glob("checkpoint-*")):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    return main(["study", config])
+
+
+@pytest.mark.slow
+def test_a_killed_study_goes_on_and_has_the_same_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in the middle of training, with real processes; its trials end with it."""
+    common = settings(tmp_path).settings
+    common["training"] |= {"max_steps": 24, "save_steps": 3, "eval_steps": 12}
+    small = {"models": {"none": {}}, "seeds": [1], "short_to_long": {"builtin": 40, "builtin_test": 2}}
+    whole, killed = (settings(tmp_path / name, settings=common, **small) for name in ("whole", "killed"))
+    with monkeypatch.context() as here:
+        run_inline(here)
+        here.setattr(decode, "MARGIN", MARGIN)  # as in the processes of the other
+        run.study(whole)
+    config, trial = tmp_path / "killed.yaml", tmp_path / "killed" / "trials" / "none-1"
+    config.write_text(dump(killed), encoding="utf-8")
+    said = tmp_path / "said.txt"
+    assert in_process(study_until_killed, str(config), trial, said=said) == -signal.SIGKILL, said.read_text()
+    assert not (trial / "model").exists()
+    assert main(["study", str(config)]) == 0
+    assert scores(tmp_path / "killed") == scores(tmp_path / "whole")
+    logs = [json.loads((tmp_path / n / "trials/none-1/log.json").read_text()) for n in ("whole", "killed")]
+    losses = [[entry["loss"] for entry in log if "loss" in entry] for log in logs]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+def test_a_warm_start_waits_for_the_trial_that_it_starts_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    models = {"sinusoidal": {}, "floater": {"start": "sinusoidal"}}
+    common = settings(tmp_path).settings
+    started = run_inline(monkeypatch, report=False)
+    asked = settings(tmp_path, models=models, seeds=[1], settings=common)
+    results = run.study(asked)
+    assert started.started == ["sinusoidal-1", "floater-1"]
+    assert [outcome.status for outcome in results.outcomes] == ["finished", "finished"]
+
+    shutil.rmtree(tmp_path / "trials" / "sinusoidal-1")
+    with pytest.raises(
+        SettingsError,
+        match=r"trial floater-1: since its training began, training\.warm_start: .*sinusoidal-1 is missing",
+    ):
+        run.study(asked)
+    common["data"]["vocabulary"] = "no-such-vocabulary"
+    other = settings(tmp_path / "other", models=models, seeds=[1], settings=common)
+    caplog.set_level("INFO", "floater")
+    failed = run.study(other)
+    assert "starts from sinusoidal-1, which failed" in failed.outcomes[1].error
+    assert started.started == ["sinusoidal-1", "floater-1", "sinusoidal-1"]
+    assert any(text.startswith("sinusoidal-1: failed: ") for text in caplog.messages)

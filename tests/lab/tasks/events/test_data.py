@@ -1,0 +1,233 @@
+"""Reading events: every format gives the same sequences, and what is wrong is named."""
+
+import os
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from floater.errors import DataError
+from floater.lab.tasks import task
+from floater.lab.tasks.corpora.events import Columns, EventSequence, read_sequences
+from floater.lab.tasks.events.examples import pieces, values_batch
+from floater.transformer.events import EventsConfig
+
+ROWS = "id,time,type\nb,10,x\na,3,y\nb,10.5,z\na,3,x\nb,11,x\n"
+DATA = Path(os.environ.get("FLOATER_DATA", Path(__file__).parents[5] / "shared" / "data"))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "events.csv"
+    path.write_text(ROWS)
+    return path
+
+
+def plain(sequences):
+    return [(s.id, s.times.tolist(), s.types) for s in sequences]
+
+
+WANTED = [("b", [10.0, 10.5, 11.0], ("x", "z", "x")), ("a", [3.0, 3.0], ("y", "x"))]
+
+
+def test_a_table_is_read_by_its_ids_in_the_order_of_its_rows(table, tmp_path, monkeypatch):
+    assert plain(read_sequences(table, Columns())) == WANTED
+    read = pa.csv.read_csv(table)
+    pa.parquet.write_table(read, tmp_path / "events.parquet")
+    assert plain(read_sequences(tmp_path / "events.parquet", Columns())) == WANTED
+    asked = []
+
+    def offline(name, split):
+        asked.append((name, split))
+        return datasets.Dataset(read)
+
+    monkeypatch.setattr(datasets, "load_dataset", offline)
+    assert plain(read_sequences("hf:someone/events:validation", Columns())) == WANTED
+    assert asked == [("someone/events", "validation")]
+
+
+def test_lines_of_text_are_sequences(tmp_path):
+    (tmp_path / "time.txt").write_text("10 10.5 11\n3 3\n")
+    (tmp_path / "event.txt").write_text("x z x\ny x\n")
+    assert [s[1:] for s in plain(read_sequences(tmp_path, Columns()))] == [s[1:] for s in WANTED]
+    (tmp_path / "event.txt").write_text("x z\ny x\n")
+    with pytest.raises(DataError, match="line 1: 3 times and 2 types"):
+        read_sequences(tmp_path, Columns())
+
+
+def test_dates_are_seconds_and_large_stamps_keep_their_microseconds(tmp_path):
+    path = tmp_path / "dates.csv"
+    path.write_text("id,time,type\n1,2012-01-02 03:58:28,x\n1,2012-01-02 03:58:29,x\n")
+    assert read_sequences(path, Columns())[0].times.tolist() == [1325476708.0, 1325476709.0]
+    path.write_text("id,time,type\n1,1325476708.000001,x\n1,1325476708.000002,x\n")
+    assert np.diff(read_sequences(path, Columns())[0].times) == pytest.approx(1e-6, rel=0.3)
+
+
+def test_values_that_were_not_observed_are_empty(tmp_path):
+    path = tmp_path / "values.csv"
+    path.write_text("id,time,x,y\n1,0,2.5,\n1,1,,-1\n")
+    columns = Columns(type=None, values=["x", "y"])
+    (sequence,) = read_sequences(path, columns)
+    assert sequence.values.tolist() == [[2.5, 0.0], [0.0, -1.0]]
+    assert sequence.observed.tolist() == [[True, False], [False, True]]
+    path.write_text("id,time,x,y\n1,0,2.5,inf\n")
+    with pytest.raises(DataError, match="sequence '1': 'y' of event 0 is inf; leave it empty"):
+        read_sequences(path, columns)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("7,2,x\n7,1,x\n", r"sequence '7': event 1 \(1\) is earlier than event 0 \(2\); times must not fall"),
+        ("7,2,x\n7,nan,x\n", r"sequence '7': the time of event 1 is nan; every time must be finite"),
+        ("7,2,x\n7,,x\n", r"sequence '7': the time of event 1 is nan"),
+        ("7,inf,x\n", r"sequence '7': the time of event 0 is inf"),
+        ("7,soon,x\n", r"column 'time' is string, not numbers"),
+        ("7,2,x\n,3,x\n", r"row 1 \(from 0\) has no 'id'"),
+        ("7,2,\n", r"sequence '7': event 0 has no type"),
+        ("", "holds no event"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_sequence_and_index(tmp_path, rows, message):
+    path = tmp_path / "bad.csv"
+    path.write_text("id,time,type\n" + rows)
+    with pytest.raises(DataError, match=message):
+        read_sequences(path, Columns())
+
+
+def test_what_cannot_be_read_is_named(table, tmp_path):
+    with pytest.raises(DataError, match="has no column 'when'; it has: id, time, type"):
+        read_sequences(table, Columns(time="when"))
+    twice = tmp_path / "twice.csv"
+    twice.write_text("id,time,type,time\na,1,x,2\n")
+    with pytest.raises(DataError, match="has two columns 'time'; it has: id, time, type, time"):
+        read_sequences(twice, Columns())
+    latin = tmp_path / "latin.csv"
+    latin.write_bytes("id,time,type,größe\na,1,x,2\n".encode("latin-1"))
+    with pytest.raises(DataError, match="cannot be read"):
+        read_sequences(latin, Columns())
+    with pytest.raises(DataError, match=r"events are read from \.csv"):
+        read_sequences(tmp_path / "events.txt", Columns())
+    with pytest.raises(DataError, match="cannot be read"):
+        read_sequences(tmp_path / "none.parquet", Columns())
+    with pytest.raises(ValueError, match="name the column of the types, or those of the values"):
+        Columns(values=["x"])
+
+
+def numbered(count, length=3):
+    none = np.zeros((length, 0))
+    return [
+        EventSequence(str(i), np.arange(length) * 1.0, ("x",) * length, none, none > 0) for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("length", [2, 5, 6, 11])
+def test_every_event_but_the_first_is_predicted_in_one_piece(length):
+    config = EventsConfig(types=["x"])
+    examples = pieces(numbered(1, length), config, size=5, origin="here")
+    predicted = [time for piece in examples.source for time in piece.times[1:].tolist()]
+    assert predicted == list(range(1, length))
+    assert max(examples.lengths) <= 6
+
+
+def test_what_is_hidden_is_asked_and_never_shown():
+    times = np.arange(10.0)
+    values = np.arange(20.0).reshape(10, 2)
+    sequence = EventSequence("a", times, (), values, values % 3 > 0)
+    config = EventsConfig(goal="forecast", features=["x", "y"])
+    examples = pieces([sequence], config, size=50, origin="here")
+    for goal in ("interpolate", "forecast"):
+        batch = values_batch([examples[0]], goal=goal, mask_ratio=0.3, seed=(1,))
+        both = batch["shown"] & batch["asked"]
+        assert not both.any()
+        assert ((batch["shown"] | batch["asked"])[0].numpy() == sequence.observed).all()
+        hidden = (~batch["shown"] & (batch["asked"] | ~batch["asked"]))[0].numpy().all(1)
+        assert hidden.sum() == 3
+        assert (hidden[-3:].all()) == (goal == "forecast")
+        again = values_batch([examples[0]], goal=goal, mask_ratio=0.3, seed=(1,))
+        assert bool((again["shown"] == batch["shown"]).all())
+
+
+def test_no_event_is_asked_for_without_another():
+    none = np.ones((5, 1))
+    sequence = EventSequence("a", np.arange(5.0), (), none, none > 0)
+    config = EventsConfig(goal="interpolate", features=["x"])
+    assert pieces([sequence], config, size=4, origin="here").lengths == [4]
+
+
+def test_the_piece_of_the_longest_span_is_tried_wherever_it_is_in_its_sequence():
+    none = np.zeros((9, 0))
+    times = np.array([0.0, 1, 2, 3, 4, 5, 6, 7, 50])
+    sequence = EventSequence("a", times, ("x",) * 9, none, none > 0)
+    examples = pieces([sequence], EventsConfig(types=["x"]), size=4, origin="here")
+    assert list(task("events").hardest(examples)) == [0, 1]
+
+
+def test_a_type_that_was_not_trained_on_is_named():
+    with pytest.raises(DataError, match="here, sequence '0': type 'x' is in no training sequence"):
+        pieces(numbered(1), EventsConfig(types=["y"]), size=5, origin="here")
+
+
+@pytest.mark.skipif(not (DATA / "so_badges").is_dir(), reason="the StackOverflow badges are not here")
+def test_the_badges_of_stackoverflow():
+    sequences = read_sequences(DATA / "so_badges", Columns())
+    assert len(sequences) == 4468
+    assert sum(map(len, sequences)) == 327487
+    assert len({name for sequence in sequences for name in sequence.types}) == 22
+    gaps = np.concatenate([np.diff(sequence.times) / 86400 for sequence in sequences])
+    assert float(np.median(gaps)) == pytest.approx(5.43, abs=0.01)
+
+
+@pytest.mark.parametrize("per_second", [1, 10**3, 10**6, 10**9])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_an_offset_changes_no_time_between_events_in_any_unit(tmp_path, per_second, suffix):
+    stamps = [1_700_000_000 * per_second + step for step in (0, 1, 1, 4, 5 * per_second)]
+    table = pa.table({"id": ["a"] * 5, "time": stamps, "type": ["x"] * 5})
+    path = tmp_path / f"events{suffix}"
+    (pa.parquet.write_table if suffix == ".parquet" else pa.csv.write_csv)(table, path)
+    (sequence,) = read_sequences(path, Columns())
+    assert np.diff(sequence.times).tolist() == [1, 0, 3, 5 * per_second - 4]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_dates_keep_their_smallest_unit(tmp_path, unit):
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    stamps = pa.array([1_700_000_000 * per_second, 1_700_000_000 * per_second + 1], pa.timestamp(unit))
+    pa.parquet.write_table(
+        pa.table({"id": ["a"] * 2, "time": stamps, "type": ["x"] * 2}), tmp_path / "a.parquet"
+    )
+    (sequence,) = read_sequences(tmp_path / "a.parquet", Columns())
+    rounding = {"s": 0, "ms": 2e-7, "us": 2e-7, "ns": 0}[unit]  # of float64 near the stamps
+    assert np.diff(sequence.times) == pytest.approx(1 / per_second, abs=rounding, rel=1e-12)
+
+
+def test_negative_times_and_dates_with_zones_are_times(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("id,time,type\n1,-2.5,x\n1,-1,x\n1,0,x\n")
+    assert read_sequences(path, Columns())[0].times.tolist() == [-2.5, -1, 0]
+    path.write_text("id,time,type\n1,1970-01-01T01:00:00+01:00,x\n1,1970-01-01T00:00:07Z,x\n")
+    assert read_sequences(path, Columns())[0].times.tolist() == [0, 7]
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (
+            pa.array([1.7e12, 1.7e12], pa.float32()),
+            "'time' is float, which holds whole times up to 16,777,216 only",
+        ),
+        (pa.array([False, True]), "'time' is bool, not times"),
+        (pa.array(["yesterday", "today"]), "'time' is string, not numbers"),
+        (pa.array([1, None]), "the time of event 1 is nan"),
+    ],
+)
+def test_columns_that_hold_no_exact_times_are_refused(tmp_path, times, message):
+    pa.parquet.write_table(
+        pa.table({"id": ["a"] * 2, "time": times, "type": ["x"] * 2}), tmp_path / "a.parquet"
+    )
+    with pytest.raises(DataError, match=message):
+        read_sequences(tmp_path / "a.parquet", Columns())

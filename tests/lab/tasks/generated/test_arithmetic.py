@@ -1,0 +1,73 @@
+"""Addition, sums, polynomials and parity against column addition and Python's own arithmetic."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from floater.lab.tasks.corpora.problems.arithmetic import addition, parity, poly, sums
+
+seeds, lengths = st.integers(0, 2**32 - 1), st.integers(1, 40)
+
+
+@given(lengths, st.booleans(), seeds)
+def test_the_sum_is_that_of_column_addition(length: int, least_first: bool, seed: int) -> None:
+    question, answer, *_ = addition(length, least_first, np.random.default_rng(seed))
+    plus = question.index("+")
+    numbers = [question[:plus], question[plus + 1 :]]
+    for written in (*numbers, answer):
+        assert len(written) == 1 or written[-1 if least_first else 0] != "0"
+    assert max(map(len, numbers)) == length
+    # as on paper: digit by digit from the least, with a carry
+    columns = [[int(digit) for digit in (n if least_first else n[::-1])] for n in numbers]
+    carry, expected = 0, []
+    for i in range(length):
+        carry, digit = divmod(carry + sum(column[i] for column in columns if i < len(column)), 10)
+        expected.append(digit)
+    if carry:
+        expected.append(carry)
+    assert [int(digit) for digit in (answer if least_first else answer[::-1])] == expected
+
+
+def test_the_shorter_number_may_come_first() -> None:
+    random = np.random.default_rng(0)
+    first = sum("+" in addition(3, True, random).question[:2] for _ in range(2000))
+    # a number of one digit comes first in a sixth of all: 333, standard deviation 17
+    assert abs(first - 333) < 5 * 17
+
+
+@given(lengths, st.integers(2, 30), seeds)
+def test_sums_and_polynomials_are_what_python_evaluates(length: int, modulus: int, seed: int) -> None:
+    question, answer, counted, _ = sums(length, modulus, np.random.default_rng(seed))
+    assert answer == [str(eval(" ".join(question)) % modulus)]
+    assert question.count("+") + 1 == counted == length
+    question, answer, counted, _ = poly(length, modulus, np.random.default_rng(seed))
+    head, text = " ".join(question).split(" in ")
+    name, place = head.split(" = ")
+    assert answer == [str(eval(text, {name: int(place)}) % modulus)]
+    assert text.count("x") == counted == length
+
+
+@given(lengths, seeds)
+def test_parity_is_that_of_the_ones(length: int, seed: int) -> None:
+    question, answer, counted, _ = parity(length, np.random.default_rng(seed))
+    even = True
+    for bit in question:
+        even ^= bit == "1"
+    assert (answer, len(question), counted) == (["yes" if even else "no"], length, length)
+
+
+@pytest.mark.parametrize(
+    ("place", "values"),
+    [(0, range(-2, 3)), (1, range(-3, 4)), (2, range(4))],
+    ids=["x", "coefficients", "degrees"],
+)
+def test_polynomials_have_the_ranges_of_the_paper(place: int, values: range) -> None:
+    """Each value within five standard deviations of its share."""
+    random = np.random.default_rng(0)
+    found = Counter(poly(1, 10, random).question[(2, 4, 8)[place]] for _ in range(4000))
+    assert set(found) == set(map(str, values))
+    share = 1 / len(values)
+    assert all(abs(n - 4000 * share) < 5 * (4000 * share * (1 - share)) ** 0.5 for n in found.values())

@@ -1,0 +1,105 @@
+"""Splits that share nothing, and what a model reads."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from floater.errors import DataError
+from floater.lab.tasks.corpora.problems import PROBLEMS
+from floater.lab.tasks.generated.data import collate, encode, generate, split_of, vocabulary
+from floater.lab.tasks.generated.settings import Data
+
+LENGTHS = (4, 8)
+NAMES = {"lego": 64, "recall": 64}  # those of the longest test all differ
+
+
+def data(problem: str, **changes: object) -> Data:
+    given = {"lengths": LENGTHS, "symbols": NAMES.get(problem, 4), "digits": 3, **changes}
+    return Data(problem, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_no_question_is_in_two_splits_whatever_the_seeds(problem: str) -> None:
+    asked = {
+        split: {
+            tuple(one.question)
+            for seed in (0, 1)
+            for one in generate(data(problem, seed=seed), split, 40, LENGTHS)
+        }
+        for split in ("train", "valid", "test")
+    }
+    assert not asked["train"] & asked["valid"]
+    assert not asked["train"] & asked["test"]
+    assert not asked["valid"] & asked["test"]
+
+
+def test_a_split_has_its_share() -> None:
+    """Of 10,000 questions a tenth validates and a tenth tests; within five standard deviations."""
+    shares = Counter(split_of([str(i)]) for i in range(10_000))
+    for split, share in (("train", 0.8), ("valid", 0.1), ("test", 0.1)):
+        assert abs(shares[split] - 10_000 * share) < 5 * (10_000 * share * (1 - share)) ** 0.5
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_draws_follow_from_the_seed_and_fit(problem: str) -> None:
+    first, again = (generate(data(problem), "train", 50, LENGTHS) for _ in range(2))
+    assert first == again
+    assert first != generate(data(problem, seed=1), "train", 50, LENGTHS)
+    assert first[:20] == generate(data(problem), "train", 20, LENGTHS)
+    assert {one.length for one in first} <= set(range(4, 9))
+    assert max(one.length for one in first) == 8
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_no_row_is_longer_than_said_and_some_are_as_long(problem: str) -> None:
+    made = data(problem, least_first=False)
+    tokenizer = vocabulary(made)
+    drawn = (
+        generate(made, "train", 3000, (8, 8))
+        if problem != "listops"
+        else generate(made, "train", 500, (8, 8))
+    )
+    longest = max(encode(drawn, tokenizer, made.classifies).lengths)
+    assert longest == made.tokens(8)
+
+
+@given(st.sampled_from([name for name in PROBLEMS if name != "listops"]), st.integers(0, 1000))
+def test_a_row_reads_as_the_question_and_its_answer(problem: str, seed: int) -> None:
+    made = data(problem, seed=seed)
+    tokenizer = vocabulary(made)
+    (drawn,) = generate(made, "train", 1, LENGTHS)
+    row = encode([drawn], tokenizer, False)[0]
+    said = ["<s>", *drawn.question, "=", *drawn.answer, "</s>"]
+    assert tokenizer.convert_ids_to_tokens(row["input_ids"]) == said
+    first = len(drawn.question) + 2
+    wanted = range(len(drawn.answer) + 1) if drawn.asked is None else drawn.asked
+    asked = {i: label for i, label in enumerate(row["labels"]) if label != -100}
+    assert list(asked) == [first + i for i in wanted]
+    assert [*asked.values()] == [row["input_ids"][i] for i in asked]
+
+
+def test_batches_are_padded_on_the_right_and_classes_are_not() -> None:
+    made = data("copy")
+    examples = encode(generate(made, "train", 3, LENGTHS), vocabulary(made), False)
+    batch = collate([examples[i] for i in range(3)])
+    assert batch["attention_mask"].sum(1).tolist() == examples.lengths
+    assert (batch["input_ids"] == 0).equal(batch["attention_mask"] == 0)
+    assert bool((batch["labels"][batch["attention_mask"] == 0] == -100).all())
+    made = data("listops")
+    drawn = generate(made, "train", 3, LENGTHS)
+    examples = encode(drawn, vocabulary(made), True)
+    batch = collate([examples[i] for i in range(3)])
+    assert batch["labels"].tolist() == [int(one.answer[0]) for one in drawn]
+    assert batch["input_ids"][:, 0].tolist() == [1, 1, 1]
+
+
+def test_a_split_without_questions_is_an_error_and_not_a_loop() -> None:
+    # neither of the two questions belongs to the test
+    with pytest.raises(DataError, match="examples of 'copy' with lengths 1 to 1 gave no test example"):
+        generate(Data("copy", lengths=(1, 1), symbols=2), "test", 1, (1, 1))
+    with pytest.raises(DataError, match="examples of 'parity' with lengths 1 to 1 gave no test example"):
+        generate(data("parity"), "test", 1, (1, 1))
+    with pytest.raises(DataError, match="no ListOps expression of 2 to 3 tokens"):
+        generate(data("listops"), "train", 1, (2, 3))

@@ -1,0 +1,43 @@
+"""The configurations that come with the library, and what one may say."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from floater.lab.cli import main
+from floater.lab.settings import dump, load, undocumented
+from floater.lab.tasks.language_modeling import LanguageModelingSettings
+
+ROOT = Path(__file__).parents[4]
+CONFIGS = sorted((ROOT / "configs" / "language_modeling").glob("*.yaml"))
+
+
+def test_configurations_come_with_the_library() -> None:
+    assert [path.stem for path in CONFIGS] == ["causal", "masked", "memory", "tupe"]
+    made = [load(LanguageModelingSettings, path) for path in CONFIGS]
+    assert [(found.objective, found.data.memory) for found in made] == [
+        ("causal", 0),
+        ("masked", 0),
+        ("causal", 64),
+        ("masked", 0),
+    ]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_the_first_line_of_a_configuration_is_its_command(path: Path, tmp_path: Path) -> None:
+    first = path.read_text(encoding="utf-8").splitlines()[0]
+    hash_, program, command, named, *overrides = shlex.split(first)
+    assert (hash_, program, command, named) == ("#", "floater", "train", str(path.relative_to(ROOT)))
+    settings = load(LanguageModelingSettings, path, overrides)
+    assert settings == load(LanguageModelingSettings, path)
+    (tmp_path / "config.yaml").write_text(dump(settings), encoding="utf-8")
+    assert load(LanguageModelingSettings, tmp_path / "config.yaml") == settings
+
+
+def test_every_setting_is_documented_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert undocumented(LanguageModelingSettings) == []
+    with pytest.raises(SystemExit):
+        main(["train", "--help", "language_modeling"])
+    said = capsys.readouterr().out
+    assert "data.block" in said

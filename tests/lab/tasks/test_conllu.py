@@ -1,0 +1,111 @@
+"""The CoNLL-U reader, and position models over the dependency trees it reads."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from floater import Positions, build, catalogue
+from floater.errors import DataError
+from floater.lab.tasks.corpora.conllu import read_conllu, read_sentences
+
+DATA = Path(os.environ.get("FLOATER_DATA", Path(__file__).parents[4] / "shared" / "data"))
+
+LINES = """\
+# text = Don't go.
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\tVB\t_\t3\taux\t_\t_
+2\tn't\tnot\tPART\tRB\t_\t3\tadvmod\t_\t_
+3\tgo\tgo\tVERB\tVB\t_\t0\troot\t_\t_
+3.1\tgone\tgo\tVERB\t_\t_\t_\t_\t3:conj\t_
+4\t.\t.\tPUNCT\t.\t_\t3\tpunct\t_\t_
+
+# text = Stop
+1\tStop\tstop\tVERB\tVB\t_\t0\troot\t_\t_
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def to(text):
+        path = tmp_path / "some.conllu"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return to
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n\n"])
+def test_words_tags_heads_and_relations_are_read(write, end):
+    first, second = read_conllu(write(LINES + end))
+    assert first.words == ["Do", "n't", "go", "."]
+    assert first.tags == ["AUX", "PART", "VERB", "PUNCT"]
+    assert first.parents == [2, 2, -1, 2]
+    assert first.relations == ["aux", "advmod", "root", "punct"]
+    assert (second.words, second.parents) == (["Stop"], [-1])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("2\tn't", "3\tn't", "line 4: the word has number 3, not 2"),
+        (
+            "\t0\troot\t_\t_\n3.1",
+            "\t-\troot\t_\t_\n3.1",
+            "line 5: the head is '-'; it must be a word's number, 0 or _",
+        ),
+        ("\t0\troot\t_\t_\n3.1", f"\t{'9' * 5000}\troot\t_\t_\n3.1", "line 5: the head is '9"),
+        ("# text = Stop", "# global.columns = ID FORM UPOS", "line 9: the columns are ID FORM UPOS, not ID"),
+        ("\t0\troot\t_\t_\n3.1", "\t9\troot\t_\t_\n3.1", "line 5: the head is 9, of 4 words"),
+        ("3.1", "3.x", "the word has number 3.x, not 4"),
+        ("\t.\tPUNCT", " . PUNCT", "line 7: there are 8 fields; CoNLL-U has 10"),
+    ],
+)
+def test_lines_that_are_not_of_the_format_are_named(write, old, new, message):
+    assert old in LINES
+    with pytest.raises(DataError, match=message):
+        read_conllu(write(LINES.replace(old, new)))
+
+
+def test_a_file_of_tags_alone_is_read_where_no_tree_is(write):
+    tags = "1\tA\ta\tDET\t_\t_\t_\t_\t_\t_\r\n2\t_\t_\tSYM\t_\t_\t_\t_\t_\t_\r\n\r\n"
+    path = write("\ufeff# newpar\r\n" + tags)
+    (sentence,) = read_sentences(path, structured=False)
+    assert (sentence.words, sentence.tags, sentence.parents) == (["A", "_"], ["DET", "SYM"], [])
+    with pytest.raises(DataError, match=r"sentence 1: it has a word without a head \(HEAD is _\)"):
+        read_sentences(path, structured=True)
+    path = write(LINES.replace("\t0\troot\t_\t_\n3.1", "\t_\t_\t_\t_\n3.1"))
+    assert [sentence.parents for sentence in read_sentences(path, structured=False)] == [[], [-1]]
+
+
+@pytest.mark.skipif(not (DATA / "ud_ewt").is_dir(), reason="no dependency trees at hand")
+def test_every_structural_row_runs_on_real_trees():
+    sentences = read_conllu(DATA / "ud_ewt" / "en_ewt-ud-dev.conllu")
+    assert len(sentences) == 2001
+    assert sum(len(sentence.words) for sentence in sentences) == 25147
+    relations = sorted({relation for sentence in sentences for relation in sentence.relations})
+    sizes = {"dim": 32, "heads": 2, "layers": 1, "max_length": 100}
+    given = {
+        "tree": {"binary": True, "branching": 2, "depth": 16},
+        "structural": {"labels": len(relations)},
+        "graph_gru": {"labels": len(relations)},
+        "graphormer": {"labels": len(relations)},
+    }
+    for batch in (sentences[:8], sorted(sentences, key=lambda sentence: -len(sentence.words))[:2]):
+        positions = Positions.tree(
+            [sentence.parents for sentence in batch],
+            labels=[[relations.index(relation) for relation in sentence.relations] for sentence in batch],
+        )
+        length = positions.key.shape[1]
+        for name, row in catalogue().items():
+            if not hasattr(row, "needs"):
+                continue
+            torch.manual_seed(0)
+            model = build(name, **sizes, **given.get(name, {}))
+            state = model.prepare(positions)
+            x = torch.randn(len(batch), length, 32)
+            q, k = torch.randn(2, len(batch), 2, length, 16)
+            out = [model.embed(x, state), model.bias(q, k, state, 0)]
+            out.append(model.value_bias((q @ k.mT).softmax(-1), state, 0))
+            assert all(bool(y.isfinite().all()) for y in out if y is not None), name

@@ -1,0 +1,77 @@
+"""Study scores of translation runs, against `evaluate` and the validation loss."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from floater.encodings import PositionError
+from floater.lab.settings import make
+from floater.lab.tasks.corpora.text import Pairs, read_lines
+from floater.lab.tasks.translation import TranslationSettings
+from floater.lab.tasks.translation.validation import token_losses
+from floater.lab.text.bpe import train_bpe
+from floater.transformer import FloaterForConditionalGeneration
+
+from .conftest import Files
+from .small import TASK, evaluate, load_run, measure, pairs
+
+
+@pytest.mark.filterwarnings("ignore::floater.lab.tasks.translation.CutTranslation")
+def test_it_has_the_scores_of_evaluate_and_the_loss_of_the_validation(trained: Path, files: Files) -> None:
+    source, target = files["test_80_100"]
+    found, wanted = measure(trained, source, target), evaluate(trained, source, reference=target)
+    assert list(found.lines) == list(wanted.lines)
+    assert found.score("bleu") == pytest.approx(wanted.scores["bleu"])
+    assert found.score("chrf") == pytest.approx(wanted.scores["chrf"])
+    assert found.score("tokenised_bleu") == pytest.approx(wanted.scores["tokenised_bleu"])
+    assert found.signatures == wanted.signatures
+
+    model, tokenizer = load_run(trained, "cpu")
+    losses = np.concatenate(token_losses(model, tokenizer, pairs(files["test_80_100"])))
+    nats, tokens = losses.sum(), len(losses)
+    assert found.score("loss") == pytest.approx(nats / tokens, rel=1e-5)
+    assert found.position_nats.sum() == pytest.approx(nats, rel=1e-5)
+    assert found.position_tokens.sum() == tokens
+    assert found.position_tokens[0] == len(found.lengths)
+
+
+@pytest.mark.filterwarnings("ignore::floater.lab.tasks.translation.CutTranslation")
+def test_lengths_count_what_the_expression_finds(trained: Path, files: Files) -> None:
+    source, target = files["test"]
+    lines = read_lines(source)
+    assert measure(trained, source, target).lengths.tolist() == [
+        len(re.findall(r"\w+|[^\w\s]", line)) for line in lines
+    ]
+    assert measure(trained, source, target, token=r"\S+").lengths.tolist() == [
+        len(line.split()) for line in lines
+    ]
+
+
+@pytest.mark.parametrize("side", ["source", "reference"])
+def test_a_test_set_is_refused_where_the_positions_end(tmp_path: Path, side: str) -> None:
+    """15 words of a token each, and the end, take all of 16 positions, on either side."""
+    parts = {"data": {"builtin": 9}, "model": {"preset": "tiny", "position": "learned", "max_length": 16}}
+    made = make(TranslationSettings, {"run": str(tmp_path / "run"), **parts}, "here")
+    tokenizer = train_bpe(["a a a"] * 9, 262)
+    torch.manual_seed(0)
+    model = FloaterForConditionalGeneration(made.model.config(len(tokenizer)))
+    files = {name: tmp_path / name for name in ("source", "reference")}
+    for words in (15, 16):
+        lines = {name: " ".join("a" * (words if name == side else 2)) for name in files}
+        for name, file in files.items():
+            file.write_text(lines[name] + "\n")
+        asked = Pairs([lines["source"]], [lines["reference"]], 0)
+        if words == 15:
+            TASK.check_test(made, **{name: str(file) for name, file in files.items()})
+            (nats,) = token_losses(model, tokenizer, asked)
+            assert len(nats) == (16 if side == "reference" else 3)
+            continue
+        with pytest.raises(
+            PositionError, match=f"16 positions, but the longest line of {files[side]} has 16"
+        ):
+            TASK.check_test(made, **{name: str(file) for name, file in files.items()})
+        with pytest.raises(PositionError):
+            token_losses(model, tokenizer, asked)

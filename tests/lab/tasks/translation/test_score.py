@@ -1,0 +1,72 @@
+"""Scoring a run on a test set."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from floater.errors import DataError
+from floater.lab.tasks import task
+from floater.lab.tasks.scores import length_bins, length_table, score
+from floater.lab.tasks.translation import Decoding, translate
+
+from .conftest import Files
+from .small import evaluate, load_run, pairs
+
+GREEDY = Decoding(beam=1, max_ratio=0.1)
+
+
+@pytest.mark.filterwarnings("ignore::floater.lab.tasks.translation.CutTranslation")
+def test_a_run_is_scored_by_its_translations(trained: Path, files: Files) -> None:
+    test = pairs(files["test"])
+    source, reference = files["test"]
+    found = evaluate(trained, source, reference=reference, bins=(4, 8), decoding=GREEDY)
+    hypotheses = translate(*load_run(trained), test.source, GREEDY)
+    assert found.lines == hypotheses
+    lengths = [len(line.split()) for line in test.source]
+    wanted = score(hypotheses, test.target, language="de", lengths=lengths)
+    assert str(found).splitlines() == [*str(wanted).splitlines(), *length_table(length_bins(wanted, [4, 8]))]
+    assert found.scores == wanted.scores
+
+
+@pytest.mark.filterwarnings("ignore::floater.lab.tasks.translation.CutTranslation")
+def test_the_language_is_that_of_the_run_or_the_one_given(trained: Path, files: Files) -> None:
+    source, reference = files["test"]
+    german = evaluate(trained, source, reference=reference, decoding=GREEDY)
+    french = evaluate(trained, source, reference=reference, decoding=GREEDY, language="fr")
+    unknown = evaluate(trained / "model", source, reference=reference, decoding=GREEDY)
+    assert "moses-de" in german.signatures["tokenised_bleu"]
+    assert "moses-fr" in french.signatures["tokenised_bleu"]
+    assert "tokenised_bleu" not in unknown.scores
+    assert german.scores["bleu"] == french.scores["bleu"] == unknown.scores["bleu"]
+
+
+def test_files_that_are_not_aligned_are_refused(trained: Path, files: Files) -> None:
+    with pytest.raises(DataError, match="8 and 7 lines"):
+        evaluate(trained, files["test"][0], reference=files["valid"][1])
+
+
+def test_a_run_on_moses_tokens_reads_and_writes_plain_text(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that repeats what it reads gets it as tokens, and all of the plain reference right."""
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"]["moses"] = True
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    read: list[str] = []
+
+    def repeat(model: object, tokenizer: object, lines: list[str], decoding: object) -> list[str]:
+        read.extend(lines)
+        return lines
+
+    monkeypatch.setattr("floater.lab.tasks.translation.translate", repeat)
+    text = tmp_path / "text.en"
+    text.write_text("Die wohl-bekannte (alte) Katze ist hier & da.\n")
+    found = evaluate(run, text, reference=text)
+    assert read == ["Die wohl @-@ bekannte ( alte ) Katze ist hier &amp; da ."]
+    assert found.lines == ["Die wohl-bekannte (alte) Katze ist hier & da."]
+    assert found.scores["bleu"] == found.scores["tokenised_bleu"] == pytest.approx(100)
+    assert task("translation").translator(run)(["„So“, sagt sie."]) == ["„So“, sagt sie."]

@@ -1,0 +1,174 @@
+"""Commands that need no run: help, names, configurations, completion."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import floater
+from floater.lab.cli import main
+from floater.lab.cli.arguments import KINDS, parser
+from floater.lab.cli.configs import shipped
+from floater.lab.cli.settings_help import TASKS
+from floater.lab.settings import load, read
+from floater.lab.study import analyses
+from floater.lab.study.settings import StudySettings
+from floater.lab.tasks import registry
+
+COMMANDS = list(parser()[1])
+
+
+def ended(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Return the exit status, the output and the errors of a command that ends the process."""
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    return (stop.value.code, *capsys.readouterr())
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the output of a command that ends the process with success."""
+    status, out, messages = ended(capsys, *arguments)
+    assert (status, messages) == (0, "")
+    return out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the one line with which wrong arguments are refused."""
+    status, out, message = ended(capsys, *arguments)
+    assert (status, out, message.count("\n")) == (2, "", 1)
+    assert message.startswith("floater: ")
+    return message.removeprefix("floater: ").strip()
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "--version") == f"floater {floater.__version__}\n"
+
+
+def test_asking_needs_no_other_package() -> None:
+    """Help, version and configurations answer at once: nothing heavy is imported."""
+    code = (
+        "import sys\nfrom floater.lab.cli import main\nmain(['configs'])\n"
+        "try:\n    main(['train', '--help'])\nexcept SystemExit:\n    pass\n"
+        "print({'torch', 'transformers', 'numpy', 'yaml', 'jsonargparse'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_help_on_help_is_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    everything = said(capsys, "--help")
+    assert main(["help", "help"]) == 0
+    assert capsys.readouterr().out == everything
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "help"])
+def test_help_fits_on_a_screen(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = said(capsys, "help", command).splitlines()
+    assert lines[0].startswith(f"usage: floater {command}")
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("columns", [70, 110])
+def test_settings_are_listed_at_the_width_of_the_terminal(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = said(capsys, "train", "--help", "translation")
+    assert re.search(r"^training.learning_rate +float +0.0007\n +at its peak", text, re.MULTILINE)
+    assert re.search(r"^run +str +required\n", text, re.MULTILINE)
+    assert "model.changes.dropout" in text
+    assert columns - 10 < max(len(line) for line in text.splitlines() if line.startswith("    ")) <= columns
+    assert re.search("^budget.cores +int", said(capsys, "study", "--help", "settings"), re.MULTILINE)
+
+
+def test_unknown_names_are_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "evalute", "run") == "unknown command 'evalute'; did you mean 'evaluate'?"
+    assert refused(capsys, "xyz").startswith("unknown command 'xyz'; there are: train, translate, evaluate")
+    assert refused(capsys, "help", "xyz").startswith("unknown command 'xyz'; there are: train")
+    wrong = refused(capsys, "evaluate", "run", "--refrence", "x")
+    assert wrong == "floater evaluate takes no '--refrence'; did you mean --reference?"
+    wrong = refused(capsys, "train", "my.yaml", "--training.max_steps=3")
+    assert wrong.endswith("no '--training.max_steps=3'; settings have no dashes: training.max_steps=3")
+    wrong = refused(capsys, "study", "my.yaml", "--budget.cores", "3")
+    assert wrong.endswith("no '--budget.cores'; settings have no dashes: budget.cores=VALUE")
+    assert refused(capsys, "models", "--xyz") == "floater models takes no '--xyz'; see floater help models"
+    assert refused(capsys, "train", "--help", "translate") == (
+        "no help on 'translate'; did you mean 'translation'?"
+    )
+    kind = refused(capsys, "plot", "run", "vectros")
+    assert kind == "unknown kind of plot 'vectros'; did you mean 'vectors'?"
+    assert refused(capsys, "translate") == (
+        "the following arguments are required: RUN; see floater help translate"
+    )
+    assert "'x' is no whole number" in refused(capsys, "translate", "run", "--beam", "x")
+    assert refused(capsys, "--verison") == "floater takes no '--verison'; did you mean --version?"
+    assert refused(capsys, "demo", "--steps", "3").endswith("takes no '--steps'; see floater help demo")
+    assert "'many' is no whole number" in refused(capsys, "models", "--dim", "many")
+    for number in ("nan", "inf", "high"):
+        assert f"'{number}' is no finite number" in refused(capsys, "evaluate", "run", "--threshold", number)
+
+
+def test_names_that_are_known_without_extras_are_those_of_the_library() -> None:
+    assert registry.BUILTIN == TASKS
+    assert tuple(analyses.KINDS) == KINDS
+
+
+def test_json_has_null_for_numbers_that_are_not_finite(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"perplexity": math.inf, "correlations": [math.nan, 0.5], "bins": ({"loss": -math.inf},)}
+    monkeypatch.setattr("floater.lab.study.glue_table.read_runs", lambda _: [SimpleNamespace(record=found)])
+    assert main(["glue", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == [
+        {"perplexity": None, "correlations": [None, 0.5], "bins": [{"loss": None}]}
+    ]
+
+
+def test_every_configuration_is_listed_with_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+    there = Path(__file__).parents[2] / "configs"
+    assert set(shipped()) == {str(path.relative_to(there).with_suffix("")) for path in there.rglob("*.yaml")}
+    assert all(len(text) > 3 for text in shipped().values())
+    assert main(["configs", "glue", "--json"]) == 0
+    assert "glue/roberta_mrpc" in json.loads(capsys.readouterr().out)
+    assert main(["configs", "nothing-like-it"]) == 2
+
+
+def test_a_configuration_is_written_into_a_file_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "generated/copy"]) == 0
+    asked = capsys.readouterr()
+    assert asked.out == "copy.yaml\n"
+    assert "floater train copy.yaml" in asked.err
+    _, settings = registry.of_config(read("copy.yaml"), "copy.yaml")
+    assert settings.data.problem == "copy"
+    assert Path("copy.yaml").read_text().startswith("# floater train copy.yaml\n")
+    assert main(["init", "survey_figure10", "mine.yaml"]) == 0
+    assert load(StudySettings, "mine.yaml").checkpoints
+    capsys.readouterr()
+    for arguments, answer in (
+        (["copy"], "copy.yaml exists; name another file: floater init copy FILE"),
+        (["minilm"], "there are several configurations 'minilm'; choose masked_lm/minilm or squad/minilm"),
+        (["multi31k_s2l"], "there is no configuration 'multi31k_s2l'; did you mean study/multi30k_s2l?"),
+        (["copy", "none/mine.yaml"], "none: no such directory"),
+    ):
+        assert main(["init", *arguments]) == 2
+        assert capsys.readouterr().err == f"floater: {answer}\n"
+
+
+def test_completion_knows_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    assert all(re.search(rf"\b{name}\b", script) for name in COMMANDS)
+    assert "--length-penalty" in script

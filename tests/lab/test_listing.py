@@ -1,0 +1,48 @@
+"""The catalogue's table and its page."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from floater import PositionError, catalogue
+from floater.encodings import StackSpec, options
+from floater.lab.listing import arguments, entry, summary, table
+
+DOCS = Path(__file__).parents[2] / "docs"
+SPEC = StackSpec(dim=16, heads=2, layers=2, max_length=8)
+
+
+def test_the_page_is_what_the_code_says():
+    page = runpy.run_path(str(DOCS / "catalogue.py"))["page"]
+    assert (DOCS / "catalogue.md").read_text(encoding="utf-8") == page(), "run `make docs`"
+
+
+def test_every_encoding_has_one_small_figure():
+    sizes = {path.stem: path.stat().st_size for path in (DOCS / "catalogue").iterdir()}
+    assert set(sizes) == set(catalogue())
+    assert max(sizes.values()) < 25_000
+    assert sum(sizes.values()) < 1_500_000
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_model_has_a_sentence_an_equation_and_explains_its_options(name):
+    assert summary(name).endswith((".", ".)"))
+    assert len(summary(name)) < 200
+    assert set(dict(arguments(name))) >= set(options(name))
+    said = " ".join(entry(name, SPEC).split())
+    assert " ".join(catalogue()[name].card.equation.split()) in said
+    assert catalogue()[name].card.link in said
+
+
+def test_rows_of_the_table_fit_their_header():
+    lines = table(list(catalogue()), SPEC, "markdown").splitlines()
+    assert len(lines) == len(catalogue()) + 2
+    assert {line.count("|") for line in lines} == {lines[0].count("|")}
+
+
+def test_what_cannot_be_listed_is_named():
+    with pytest.raises(PositionError, match="cape: dim is 7; "):
+        table(["none", "cape"], StackSpec(dim=7, heads=1, layers=1, max_length=8))
+    with pytest.raises(PositionError, match="did you mean 'tener'"):
+        entry("tenor", SPEC)
