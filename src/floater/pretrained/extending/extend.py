@@ -15,7 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from floater.errors import first_line
-from floater.pretrained.extending import attention, biases, clex, continuation, rotary
+from floater.pretrained.extending import attention, biases, clex, continuation, native, rotary
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.installed import KEY, PLAIN, follows_length, install, own_configs
 from floater.pretrained.extending.tables import Table, find_tables, lengthen
@@ -119,6 +119,10 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
       size that avoids new distances); `temperature=True` adds "log_n". No parameters are trained.
     - "log_n": logits of a query that sees n keys are multiplied by max(1, log n / log(old length)).
 
+    A model whose rotary positions are scaled already, as those of Llama 3.1, gpt-oss, Phi-3.5 and DeepSeek,
+    keeps the kind of its scaling, which is made wider (the default), or gets "self_extend" or "log_n" on top;
+    see `floater.pretrained.extending.native.widen`.
+
     The outputs for a text do not depend on the texts beside it, on padding, or on whether it is read at once
     or with cached keys. The exceptions are "dynamic" and "clex" with `declared=False`, and "longrope" with
     `short_factor` other than `long_factor`: one rotation, that for the longest text of the batch, padding
@@ -152,8 +156,8 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
 
     Raises:
         ExtendError: if the length is not above the present one, the model's positions do not allow the method
-            or have no declared length, an option is unknown, the configuration has a scaling already, or one
-            of the checks above fails. The model is then unchanged.
+            or have no declared length, an option is unknown, or one of the checks above fails. The model is
+            then unchanged.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -211,15 +215,23 @@ def _extended(model: nn.Module, length: int, method: str | None, options: dict[s
     kind = "bias" if biased else "rotary" if not tables else "image" if images else "table"
     for body in bodies if kind == "rotary" else ():
         rotary.check(body)
+    scaled = _native_scaling(bodies) if kind == "rotary" else None
+    if method is None and scaled is not None:
+        method = scaled
     if method is None:
         method = _DEFAULTS[kind]
         longer = ((body, 2 * int(body.config.max_position_embeddings)) for body in bodies)
         if kind == "rotary" and any(_refusal(body, method, more, {}) for body, more in longer):
             method = "ntk"
-    if method not in _METHODS[kind]:
-        allowed = ", ".join(map(repr, _METHODS[kind]))
-        raise ExtendError(f"method is {method!r}; {name} has {_KINDS[kind]}, which allow {allowed}")
-    valid = {"image": frozenset[str](), "bias": frozenset({"trained"})}.get(kind, _OPTIONS[method])
+    beside = () if scaled == "dynamic" else ("self_extend", "log_n")  # "dynamic" reads the length itself
+    methods = _METHODS[kind] if scaled is None else (scaled, *beside)
+    if method not in methods:
+        allowed = ", ".join(map(repr, methods))
+        has = _KINDS[kind] if scaled is None else f"rotary positions that are scaled by {scaled!r} already"
+        raise ExtendError(f"method is {method!r}; {name} has {has}, which allow {allowed}")
+    valid = {"image": frozenset[str](), "bias": frozenset({"trained"})}.get(kind, _OPTIONS.get(method))
+    if valid is None or method == scaled:  # a scaling is made wider with its own options
+        valid = frozenset()
     if unknown := sorted(options.keys() - valid):
         raise ExtendError(
             f"method {method!r} has no option {unknown[0]!r}; valid: {', '.join(sorted(valid)) or 'none'}"
@@ -228,7 +240,7 @@ def _extended(model: nn.Module, length: int, method: str | None, options: dict[s
         raise ExtendError(
             f"{name} has a {type(apart[0]).__name__} that reads no text; extend the part that reads texts"
         )
-    differing = trial.differing(model)
+    differing, numbers = trial.differing(model), trial.numbers()
     if kind == "bias":
         summary = _extend_biases(model, biased, length, options)
     elif kind == "rotary":
@@ -237,7 +249,7 @@ def _extended(model: nn.Module, length: int, method: str | None, options: dict[s
         summary = _extend_images(model, tables, length, method)
     else:
         summary = _extend_tables(model, tables, length, method, options)
-    _check(model, differing, runners, length)
+    _check(model, differing, numbers, runners, length)
     return summary
 
 
@@ -302,15 +314,23 @@ def _tensor(table: Table, paths: dict[nn.Module, str]) -> str:
     return ".".join(filter(None, (paths[table.holder], table.name, "weight" if embedding else "")))
 
 
-def _check(model: nn.Module, before: set[str], runners: dict[str, bool], length: int) -> None:
+def _check(
+    model: nn.Module,
+    differing: set[str],
+    numbers: dict[tuple[str, str], float],
+    runners: dict[str, bool],
+    length: int,
+) -> None:
     """Check that the configuration of an extended model builds its shapes, and takes the new length.
 
-    Buffers of whole numbers and truth values, such as masks, are replaced by those that it builds.
+    Buffers of whole numbers and truth values, such as masks, are replaced by those that it builds, and so are
+    numbers of its parts, such as DeepSeek's scale of logits.
 
     Args:
         model: extended model.
-        before: names of the tensors that had other shapes than the configuration builds before it was
+        differing: names of the tensors that had other shapes than the configuration builds before it was
             extended, such as those of quantized weights.
+        numbers: `Trial.numbers` of the configuration before it was extended.
         runners: parts to run, with whether they take images; see `Trial.runner`.
         length: number of tokens, or side of the image.
 
@@ -319,7 +339,12 @@ def _check(model: nn.Module, before: set[str], runners: dict[str, bool], length:
     """
     trial, name = Trial(model), type(model).__name__
     tensors, buffers = trial.tensors(), dict(model.named_buffers())
-    for each in sorted(trial.differing(model) - before):
+    parts = dict(model.named_modules())
+    for (path, attribute), number in trial.numbers().items():
+        part = parts.get(path)
+        if part is not None and numbers.get((path, attribute)) == getattr(part, attribute, None) != number:
+            setattr(part, attribute, number)
+    for each in sorted(trial.differing(model) - differing):
         there = tensors[each]
         if each not in buffers or there.is_meta:
             here = dict(model.named_parameters()) | buffers
@@ -457,16 +482,12 @@ def _side(table: Table) -> int:
 def _extend_rotary(
     model: nn.Module, bodies: list[PreTrainedModel], length: int, method: str, options: dict[str, Any]
 ) -> Extension:
-    old = max(int(body.config.max_position_embeddings) for body in bodies)
+    old = max(native.supported(body.config) for body in bodies)
     _check_longer(length, old, "{} tokens")
+    if method == native.scaling(bodies[0].config):
+        return _widen_rotary(model, bodies, length, method)
     for body in bodies:
-        kind = rotary.parameters(body.config).get("rope_type", "default")
-        if kind != "default":
-            raise ExtendError(
-                f"the rotary positions of {type(body).__name__} are scaled already ('{kind}'); extend the "
-                "model without its scaling"
-            )
-        width = rotary.rotated(body.config, rotary.parameters(body.config))
+        width = rotary.rotated(body.config, native.parameters(body.config))
         if method in ("clex", "dynamic", "ntk") and (width < 4 or width % 2):
             raise ExtendError(
                 f"{type(body).__name__} rotates {width} components; {method!r} needs 4, 6, 8 or more"
@@ -480,6 +501,7 @@ def _extend_rotary(
     if method in _OWN:
         install(model, settings)
         for body in bodies:
+            native.state_factor(body.config)
             body.config.max_position_embeddings = length
     else:
         for body in bodies:
@@ -487,14 +509,41 @@ def _extend_rotary(
             rotary.rebuild(body, changed=method not in ("dynamic", "longrope"))
         if method in PLAIN:
             install(model, settings)
-    moves, by_longest = _moves(settings, bodies)
-    if moves:
-        for body in bodies:
-            body.config.use_cache = False
-        if (generation := getattr(model, "generation_config", None)) is not None:
-            generation.use_cache = False
+    by_longest = _turn_off_cache(model, bodies, settings)
     unchanged = method in ("self_extend", "log_n") or follows_length(settings)
     return Extension(method, "rotary", old, length, unchanged, by_longest=by_longest)
+
+
+def _native_scaling(bodies: list[PreTrainedModel]) -> str | None:
+    """Return the scaling that rotary bodies have already, or None.
+
+    Raises:
+        ExtendError: if it differs among them, or it is none that can be made wider.
+    """
+    kinds = {native.scaling(body.config) for body in bodies}
+    if len(kinds) > 1:
+        names = " and ".join(sorted(str(kind) for kind in kinds))
+        raise ExtendError(f"parts of the model are scaled by {names}; extend the parts one by one")
+    (kind,) = kinds
+    if kind is not None and kind not in native.KINDS:
+        raise ExtendError(
+            f"the rotary positions are scaled by {kind!r}; of the scalings, {', '.join(native.KINDS)} are "
+            "made wider"
+        )
+    return kind
+
+
+def _widen_rotary(model: nn.Module, bodies: list[PreTrainedModel], length: int, method: str) -> Extension:
+    """Extend a model whose rotary positions are scaled by the method already."""
+    old = max(native.supported(body.config) for body in bodies)
+    for body in bodies:
+        native.widen(body.config, length)
+        rotary.rebuild(body, changed=method != "longrope")
+    settings = {"method": method, "old": old, "new": length, **_settings(method, old, length, {})}
+    if method in PLAIN:
+        install(model, settings)
+    by_longest = _turn_off_cache(model, bodies, settings)
+    return Extension(method, "rotary", old, length, False, by_longest=by_longest)
 
 
 def _refusal(body: PreTrainedModel, method: str, length: int, options: dict[str, Any]) -> str | None:
@@ -539,14 +588,19 @@ def _settings(method: str, old: int, length: int, options: dict[str, Any]) -> di
     return {"group": [window, group], "temperature": temperature}
 
 
-def _moves(settings: dict[str, Any], bodies: list[PreTrainedModel]) -> tuple[bool, bool]:
-    """Return whether generation must not use a cache, and whether rotations depend on the longest text."""
-    if settings["method"] != "longrope":
-        return (follows_length(settings),) * 2
-    ropes = [(body.config.model_type, rotary.parameters(body.config)) for body in bodies]
-    moving = [kind for kind, rope in ropes if rope["short_factor"] != rope["long_factor"]]
+def _turn_off_cache(model: Any, bodies: list[PreTrainedModel], settings: dict[str, Any]) -> bool:
+    """Turn off the cache of a model whose rotations depend on the longest text; return whether they do."""
+    moving = bodies if follows_length(settings) else []
+    if settings["method"] == "longrope":
+        ropes = [(body, native.parameters(body.config)) for body in bodies]
+        moving = [body for body, rope in ropes if rope["short_factor"] != rope["long_factor"]]
     # Phi-3's generation resets its cache when the factors change
-    return any(kind != "phi3" for kind in moving), bool(moving)
+    if any(body.config.model_type != "phi3" or follows_length(settings) for body in moving):
+        for body in bodies:
+            body.config.use_cache = False
+        if (generation := getattr(model, "generation_config", None)) is not None:
+            generation.use_cache = False
+    return bool(moving)
 
 
 def _extend_biases(model: nn.Module, parts: list[Any], length: int, options: dict[str, Any]) -> Extension:

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from floater.encodings.relative.floater_relative import FloaterRelative
-from floater.pretrained.extending import attention, biases, clex, rotary
+from floater.pretrained.extending import attention, biases, clex, native, rotary
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.passes import Watch
 from floater.pretrained.extending.tables import find_tables
@@ -191,11 +191,11 @@ def _install_scale(
     if method == "dynamic":  # the rotation changes with each token beyond the training length
         Watch(body, method, scale=partial(max, old))
     elif method == "longrope":
-        known = rotary.parameters(body.config)
+        known = native.parameters(body.config)
         if known["short_factor"] != known["long_factor"]:
             Watch(body, method, scale=partial(lt, old))
     else:
-        known = rotary.parameters(body.config)
+        known = native.parameters(body.config)
         width, base = rotary.rotated(body.config, known), known["rope_theta"]
         flow = clex.ScaleFlow(width, base, old, settings["start"]).to(next(model.parameters()).device)
         part = f"scale_{len(parts)}"

@@ -154,6 +154,15 @@ class Trial:
                 every[_join(root, name)] = tensor
         return every
 
+    def numbers(self) -> dict[tuple[str, str], float]:
+        """Return the numbers among the attributes of the parts, by the names of part and attribute."""
+        return {
+            (path, name): value
+            for path, part in self.parts.items()
+            for name, value in vars(part).items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+
     def differing(self, model: nn.Module) -> set[str]:
         """Return the names of the tensors of a model whose shapes differ from those that are built."""
         here = dict(model.named_parameters()) | dict(model.named_buffers())
