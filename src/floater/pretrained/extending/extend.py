@@ -26,6 +26,7 @@ from floater.pretrained.plug import UNSAVED, inner, plugged, rename, warn_of_ada
 
 _OPTIONS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(continuation.METHODS, frozenset({"special"})),
+    "sinusoid": frozenset(),
     "linear": frozenset(),
     "ntk": frozenset(),
     "dynamic": frozenset({"declared"}),
@@ -49,7 +50,7 @@ _KINDS = {
     "bias": "biases of distances",
 }
 _METHODS = {
-    "table": tuple(continuation.METHODS),
+    "table": (*continuation.METHODS, "sinusoid"),
     "image": tuple(continuation.METHODS),
     "rotary": (*rotary.METHODS, *_OWN),
     "bias": ("flow",),
@@ -101,6 +102,7 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     linear flow to the table's vectors and continues it (Liu et al. 2020 with h(t, p) = A (p - c)); "repeat",
     "interpolation" and "hierarchical" are known methods without a flow. The first and the last vector are
     special: `special=(1, 1)` gives the numbers of vectors at both ends that are kept and are not continued.
+    Tables of sinusoids (Marian, Pegasus, RoFormer) are continued by their formula, "sinusoid".
     Except with "interpolation", the outputs of shorter inputs do not change, bit for bit.
 
     **Images** (ViT, DINOv2, SigLIP): `length` is the side of the larger, square image in pixels;
@@ -200,10 +202,7 @@ def _extended(model: nn.Module, length: int, method: str | None, options: dict[s
     tables, bodies = find_tables(model), rotary.rotary_bodies(model)
     biased = [] if tables or bodies else biases.biased_parts(model)
     if not tables and not bodies and not biased:
-        raise ExtendError(
-            f"{name} has no learned table of positions, no rotary ones and no biases of distances that are "
-            "known, so it declares no length that could be extended: recurrences and sinusoids take any"
-        )
+        raise _nothing_to_extend(trial, name, length)
     images = [table for table in tables if table.image]
     if images and (len(images) < len(tables) or bodies):
         raise ExtendError(f"{name} reads texts and images; extend the part that needs to take more")
@@ -218,6 +217,8 @@ def _extended(model: nn.Module, length: int, method: str | None, options: dict[s
     scaled = _native_scaling(bodies) if kind == "rotary" else None
     if method is None and scaled is not None:
         method = scaled
+    if method is None and kind == "table" and all(table.sinusoidal for table in tables):
+        method = "sinusoid"
     if method is None:
         method = _DEFAULTS[kind]
         longer = ((body, 2 * int(body.config.max_position_embeddings)) for body in bodies)
@@ -251,6 +252,19 @@ def _extended(model: nn.Module, length: int, method: str | None, options: dict[s
         summary = _extend_tables(model, tables, length, method, options)
     _check(model, differing, numbers, runners, length)
     return summary
+
+
+def _nothing_to_extend(trial: Trial, name: str, length: int) -> ExtendError:
+    """Return the refusal of a model whose positions are not known, by whether it takes the length."""
+    try:
+        for root in trial.roots:
+            trial.run(root, length, image=False)
+    except Exception as error:  # any error of the code of any model
+        return ExtendError(
+            f"{name} has no positions that can be extended: no table, no rotary ones that its configuration "
+            f"scales, no biases that are known; it does not take {length} tokens ({first_line(error)})"
+        )
+    return ExtendError(f"{name} takes {length} tokens already: it computes its positions for any length")
 
 
 def _used(
@@ -425,11 +439,14 @@ def _extend_tables(
     for table in tables:
         rows = table.weight
         try:
-            more = continuation.continued(
-                rows[table.first :], length, method, special=(special[0], special[1])
-            )
+            if method == "sinusoid":
+                more = continuation.sinusoids(rows[table.first :], length)
+            else:
+                more = continuation.continued(
+                    rows[table.first :], length, method, special=(special[0], special[1])
+                )
         except ValueError as error:
-            raise ExtendError(str(error)) from error
+            raise ExtendError(f"{type(model).__name__} cannot be extended by {method!r}: {error}") from error
         longer.append(torch.cat((rows[: table.first], more)))
     for table, weight in zip(tables, longer, strict=True):
         lengthen(table.body.config, table.length, length, len(table.weight))

@@ -1,4 +1,4 @@
-"""Learned tables of positions in models of Transformers, and their replacement by larger ones."""
+"""Tables of positions in models of Transformers, and their replacement by larger ones."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+
+from floater.pretrained.extending import continuation
 
 NAMES = ("position_embeddings", "position_embedding", "embed_positions", "wpe")
 _LENGTHS = (
@@ -19,7 +21,7 @@ _LENGTHS = (
 
 @dataclass(frozen=True)
 class Table:
-    """A learned table of positions.
+    """A table of positions, learned or of sinusoids.
 
     Args:
         body: model of Transformers that contains the table.
@@ -48,6 +50,16 @@ class Table:
         """Return the number of positions."""
         return len(self.weight) - self.first
 
+    @property
+    def sinusoidal(self) -> bool:
+        """Return whether the table has the sinusoids of its positions."""
+        rows = self.weight[self.first :]
+        try:
+            continuation.sinusoids(rows, len(rows))
+        except ValueError:
+            return False
+        return True
+
     def replace(self, weight: Tensor) -> None:
         """Replace the table by a larger one."""
         part = getattr(self.holder, self.name)
@@ -59,7 +71,7 @@ class Table:
 
 
 def find_tables(model: nn.Module) -> list[Table]:
-    """Return the learned tables of positions of tokens and patches in all bodies.
+    """Return the tables of positions of tokens and patches in all bodies.
 
     Args:
         model: model that is or contains models of Transformers.
@@ -70,8 +82,8 @@ def find_tables(model: nn.Module) -> list[Table]:
         for name in NAMES:
             part = getattr(holder, name, None)
             table = isinstance(part, nn.Embedding) or (isinstance(part, nn.Parameter) and part.ndim == 3)
-            # tables of sinusoids are not learned, and speech encoders take recordings of a fixed length
-            if not table or "Sinusoidal" in type(part).__name__ or hasattr(holder, "conv1"):
+            # some tables grow by themselves, and speech encoders take recordings of a fixed length
+            if not table or hasattr(part, "make_weight") or hasattr(holder, "conv1"):
                 continue
             around = [of for at, of in bodies if not at or f"{path}.".startswith(f"{at}.")]
             image = hasattr(holder, "patch_embeddings") or hasattr(holder, "patch_embedding")
