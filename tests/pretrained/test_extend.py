@@ -169,7 +169,7 @@ DISTIL: dict[str, Any] = {"vocab_size": 40, "dim": 16, "n_heads": 2, "n_layers":
 def test_a_table_of_sinusoids_is_that_of_a_longer_model(
     tmp_path: Path, build: Any, config: Any, sizes: dict[str, Any]
 ) -> None:
-    """Marian's ends at its declared length; a model with the same weights that declares more is the oracle."""
+    """Marian's ends at its declared length; a model with the same weights that declares more is an oracle."""
     model, longer = (build(config(**sizes, max_position_embeddings=n)).eval() for n in (32, 80))
     longer.load_state_dict({n: x for n, x in model.state_dict().items() if "position" not in n}, strict=False)
     ids = zoo.text(2, 80, seed=1)
