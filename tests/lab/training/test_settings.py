@@ -1,21 +1,21 @@
 """The settings of a training: each acts, and those of Hugging Face may stand beside them."""
 
 import re
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from transformers import TrainerState
+from transformers import TrainerState, TrainingArguments
 
 from floater.errors import DataError
 from floater.lab.settings import SettingsError, dump, load, make
 from floater.lab.training import FlowSchedule
 from floater.lab.training.arguments import arguments
 from floater.lab.training.run_trainer import RunTrainer
-from floater.lab.training.settings import Flow, SmoothedTrainingSettings, TrainingSettings
+from floater.lab.training.settings import ALLOWED, Flow, SmoothedTrainingSettings, TrainingSettings
 from floater.transformer import FloaterConfig, FloaterForTokenClassification
 from helpers import check_every_setting_acts
 
@@ -80,7 +80,7 @@ def observe(run: Path) -> Any:
         options = [{k: v for k, v in g.items() if k != "params"} for g in trainer.optimizer.param_groups]
         arguments = {k: v for k, v in trainer.args.to_dict().items() if k != "logging_dir"}
         validated = TrainerState(log_history=[{"eval_accuracy": 1.0}] * 3)
-        others = trainer.stopped_early(validated), trainer.keep_steps
+        others = trainer.stopped_early(validated), trainer.keep_steps, trainer.save_total_limit
         return arguments, list(trainer.sampler), rates, options, schedules, others
 
     return of
@@ -124,12 +124,17 @@ def test_other_arguments_of_hugging_face_stand_beside_and_are_written_so(tmp_pat
     "name",
     [
         *("output_dir", "optim", "report_to", "push_to_hub", "bf16_full_eval", "fp16_full_eval", "project"),
-        "dataloader_persistent_workers",
+        *("dataloader_persistent_workers", "fsdp", "deepspeed", "enable_jit_checkpoint"),
     ],
 )
 def test_what_follows_from_the_run_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=f"here: {name} is not to be set"):
         make(TrainingSettings, {name: "x"}, "here")
+
+
+def test_every_argument_beside_is_one_of_hugging_face_and_no_setting() -> None:
+    assert {field.name for field in fields(TrainingArguments)} >= ALLOWED
+    assert not ALLOWED & {field.name for field in fields(SmoothedTrainingSettings)}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
@@ -102,7 +104,7 @@ class RunTrainer(FloaterTrainer):
         self._monitor = DivergenceMonitor()
         self._stop = StopRequest()
         self._has_stepped = False
-        self._looked_at = -1
+        self._losses: list[Tensor] = []
         self.saved_steps: list[int] = []
         self._began = time.perf_counter()
         self._minutes_before: float | None = None
@@ -156,7 +158,8 @@ class RunTrainer(FloaterTrainer):
         """
         self._has_stepped = True
         with self._naming_rates(f"at step {self.state.global_step + 1}"):
-            return super().training_step(*args, **kwargs)
+            self._losses.append(super().training_step(*args, **kwargs))
+        return self._losses[-1]
 
     @contextmanager
     def _naming_rates(self, when: str) -> Iterator[None]:
@@ -171,8 +174,10 @@ class RunTrainer(FloaterTrainer):
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[no-untyped-call]
         skips = getattr(self.accelerator, "scaler", None) is not None
-        self._monitor.observe(self.state.global_step + 1, self._tr_loss, norm, skips_steps=skips)
-        if self._tr_loss.device.type == "cpu":  # a check at each step would wait for any other device
+        loss = torch.stack(self._losses).sum()
+        self._losses.clear()
+        self._monitor.observe(self.state.global_step + 1, loss, norm, skips_steps=skips)
+        if loss.device.type == "cpu":  # a check at each step would wait for any other device
             self._check_divergence()
         return norm
 
@@ -218,12 +223,18 @@ class RunTrainer(FloaterTrainer):
             f"in another run directory, {', or '.join(advice)}{left}"
         )
 
-    def _write_checkpoint(self, checkpoint: Path, model: nn.Module, trial: Any) -> None:
-        self._check_divergence()  # an unusable checkpoint must not replace a usable one
-        if not is_finite(model):
+    def write_checkpoint(self, checkpoint: Path) -> None:
+        """Write the checkpoint of this step, unless the training diverged: it must not replace a usable one.
+
+        Raises:
+            DataError: the checkpoint cannot be written.
+            DivergenceError: if a loss, a gradient or weights are not finite.
+        """
+        self._check_divergence()
+        if not is_finite(cast(nn.Module, self.model)):
             step = self.state.global_step
             raise self._diverged(f"weights are not finite after step {step}", self._rates(step - 1))
-        super()._write_checkpoint(checkpoint, model, trial)
+        super().write_checkpoint(checkpoint)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if self.state.global_step not in self.saved_steps[-1:]:
@@ -248,48 +259,46 @@ class RunTrainer(FloaterTrainer):
             raise DataError(f"{file} does not fit the training: its saved_steps is {steps!r}")
         self.saved_steps = [*steps]
 
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        super()._maybe_log_save_evaluate(*args, **kwargs)
-        self._stop_if_asked(*args[2:4])
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Tensor | int | None]:
+        """Return the batches of the next step, unless a signal requested a stop.
 
-    def _stop_if_asked(self, model: nn.Module, trial: Any) -> None:
-        """End a training after a signal to stop, with a checkpoint.
-
-        A resumed run must end like an uninterrupted one. Therefore the scheduled actions of this step come
-        first: the scores and the checkpoint at the end of an epoch, the update of a flow whose gradients are
-        accumulated over steps, and the steps that reuse a flow's vectors.
+        Scores, logs and checkpoints of the step before are complete by then, also those of an epoch's end.
 
         Raises:
             Interrupted: with the number of the signal and, in the main process, a message for the user.
         """
-        step, epoch = self.state.global_step, self.state.epoch or 0.0
-        epoch_ends, self._looked_at = (
-            self._looked_at == step,
-            step,
-        )  # the second call at a step is the one at the end of an epoch
-        number = self._asked_signal()
-        if not number:
-            return
+        if self._has_stepped and (number := self._requested_signal()):
+            self._stop_with_checkpoint(number)
+        return super().get_batch_samples(*args, **kwargs)
+
+    def _stop_with_checkpoint(self, number: int) -> None:
+        """End a training with a checkpoint, as soon as one determines the steps that follow.
+
+        A resumed run must end like an uninterrupted one. A checkpoint has neither the accumulated gradients
+        of a flow that is updated less often than the rest, nor vectors that several steps use.
+        """
+        step = self.state.global_step
         run = Path(str(self.args.output_dir))
         checkpoint = run / f"checkpoint-{step}"
         if step not in self.saved_steps[-1:]:
-            if (epoch == int(epoch) and not epoch_ends) or step % self.training.flow.update_every:
-                return
-            if any(flow.holds_vectors for flow in self.flows()):
+            if step % self.training.flow.update_every or any(flow.holds_vectors for flow in self.flows()):
                 return
             checkpoint = run / f"interrupted-{step}"
-            self._write_checkpoint(checkpoint, model, trial)
+            self.write_checkpoint(checkpoint)
             if self.args.should_save:
                 remove(path for path in interrupted_checkpoints(run) if path != checkpoint)
         self.callback_handler.on_train_end(self.args, self.state, self.control)
-        line = (
-            f"stopped by {Signals(number).name} after step {step:,} of {self.state.max_steps:,}; "
-            f"a training that is started again resumes from {checkpoint}"
-        )
-        raise Interrupted(number, line if self.args.process_index == 0 else "")
+        raise self._interrupted(number, checkpoint)
 
-    def _asked_signal(self) -> int:
-        """Return the number of the signal to stop that any of the processes received; 0 for none."""
+    def _interrupted(self, number: int, checkpoint: Path | None) -> Interrupted:
+        line = (
+            f"stopped by {Signals(number).name} after step {self.state.global_step:,} of "
+            f"{self.state.max_steps:,}; a training that is started again resumes from {checkpoint}"
+        )
+        return Interrupted(number, line if self.args.process_index == 0 else "")
+
+    def _requested_signal(self) -> int:
+        """Return the number of the signal that any of the processes received; 0 for none."""
         if self.args.world_size == 1:
             return self._stop.number
         numbers = self.accelerator.gather(torch.tensor([self._stop.number], device=self.args.device))
@@ -314,8 +323,8 @@ class RunTrainer(FloaterTrainer):
                 self.train()
             else:
                 self._resume(checkpoint)
-        if self._stop.number:
-            raise Interrupted(self._stop.number)
+        if number := self._requested_signal():
+            raise self._interrupted(number, last_checkpoint(run))
 
     def _set_aside_damaged(self, run: Path) -> None:
         if self.args.process_index == 0:
@@ -360,10 +369,10 @@ class RunTrainer(FloaterTrainer):
         check_weights(Path(resume_from_checkpoint), whole)
         fill(whole, average([resume_from_checkpoint]), resume_from_checkpoint)
 
-    def _init_training_state(self, max_steps: int, *args: Any) -> Any:
-        trained = super()._init_training_state(max_steps, *args)
-        self.state.compute_steps(self.args, max_steps)  # by the settings instead of those in the checkpoint
-        return trained
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
+        """Return the schedule; logs and checkpoints follow the settings instead of the checkpoint's state."""
+        self.state.compute_steps(self.args, num_training_steps)
+        return super().create_scheduler(num_training_steps, optimizer)
 
     def finish(self, processor: Any, measure: Callable[[], dict[str, Any]]) -> Path:
         """Train to the end, and write the final model and its scores into the run's directory.

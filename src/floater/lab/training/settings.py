@@ -56,28 +56,23 @@ class Flow:
         check_numbers(self, positive=("lr_multiplier",), update_every=1)
 
 
-FIXED = {
-    *("output_dir", "resume_from_checkpoint", "do_train", "do_eval", "do_predict", "run_name", "use_cache"),
-    *("report_to", "logging_dir", "logging_strategy", "logging_nan_inf_filter", "include_for_metrics"),
-    *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "save_only_model"),
-    *("optim", "optim_args", "optim_target_modules", "lr_scheduler_kwargs", "warmup_ratio", "adafactor"),
-    *("per_device_eval_batch_size", "eval_accumulation_steps", "prediction_loss_only", "batch_eval_metrics"),
-    *("eval_use_gather_object", "eval_on_start", "eval_delay", "eval_do_concat_batches", "label_names"),
-    *("bf16_full_eval", "fp16_full_eval"),
-    "dataloader_persistent_workers",  # they keep the epoch that they began in, which masks
-    *("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
-    *(
-        "group_by_length",
-        "length_column_name",
-        "train_sampling_strategy",
-        "dataloader_drop_last",
-        "data_seed",
-    ),
-    *("remove_unused_columns", "ignore_data_skip", "auto_find_batch_size", "average_tokens_across_devices"),
-    *("push_to_hub", "hub_model_id", "hub_strategy", "hub_token", "hub_private_repo", "hub_revision"),
-    *("hub_always_push", "ddp_find_unused_parameters", "local_rank", "past_index", "label_smoothing_factor"),
+ALLOWED = {
+    *("activation_checkpointing", "activation_checkpointing_kwargs"),
+    *("gradient_checkpointing", "gradient_checkpointing_kwargs"),
+    *("torch_compile", "torch_compile_backend", "torch_compile_mode", "torch_empty_cache_steps"),
+    *("use_liger_kernel", "liger_kernel_config", "fp16", "tf32", "use_cpu", "full_determinism"),
+    *("accelerator_config", "ddp_backend", "ddp_timeout", "ddp_bucket_cap_mb", "ddp_broadcast_buffers"),
+    *("ddp_static_graph", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
+    *("dataloader_multiprocessing_context", "dataloader_in_order"),
+    *("neftune_noise_alpha", "include_num_input_tokens_seen", "skip_memory_metrics", "debug"),
+    *("logging_first_step", "log_level", "log_level_replica", "log_on_each_node", "disable_tqdm"),
 }
-"""Arguments that are determined by the run, or by the Trainer, optimizer and batches of this library."""
+"""Arguments of `transformers.TrainingArguments` that may be set beside `TrainingSettings`.
+
+The others follow from the run, or from the Trainer, optimizer and batches of this library, or break its
+promises: a run that shards its weights (fsdp, deepspeed) cannot resume, and workers that persist
+(dataloader_persistent_workers) keep the epoch that they began in, which masks tokens.
+"""
 _ARGUMENTS = get_type_hints(TrainingArguments)
 
 
@@ -85,8 +80,8 @@ _ARGUMENTS = get_type_hints(TrainingArguments)
 class TrainingSettings:
     """Optimisation. Defaults are those of Liu et al. 2020 (their repository) and Vaswani et al. 2017.
 
-    Any other field of `transformers.TrainingArguments` may be added, except those that are determined by
-    the run, such as output_dir.
+    The fields of `transformers.TrainingArguments` in `ALLOWED` may be added; the others, such as output_dir,
+    are determined by the run.
 
     Attributes:
         learning_rate: at its peak.
@@ -166,18 +161,16 @@ class TrainingSettings:
         least |= dict.fromkeys(("gradient_accumulation_steps", "num_train_epochs", "save_total_limit"), 1)
         least |= dict.fromkeys(("per_device_train_batch_size", "batches_per_step"), 1)
         check_numbers(self, positive=(*positive, "eval_steps", "save_steps"), **least)
-        own = {each.name for each in dataclasses.fields(self)}
+        settings = {each.name for each in dataclasses.fields(self)}
         for name, value in self.others.items():
-            if name in FIXED:
-                raise ValueError(
-                    f"{name} is not to be set; it follows from the run, or the Trainer ignores it"
-                )
-            if name in own:
+            if name in settings:
                 raise ValueError(f"others has {name}, which is a setting beside it: training.{name}")
             if name not in _ARGUMENTS:
                 raise ValueError(
-                    f"TrainingArguments has no '{name}'; {nearest(name, _ARGUMENTS.keys() - FIXED)}"
+                    f"TrainingArguments has no '{name}'; {nearest(name, sorted(ALLOWED | settings))}"
                 )
+            if name not in ALLOWED:
+                raise ValueError(f"{name} is not to be set; it follows from the run, or a run cannot have it")
             convert(_ARGUMENTS[name], value, name)
             if isinstance(value, int | float) and not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value}; it must be a finite number, at least 0")
@@ -287,8 +280,8 @@ class SmoothedTrainingSettings(TrainingSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.label_smoothing_factor <= 1:
-            given = self.label_smoothing_factor
-            raise ValueError(f"label_smoothing_factor is {given}; it must be from 0 to 1")
+            factor = self.label_smoothing_factor
+            raise ValueError(f"label_smoothing_factor is {factor}; it must be from 0 to 1")
 
 
 def _falls_on(event: int | str, other: int | str) -> bool:
