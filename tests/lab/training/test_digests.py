@@ -11,8 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floater.lab.training import digests as module
-from floater.lab.training.digests import Part, Source, changed, contents, digests, values_digest
+from floater.lab.training import contents as module
+from floater.lab.training.contents import Part, Source, contents
+from floater.lab.training.digests import changed, digests, values_digest
 
 
 def test_directories_that_changed_are_noticed(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def check_scheduler(checkpoint: Path, scheduler: LRScheduler) -> None:
 
 
 def check_weights(checkpoint: Path, model: nn.Module) -> None:
-    """Refuse saved weights whose types differ from the model's; `run.fill` checks shapes.
+    """Refuse saved weights whose types differ from the model's; `load_weights` checks shapes.
 
     Args:
         checkpoint: directory with ``model.safetensors``; without this file nothing is checked.

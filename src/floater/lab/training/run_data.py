@@ -10,8 +10,10 @@ from typing import Any
 
 from floater.errors import DataError
 from floater.lab.training.checkpoints import last_checkpoint, step_of
-from floater.lab.training.digests import Contents, Part, Source, contents, files_named, values_digest
+from floater.lab.training.contents import Contents, Part, Source, contents
+from floater.lab.training.digests import values_digest
 from floater.lab.training.files import MANIFEST, write_json
+from floater.lab.training.paths import files_named
 
 DATA, VOCABULARY = "data.json", "vocabulary"
 _SHOWN = 3

@@ -40,9 +40,10 @@ from floater.lab.training.checkpoints import (
 from floater.lab.training.divergence import DivergenceError, DivergenceMonitor, is_finite
 from floater.lab.training.files import damage, save_whole, write_json
 from floater.lab.training.flow import FlowSchedule
+from floater.lab.training.model import load_weights
 from floater.lab.training.optimizer import adam
 from floater.lab.training.resuming import check_trainer_state, check_weights, random_states
-from floater.lab.training.run import LOG, LONGEST, MODEL, RESULT, fill
+from floater.lab.training.run import LOG, LONGEST, MODEL, RESULT
 from floater.lab.training.settings import TrainingSettings
 from floater.lab.training.tensorboard import TolerantTensorBoard
 from floater.lab.training.trainer import FloaterTrainer
@@ -367,7 +368,7 @@ class RunTrainer(FloaterTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         whole = cast(PreTrainedModel, self.accelerator.unwrap_model(model or self.model))
         check_weights(Path(resume_from_checkpoint), whole)
-        fill(whole, average([resume_from_checkpoint]), resume_from_checkpoint)
+        load_weights(whole, average([resume_from_checkpoint]), resume_from_checkpoint)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
         """Return the schedule; logs and checkpoints follow the settings instead of the checkpoint's state."""
@@ -395,7 +396,7 @@ class RunTrainer(FloaterTrainer):
         model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
         self._train_on(run)
         chosen = self.chosen(run)
-        fill(model, average(chosen), str(run))
+        load_weights(model, average(chosen), str(run))
         if not is_finite(model):
             raise self._diverged("weights of the final model are not finite", self._rates())
         result = self.result(chosen) | measure()

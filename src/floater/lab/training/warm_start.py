@@ -10,7 +10,7 @@ from torch import Tensor
 from floater.encodings import options
 from floater.encodings.composed.parts import named
 from floater.errors import DataError
-from floater.lab.training.run import fill
+from floater.lab.training.model import load_weights
 from floater.pretrained.extending.continuation import continued
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, encoder_decoder
 
@@ -72,7 +72,7 @@ def warm_started(
     weights: Mapping[str, Tensor] = trained.state_dict()
     if config.position == "compose" != before.position:
         weights = _as_part(weights, _part(config, before, origin), model.state_dict())
-    fill(model, weights, origin, may_lack=is_position)
+    load_weights(model, weights, origin, may_lack=is_position)
     return model
 
 
