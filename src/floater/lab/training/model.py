@@ -62,8 +62,8 @@ def load_model(
         load_weights(model, average([folder]), str(folder))
     except (OSError, SafetensorError, StrictDataclassError, json.JSONDecodeError) as error:
         raise DataError(f"{folder} holds no model that can be loaded: {first_line(error)}") from error
-    own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
-    return model.to(torch.device(device or own or "cpu")).train(False), vocabulary
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return model.to(torch.device(device or accelerator or "cpu")).train(False), vocabulary
 
 
 def sealed_model(folder: Path) -> Path:
@@ -116,9 +116,11 @@ def load_weights(
         DataError: if names or shapes are not those of the model.
     """
     weights = by_own_names(model, weights)
-    known, tied = model.state_dict(), model.all_tied_weights_keys
-    for name in {**known, **weights}:
-        here, there = (tuple(state[name].shape) if name in state else "absent" for state in (known, weights))
+    expected, tied = model.state_dict(), model.all_tied_weights_keys
+    for name in {**expected, **weights}:
+        here, there = (
+            tuple(state[name].shape) if name in state else "absent" for state in (expected, weights)
+        )
         if here != there and not (there == "absent" and (name in tied or may_lack(name))):
             raise DataError(f"{origin} does not fit: {name} is {there} there and {here} here")
     model.load_state_dict(weights, strict=False)
@@ -150,8 +152,8 @@ def set_reading(model: FloaterPreTrainedModel, reading: Any) -> None:
         raise DataError(f"a reading is for the Transformer of this library, not for {type(model).__name__}")
     body: Any = model.base_model
     check_reading(rule, body.encoder.position, model.config)
-    given = {field.name: getattr(rule, field.name) for field in fields(rule)}
-    model.config.reading = {name: value for name, value in given.items() if value not in (None, False)}
+    options = {field.name: getattr(rule, field.name) for field in fields(rule)}
+    model.config.reading = {name: value for name, value in options.items() if value not in (None, False)}
 
 
 @contextlib.contextmanager

@@ -134,7 +134,7 @@ class RunData:
         if self._new:
             self._accepted.append({"step": self._step, "changes": self._new})
         self._files, self._new, self.is_recorded = self._files | files, [], True
-        sources = {name: [asdict(source) for source in of_name] for name, of_name in self._files.items()}
+        sources = {name: [asdict(source) for source in several] for name, several in self._files.items()}
         write_json(self.run / DATA, {"files": sources, "examples": self.examples, "accepted": self._accepted})
 
     def _settle(self, lines: list[str]) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,14 +14,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers import PreTrainedModel, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from floater.errors import DataError, first_line
 from floater.flow import FlowError, SpanTooLong
 from floater.lab.interruption import Interrupted, StopRequest, deferred
-from floater.lab.training.arguments import arguments, batches, flow_parameters, schedule
+from floater.lab.training.arguments import arguments, batches, schedule
 from floater.lab.training.averaging import average
 from floater.lab.training.batches import StreamSampler
 from floater.lab.training.checkpoints import (
@@ -37,19 +34,22 @@ from floater.lab.training.checkpoints import (
     set_aside_damaged,
     step_of,
 )
-from floater.lab.training.divergence import DivergenceError, DivergenceMonitor, is_finite
+from floater.lab.training.divergence import DivergenceError, DivergenceMonitor, diverged, is_finite
+from floater.lab.training.early_stopping import exhausted
 from floater.lab.training.files import damage, save_whole, write_json
+from floater.lab.training.final_model import final_checkpoints
 from floater.lab.training.flow import FlowSchedule
+from floater.lab.training.memory import peak_memory
 from floater.lab.training.model import load_weights
-from floater.lab.training.optimizer import adam
+from floater.lab.training.optimizer import adam, flow_parameters
 from floater.lab.training.resuming import check_trainer_state, check_weights, random_states
 from floater.lab.training.run import LOG, LONGEST, MODEL, RESULT
+from floater.lab.training.schedule import learning_rates
 from floater.lab.training.settings import TrainingSettings
 from floater.lab.training.tensorboard import TolerantTensorBoard
 from floater.lab.training.trainer import FloaterTrainer
 
 logger = logging.getLogger(__name__)
-_STATUS = Path("/proc/self/status")
 
 
 class RunTrainer(FloaterTrainer):
@@ -170,7 +170,7 @@ class RunTrainer(FloaterTrainer):
         except FlowError as error:
             if isinstance(error, SpanTooLong) or not self.state.global_step:
                 raise  # the data or the settings are the cause, as no update has changed the flow yet
-            raise self._diverged(f"{error} {when}", self._rates()) from error
+            raise self._diverged(f"{error} {when}") from error
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[no-untyped-call]
@@ -184,45 +184,14 @@ class RunTrainer(FloaterTrainer):
 
     def _check_divergence(self) -> None:
         """Stop after a loss or a gradient that is not finite."""
-        step = int(self._monitor.step)
-        if step < 0:
-            return
-        loss, what = self._monitor.loss.item(), "the gradient is not finite"
-        if not math.isfinite(loss):
-            what = f"the loss is {loss}"
-        raise self._diverged(f"{what} at step {step}", self._rates(step - 1))
+        if (failure := self._monitor.failure) is not None:
+            raise self._diverged(failure, int(self._monitor.step) - 1)
 
-    def _rates(self, updates: int | None = None) -> dict[str, float]:
-        """Return the learning rates by name, now or after a number of updates."""
-        scheduler: Any = self.lr_scheduler
-        rates: list[float] = scheduler.get_last_lr()
-        if updates is not None:
-            rates = [
-                peak * of(updates) for peak, of in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
-            ]
-        flows = [bool(group["flow"]) for group in cast(Any, self.optimizer).param_groups]
-        names = ["learning rate of the flow" if flow else "learning rate" for flow in flows]
-        return dict(zip(names, rates, strict=True))
-
-    def _diverged(self, what: str, rates: dict[str, float]) -> DivergenceError:
-        advice = ["lower training.learning_rate", "raise training.warmup_steps"]
-        if len(rates) > 1:
-            advice.insert(1, "lower training.flow.lr_multiplier")
-        if not self.args.max_grad_norm:
-            advice.append("set training.max_grad_norm to 1")
-        kept = last_checkpoint(str(self.args.output_dir))
-        numbers = ", ".join([*(f"{name} {rate:.3g}" for name, rate in rates.items()), self._monitor.norms])
-        left = f"; the weights of {kept} are finite" if kept else ""
-        if int(self._monitor.step) == 1:  # its gradient is that of the weights that the training began with
-            return DivergenceError(
-                f"the training cannot begin: {what}; {numbers}; no weight has changed yet, so the cause is "
-                "in the data (a length, a time or a value far from the others), in the settings of the model "
-                "or in its first weights"
-            )
-        return DivergenceError(
-            f"the training diverged: {what}; {numbers}; "
-            f"in another run directory, {', or '.join(advice)}{left}"
-        )
+    def _diverged(self, what: str, updates: int | None = None) -> DivergenceError:
+        """Return the error of a divergence, with the learning rates now or after a number of updates."""
+        rates = learning_rates(cast(LambdaLR, self.lr_scheduler), updates)
+        run = Path(str(self.args.output_dir))
+        return diverged(what, rates, self._monitor, run, clips=self.args.max_grad_norm > 0)
 
     def write_checkpoint(self, checkpoint: Path) -> None:
         """Write the checkpoint of this step, unless the training diverged: it must not replace a usable one.
@@ -234,7 +203,7 @@ class RunTrainer(FloaterTrainer):
         self._check_divergence()
         if not is_finite(cast(nn.Module, self.model)):
             step = self.state.global_step
-            raise self._diverged(f"weights are not finite after step {step}", self._rates(step - 1))
+            raise self._diverged(f"weights are not finite after step {step}", step - 1)
         super().write_checkpoint(checkpoint)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
@@ -395,11 +364,11 @@ class RunTrainer(FloaterTrainer):
         run = Path(str(self.args.output_dir))
         model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
         self._train_on(run)
-        chosen = self.chosen(run)
-        load_weights(model, average(chosen), str(run))
+        sources = self.final_checkpoints(run)
+        load_weights(model, average(sources), str(run))
         if not is_finite(model):
-            raise self._diverged("weights of the final model are not finite", self._rates())
-        result = self.result(chosen) | measure()
+            raise self._diverged("weights of the final model are not finite")
+        result = self.result(sources) | measure()
         if self.args.process_index == 0:
             write_json(run / RESULT, result)
             save_whole(run / MODEL, model, processor)
@@ -407,7 +376,7 @@ class RunTrainer(FloaterTrainer):
         logger.info("%s: %s", run / MODEL, ", ".join(f"{k} {v}" for k, v in result.items()))
         return run
 
-    def result(self, chosen: Sequence[Path]) -> dict[str, Any]:
+    def result(self, sources: Sequence[Path]) -> dict[str, Any]:
         """Return steps, minutes, the longest example, the averaged checkpoints and the best validation."""
         log, metric = self.state.log_history, f"eval_{self.metric}"
         best = (max if self.greater else min)((x[metric] for x in log if metric in x), default=None)
@@ -416,76 +385,19 @@ class RunTrainer(FloaterTrainer):
             "epochs": round(self.state.epoch or 0.0, 3),
             "minutes": max((entry["minutes"] for entry in log), default=0.0),
             LONGEST: int(max(self.sampler.lengths)),
-            "averaged": [path.name for path in chosen],
+            "averaged": [path.name for path in sources],
             f"best_valid_{self.metric}": best,
         }
 
-    def chosen(self, run: Path) -> list[Path]:
-        """Return the checkpoints whose mean is the final model.
-
-        They are the last `average_last` checkpoints or, if that is 0, the best one. Those of them that are
-        damaged or gone are named in a warning, and the mean is that of the others.
-
-        Raises:
-            DataError: if there was no validation to choose the best one by, or no checkpoint is left.
-        """
+    def final_checkpoints(self, run: Path) -> list[Path]:
+        """Return the checkpoints whose mean is the final model, as `final_checkpoints` chooses them."""
         self._set_aside_damaged(run)
-        there = checkpoints(run)
-        best = self.state.best_global_step
-        if not self.training.average_last and best is None:
-            raise DataError(f"{run}: training ended before a validation, so there is no best checkpoint")
-        if not there:
-            raise DataError(f"{run} has no checkpoint to make the final model of; remove it to train again")
-        if count := self.training.average_last:
-            expected = [f"checkpoint-{step}" for step in self.saved_steps[-count:]]
-            lost = {*expected} - {path.name for path in there}
-            if lost:
-                logger.warning(
-                    "the final model is a mean without %s, which %s",
-                    ", ".join(name for name in expected if name in lost),
-                    "is damaged or gone" if len(lost) == 1 else "are damaged or gone",
-                )
-            return [path for path in there if path.name in expected] or there[-count:]
-        if run / f"checkpoint-{best}" in there:  # by its name, as the run may have been renamed
-            return [run / f"checkpoint-{best}"]
-        scores = {
-            x["step"]: x[f"eval_{self.metric}"] for x in self.state.log_history if f"eval_{self.metric}" in x
-        }
-        left = [path for path in there if step_of(path) in scores]
-        if not left:
-            raise DataError(f"{run}: checkpoint-{best}, the best one, is gone, and no other was validated")
-        sign = 1 if self.greater else -1
-        second = max(left, key=lambda path: (sign * scores[step_of(path)], step_of(path)))
-        logger.warning("checkpoint-%s, the best one, is gone: the final model is %s", best, second.name)
-        return [second]
-
-
-def exhausted(log: Sequence[dict[str, float]], patience: int, metric: str, greater: bool) -> bool:
-    """Return whether the last validations in a log are no better than an earlier one.
-
-    Args:
-        log: entries of the log.
-        patience: number of validations; 0 never stops the training.
-        metric: name in the log of the score by which checkpoints are compared.
-        greater: True if higher scores are better.
-
-    Example:
-        >>> log = [{"eval_bleu": 1.0}, {"eval_bleu": 3.0}, {"loss": 2.0}, {"eval_bleu": 3.0}]
-        >>> [exhausted(log, patience, "eval_bleu", greater=True) for patience in (1, 2, 0)]
-        [True, False, False]
-    """
-    found = [entry[metric] for entry in log if metric in entry]
-    best = (max if greater else min)(found, default=0.0)
-    return bool(found) and 0 < patience < len(found) - found.index(best)
-
-
-def peak_memory() -> int:
-    """Return the peak memory of this process in MiB: of the GPU if there is one, else main memory."""
-    if torch.cuda.is_available():
-        return round(torch.cuda.max_memory_allocated() / 2**20)
-    if _STATUS.is_file():  # on Linux, ru_maxrss of a new process includes the peak of its parent
-        fields = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="utf-8").splitlines())
-        if "VmHWM" in fields:
-            return round(int(fields["VmHWM"].split()[0]) / 2**10)
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes on macOS, KiB elsewhere
-    return round(unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+        metric = f"eval_{self.metric}"
+        return final_checkpoints(
+            run,
+            average_last=self.training.average_last,
+            saved_steps=self.saved_steps,
+            best_step=self.state.best_global_step,
+            scores={int(entry["step"]): entry[metric] for entry in self.state.log_history if metric in entry},
+            greater=self.greater,
+        )

@@ -44,9 +44,9 @@ class Flow:
     """Schedule of the flow's parameters (Liu et al. 2020, section 4.4).
 
     Attributes:
-        lr_multiplier: learning rate of the flow as a multiple of that of the other parameters.
-        update_every: steps between updates of the flow, each of which uses the mean gradient of these steps.
-            save_steps must be a multiple of it.
+        lr_multiplier: learning rate of the flow, as a multiple of that of the other parameters.
+        update_every: number of steps between updates of the flow. An update uses the mean gradient of these
+            steps, and save_steps must be a multiple of it.
     """
 
     lr_multiplier: float = 1.0
@@ -78,47 +78,48 @@ _ARGUMENTS = get_type_hints(TrainingArguments)
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """Optimisation. Defaults are those of Liu et al. 2020 (their repository) and Vaswani et al. 2017.
+    """Settings of a training; the defaults are those of Liu et al. 2020 (repository) and Vaswani et al. 2017.
 
     The fields of `transformers.TrainingArguments` in `ALLOWED` may be added; the others, such as output_dir,
     are determined by the run.
 
     Attributes:
-        learning_rate: at its peak.
+        learning_rate: learning rate at the end of the warm-up.
         lr_scheduler_type: schedule of the learning rate after its warm-up: "inverse_sqrt", "linear" (down to
             0 at the last step), or "constant_with_warmup".
-        warmup_steps: steps of linear warm-up from initial_learning_rate; below 1, a share of all steps.
-        initial_learning_rate: learning rate at the first step.
-        max_tokens: tokens in a batch of one process, padding included.
-        per_device_train_batch_size: examples in a batch of one process, of about equal length, instead of
-            max_tokens.
-        gradient_accumulation_steps: batches in a step of one process; its gradient is the mean over all their
-            tokens.
-        batches_per_step: batches in a step of all processes together, instead of gradient_accumulation_steps,
-            which is then this number divided by the number of processes: any number of processes that
-            divides it gives the same step.
-        num_train_epochs: passes over the data, if max_steps is null.
-        max_steps: steps of the training, instead of epochs.
-        adam_beta1: decay rate of the mean of the gradients.
-        adam_beta2: decay rate of the mean of their squares.
-        adam_epsilon: epsilon of Adam.
-        weight_decay: weight decay of AdamW; 0 is Adam.
-        max_grad_norm: largest norm of the gradient; 0 means no clipping.
+        warmup_steps: number of steps of linear warm-up; a value below 1 is a share of all steps.
+        initial_learning_rate: learning rate at the first step, from which the warm-up begins.
+        max_tokens: largest number of tokens in a batch of one process, padding included.
+        per_device_train_batch_size: number of examples in a batch of one process, which have about equal
+            lengths. It replaces max_tokens.
+        gradient_accumulation_steps: number of batches in a step of one process. The gradient of the step is
+            the mean over all their tokens.
+        batches_per_step: number of batches in a step of all processes together. It replaces
+            gradient_accumulation_steps, which is then this number divided by the number of processes: any
+            number of processes that divides it gives the same step.
+        num_train_epochs: number of passes over the data, if max_steps is null.
+        max_steps: number of steps of the training. It replaces num_train_epochs.
+        adam_beta1: decay rate of Adam's running mean of the gradients.
+        adam_beta2: decay rate of Adam's running mean of the squared gradients.
+        adam_epsilon: number that Adam adds to its denominator.
+        weight_decay: decoupled weight decay (AdamW) of matrices; 0 is Adam.
+        max_grad_norm: largest norm of the gradient of a step; 0 means no clipping.
         seed: random seed of the weights, the dropout and the order of the batches.
-        eval_strategy: times of validation: each "epoch", every eval_steps "steps", or "no"; null is "steps"
-            if eval_steps is given, else "epoch".
-        eval_steps: steps between validations.
-        logging_steps: steps between lines of the log (loss, learning rate, tokens per second).
-        early_stopping_patience: validations without a better score before training stops; 0 means never.
-        save_strategy: times of checkpoints: each "epoch" or every save_steps "steps"; null is "steps" if
-            save_steps is given, else "epoch".
-        save_steps: steps between checkpoints; with flow.update_every above 1, a multiple of it.
+        eval_strategy: times of validation: after each "epoch", every eval_steps "steps", or "no"; null is
+            "steps" if eval_steps is set, else "epoch".
+        eval_steps: number of steps between validations.
+        logging_steps: number of steps between entries of the log (loss, learning rate, tokens per second).
+        early_stopping_patience: number of validations without a better score after which the training
+            stops; 0 means never.
+        save_strategy: times of checkpoints: after each "epoch" or every save_steps "steps"; null is "steps"
+            if save_steps is set, else "epoch".
+        save_steps: number of steps between checkpoints; with flow.update_every above 1, a multiple of it.
         save_total_limit: number of checkpoints that are kept, at least average_last.
         keep_steps: steps whose checkpoints are kept in addition, to fine-tune from them by name:
             model.path=RUN/checkpoint-100000. They must be multiples of save_steps.
         average_last: number of last checkpoints whose mean is the final model; 0 takes the checkpoint with
             the best validation.
-        bf16: bfloat16 autocast.
+        bf16: whether the forward pass computes in bfloat16 where PyTorch's autocast does.
         flow: schedule of the flow's parameters.
         others: other fields of `transformers.TrainingArguments`, which are written beside these settings.
     """
@@ -257,11 +258,12 @@ class TrainingSettings:
 
     @property
     def selects(self) -> bool:
-        """Return whether the validation has a say in which checkpoints become the model."""
+        """Return whether validation chooses the checkpoint, or stops the training."""
         return not self.average_last or self.early_stopping_patience > 0
 
 
 def _when(strategy: str | None, steps: int | None) -> int | str:
+    """Return the number of steps between two events, or their strategy."""
     if steps is not None and strategy in (None, "steps"):
         return steps
     return strategy or "epoch"
