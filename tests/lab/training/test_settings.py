@@ -14,8 +14,9 @@ from floater.errors import DataError
 from floater.lab.settings import SettingsError, dump, load, make
 from floater.lab.training import FlowSchedule
 from floater.lab.training.arguments import arguments
+from floater.lab.training.other_arguments import ALLOWED
 from floater.lab.training.run_trainer import RunTrainer
-from floater.lab.training.settings import ALLOWED, Flow, SmoothedTrainingSettings, TrainingSettings
+from floater.lab.training.settings import Flow, SmoothedTrainingSettings, TrainingSettings
 from floater.transformer import FloaterConfig, FloaterForTokenClassification
 from helpers import check_every_setting_acts
 
@@ -67,7 +68,6 @@ def observe(run: Path) -> Any:
             validate=dict,
             metric="accuracy",
             greater=True,
-            label_smoothing=getattr(settings, "label_smoothing_factor", 0.0),
         )
         rates = []
         for _ in range(5):
@@ -156,7 +156,7 @@ def test_a_wrong_other_argument_is_refused(override: str, message: str) -> None:
 def test_arguments_that_the_trainer_refuses_together_are_one_error(tmp_path: Path) -> None:
     settings = TrainingSettings(bf16=True, others={"fp16": True})
     with pytest.raises(DataError, match="training: At most one of fp16 and bf16"):
-        arguments(settings, tmp_path, nn.Linear(1, 1), None, False, 0.0)
+        arguments(settings, tmp_path, nn.Linear(1, 1), None, False)
 
 
 def test_a_step_is_the_same_on_any_number_of_processes() -> None:

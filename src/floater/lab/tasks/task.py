@@ -395,7 +395,6 @@ class Task(ABC):
             train_dataset=train,
             validate=lambda: self.validate(prepared).scores,
             **self.best(settings),
-            label_smoothing=getattr(settings.training, "label_smoothing_factor", 0.0),
             data_collator=collate,
             compute_loss_func=self.loss(prepared),
             **options,

@@ -79,7 +79,6 @@ def arguments(
     model: PreTrainedModel,
     best: str | None,
     greater: bool,
-    label_smoothing: float,
 ) -> TrainingArguments:
     """Return the Trainer's arguments for the settings of a training.
 
@@ -89,7 +88,6 @@ def arguments(
         model: model to train.
         best: metric whose best checkpoint is kept in addition to the last ones; None to keep no best one.
         greater: True if higher values of the metric are better.
-        label_smoothing: share of the probability that is spread over the vocabulary.
 
     Raises:
         DataError: if `TrainingArguments` refuses one of the settings' `others`.
@@ -112,7 +110,7 @@ def arguments(
             adam_epsilon=training.adam_epsilon,
             max_grad_norm=training.max_grad_norm,
             gradient_accumulation_steps=training.accumulation(PartialState().num_processes),
-            label_smoothing_factor=label_smoothing,
+            label_smoothing_factor=getattr(training, "label_smoothing_factor", 0.0),
             bf16=training.bf16,
             seed=training.seed,
             logging_steps=training.logging_steps,

@@ -35,8 +35,8 @@ class FileDigest:
     """The contents of a file.
 
     Args:
-        sha256: its digest.
-        size: its size in bytes.
+        sha256: SHA-256 of the contents.
+        size: number of bytes.
         lines: number of lines; None for a file that is no text.
         state: device, inode, and times in ns of the last change of contents and of anything, by which an
             unchanged file is not read again. None if it had changed less than two seconds before it was read,
@@ -51,11 +51,12 @@ class FileDigest:
 
 @dataclass(frozen=True)
 class Source:
-    """What a setting names: a file or a folder.
+    """The file or the folder that a setting names, with its contents.
 
     Args:
-        path: its path.
-        files: contents of the files by their paths in the folder; of a file by ""; None if there is nothing.
+        path: path of the file or folder.
+        files: contents of the files by their paths in the folder; a file itself has the path "". None if
+            nothing exists at the path.
     """
 
     path: str

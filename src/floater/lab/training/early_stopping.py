@@ -1,4 +1,4 @@
-"""When a training stops before its last step."""
+"""The rule by which a training stops before its last step."""
 
 from collections.abc import Sequence
 

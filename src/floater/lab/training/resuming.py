@@ -30,7 +30,7 @@ def random_states(processes: int) -> list[str]:
 
 
 def check_complete(checkpoint: Path, processes: int, scaler: bool) -> None:
-    """Refuse a checkpoint without a file that decides how the training goes on; the Trainer starts it anew.
+    """Refuse a checkpoint without a file on which the steps that follow depend; the Trainer ignores it.
 
     Args:
         checkpoint: directory of the checkpoint.

@@ -20,10 +20,10 @@ _SHOWN = 3
 
 
 class RunData:
-    """The files and examples of a training, beside those that it began with.
+    """A comparison of the files and examples of a training with those that it began with.
 
     The record in the run's directory, `DATA`, has the contents of the files by the name of the setting, the
-    digests of the examples, and the changes that were accepted, each with the step at which they were.
+    digests of the examples, and the accepted changes, each with the step at which it was accepted.
 
     Args:
         run: directory of the run.

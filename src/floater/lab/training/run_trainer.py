@@ -66,7 +66,6 @@ class RunTrainer(FloaterTrainer):
         validate: function that returns the scores of the model on the validation set, by name.
         metric: score by which validations are compared.
         greater: True if higher scores are better.
-        label_smoothing: share of the probability that is spread over the vocabulary.
         sampler: batches of the examples; None for the batches of the settings in random order.
         callbacks: callbacks in addition to those of every run.
         **kwargs: arguments of `FloaterTrainer`.
@@ -82,7 +81,6 @@ class RunTrainer(FloaterTrainer):
         validate: Callable[[], dict[str, float]],
         metric: str,
         greater: bool,
-        label_smoothing: float = 0.0,
         sampler: StreamSampler | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         **kwargs: Any,
@@ -90,7 +88,7 @@ class RunTrainer(FloaterTrainer):
         self.training, self.validate = training, validate
         self.metric, self.greater = metric, greater
         best = None if training.average_last else metric
-        args = arguments(training, run, model, best, greater, label_smoothing)
+        args = arguments(training, run, model, best, greater)
         self.sampler = sampler or batches(training, lengths, args.world_size, args.process_index)
         flow = flow_parameters(model)
         optimizer = adam(
@@ -364,7 +362,8 @@ class RunTrainer(FloaterTrainer):
         run = Path(str(self.args.output_dir))
         model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
         self._train_on(run)
-        sources = self.final_checkpoints(run)
+        self._set_aside_damaged(run)
+        sources = self._final_checkpoints(run)
         load_weights(model, average(sources), str(run))
         if not is_finite(model):
             raise self._diverged("weights of the final model are not finite")
@@ -389,9 +388,7 @@ class RunTrainer(FloaterTrainer):
             f"best_valid_{self.metric}": best,
         }
 
-    def final_checkpoints(self, run: Path) -> list[Path]:
-        """Return the checkpoints whose mean is the final model, as `final_checkpoints` chooses them."""
-        self._set_aside_damaged(run)
+    def _final_checkpoints(self, run: Path) -> list[Path]:
         metric = f"eval_{self.metric}"
         return final_checkpoints(
             run,

@@ -5,12 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
-from transformers import TrainingArguments
-
-from floater.errors import nearest
-from floater.lab.settings import convert
+from floater.lab.training.other_arguments import ARGUMENTS, check_others
 
 
 def check_numbers(section: Any, *, positive: tuple[str, ...] = (), **least: float) -> None:
@@ -54,26 +51,6 @@ class Flow:
 
     def __post_init__(self) -> None:
         check_numbers(self, positive=("lr_multiplier",), update_every=1)
-
-
-ALLOWED = {
-    *("activation_checkpointing", "activation_checkpointing_kwargs"),
-    *("gradient_checkpointing", "gradient_checkpointing_kwargs"),
-    *("torch_compile", "torch_compile_backend", "torch_compile_mode", "torch_empty_cache_steps"),
-    *("use_liger_kernel", "liger_kernel_config", "fp16", "tf32", "use_cpu", "full_determinism"),
-    *("accelerator_config", "ddp_backend", "ddp_timeout", "ddp_bucket_cap_mb", "ddp_broadcast_buffers"),
-    *("ddp_static_graph", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
-    *("dataloader_multiprocessing_context", "dataloader_in_order"),
-    *("neftune_noise_alpha", "include_num_input_tokens_seen", "skip_memory_metrics", "debug"),
-    *("logging_first_step", "log_level", "log_level_replica", "log_on_each_node", "disable_tqdm"),
-}
-"""Arguments of `transformers.TrainingArguments` that may be set beside `TrainingSettings`.
-
-The others follow from the run, or from the Trainer, optimizer and batches of this library, or break its
-promises: a run that shards its weights (fsdp, deepspeed) cannot resume, and workers that persist
-(dataloader_persistent_workers) keep the epoch that they began in, which masks tokens.
-"""
-_ARGUMENTS = get_type_hints(TrainingArguments)
 
 
 @dataclass(frozen=True)
@@ -151,7 +128,7 @@ class TrainingSettings:
     average_last: int = 5
     bf16: bool = False
     flow: Flow = field(default_factory=Flow)
-    others: dict[str, Any] = field(default_factory=dict, metadata={"beside": _ARGUMENTS})
+    others: dict[str, Any] = field(default_factory=dict, metadata={"beside": ARGUMENTS})
 
     def __post_init__(self) -> None:
         positive = ("learning_rate", "adam_epsilon", "max_tokens", "max_steps", "logging_steps")
@@ -162,19 +139,7 @@ class TrainingSettings:
         least |= dict.fromkeys(("gradient_accumulation_steps", "num_train_epochs", "save_total_limit"), 1)
         least |= dict.fromkeys(("per_device_train_batch_size", "batches_per_step"), 1)
         check_numbers(self, positive=(*positive, "eval_steps", "save_steps"), **least)
-        settings = {each.name for each in dataclasses.fields(self)}
-        for name, value in self.others.items():
-            if name in settings:
-                raise ValueError(f"others has {name}, which is a setting beside it: training.{name}")
-            if name not in _ARGUMENTS:
-                raise ValueError(
-                    f"TrainingArguments has no '{name}'; {nearest(name, sorted(ALLOWED | settings))}"
-                )
-            if name not in ALLOWED:
-                raise ValueError(f"{name} is not to be set; it follows from the run, or a run cannot have it")
-            convert(_ARGUMENTS[name], value, name)
-            if isinstance(value, int | float) and not 0 <= value < math.inf:
-                raise ValueError(f"{name} is {value}; it must be a finite number, at least 0")
+        check_others(self.others, {each.name for each in dataclasses.fields(self)})
         for event, steps in (("eval", self.eval_steps), ("save", self.save_steps)):
             if getattr(self, f"{event}_strategy") == "steps" and steps is None:
                 raise ValueError(f"{event}_strategy is 'steps', which needs {event}_steps")

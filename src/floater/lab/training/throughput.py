@@ -17,17 +17,10 @@ class Throughput(TrainerCallback):
 
     Example:
         >>> throughput = Throughput()
-        >>> throughput.has_started
-        False
         >>> throughput.start()
         >>> throughput.count(6)
-        >>> throughput.count(4)
-        >>> throughput.tokens
-        10
-        >>> throughput.take_seconds() > 0
-        True
-        >>> throughput.tokens
-        0
+        >>> throughput.tokens, throughput.take_seconds() > 0, throughput.tokens
+        (6, True, 0)
     """
 
     def __init__(self) -> None:
