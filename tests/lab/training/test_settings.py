@@ -111,13 +111,13 @@ def test_a_setting_that_does_nothing_is_found() -> None:
 def test_other_arguments_of_hugging_face_stand_beside_and_are_written_so(tmp_path: Path) -> None:
     config = tmp_path / "training.yaml"
     config.write_text("max_steps: 5\ndataloader_num_workers: 2\n")
-    made = load(TrainingSettings, config, ["gradient_checkpointing=true", "dataloader_num_workers=3"])
+    settings = load(TrainingSettings, config, ["gradient_checkpointing=true", "dataloader_num_workers=3"])
     whole = make_dataclass("Whole", [("training", TrainingSettings)])
     assert make(whole, {}, "here", ["training.use_cpu=true"]).training.others == {"use_cpu": True}
-    assert made.others == {"dataloader_num_workers": 3, "gradient_checkpointing": True}
-    assert "\ndataloader_num_workers: 3\n" in dump(made)
-    config.write_text(dump(made))
-    assert load(TrainingSettings, config) == made
+    assert settings.others == {"dataloader_num_workers": 3, "gradient_checkpointing": True}
+    assert "\ndataloader_num_workers: 3\n" in dump(settings)
+    config.write_text(dump(settings))
+    assert load(TrainingSettings, config) == settings
 
 
 @pytest.mark.parametrize(

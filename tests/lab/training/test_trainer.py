@@ -203,14 +203,14 @@ def test_keeps_the_best_checkpoint_and_says_where_it_is(
     run.eval_dataset = run.train_dataset
     run.args.eval_strategy, run.args.eval_steps = "steps", 2
     run.train()
-    place = str(tmp_path / f"checkpoint-{best}")
+    path = str(tmp_path / f"checkpoint-{best}")
     assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in left]
-    assert run.state.best_model_checkpoint == place
+    assert run.state.best_model_checkpoint == path
     # a checkpoint that was written before the best one does not know it
     for checkpoint in checkpoints(tmp_path):
         state = json.loads((checkpoint / "trainer_state.json").read_text())
         step = int(checkpoint.name.partition("-")[2])
-        assert step < best or state["best_model_checkpoint"] == place
+        assert step < best or state["best_model_checkpoint"] == path
 
 
 @pytest.mark.parametrize(("limit", "left"), [(1, [2, 6, 10]), (2, [2, 6, 8, 10]), (3, [2, 4, 6, 8, 10])])
