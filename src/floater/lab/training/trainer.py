@@ -67,8 +67,8 @@ class FloaterTrainer(Trainer):
     - Training batches are those of ``train_batch_sampler``, which have a number of tokens, not of examples.
     - The loss is the mean over all label tokens of an update, over its accumulated parts on all processes.
       It is ``smoothed_loss(args.label_smoothing_factor)`` unless ``compute_loss_func`` is given. The
-      auxiliary loss of the model's outputs, such as the ponder cost of models that halt, is added. The
-      labels are not given to the model, so an encoder-decoder needs ``decoder_input_ids`` in its batches.
+      auxiliary loss of the model's outputs, such as that of predicted lengths, is added. The labels are
+      not given to the model, so an encoder-decoder needs ``decoder_input_ids`` in its batches.
     - Among checkpoints with equal scores the last one is the best.
     - A checkpoint is on the disk completely or not at all, even if the process is killed while it is
       written or removed. ``args.save_total_limit`` keeps the last checkpoints, and the best one. A
