@@ -129,10 +129,10 @@ def damaged_checkpoints(run: Path | str) -> list[Path]:
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """Remove checkpoints atomically: each is complete under its name until the name is gone.
+    """Remove directories of a run atomically: each is complete under its name until the name is gone.
 
     Args:
-        paths: directories ``checkpoint-<step>``.
+        paths: directories ``checkpoint-<step>``, or that of the final model.
     """
     for path in paths:
         hidden = path.parent / UNFINISHED / f"removed-{path.name}"
