@@ -31,6 +31,7 @@ def write(tmp_path):
 
 @given(lines=LINES, end=st.sampled_from(["\n", "\r\n"]), mark=st.booleans(), zipped=st.booleans())
 @example(lines=["a\u2028b", "c\x85d", "e\x0bf\x0cg\x1ch\rj"], end="\n", mark=False, zipped=False)
+@example(lines=["\r0"], end="\n", mark=False, zipped=False)
 @example(lines=[], end="\n", mark=True, zipped=False)
 @example(lines=[""], end="\r\n", mark=True, zipped=True)
 def test_written_lines_are_read_back(tmp_path_factory, lines, end, mark, zipped):

@@ -145,7 +145,7 @@ def decode_lines(stream: Iterable[bytes], name: str) -> list[str]:
             lines.append(line.decode("utf-8"))
         except UnicodeDecodeError as error:
             raise DataError(f"{name}, line {number}: not UTF-8 ({error.reason}){_encoding(line)}") from error
-    if len(lines) == 1 and "\r" in lines[0]:
+    if len(lines) == 1 and "\r" in lines[0] and not raw.endswith(b"\n"):
         raise DataError(f"{name}: its lines end in carriage returns alone; convert them: tr '\\r' '\\n'")
     return lines
 
