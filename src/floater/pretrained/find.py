@@ -97,7 +97,7 @@ def find_bodies(model: nn.Module, table: Mapping[str, str] | None) -> list[BodyS
         if family is None:
             searched.append(f"the model type '{kind}' in {', '.join(FAMILIES)}")
             continue
-        inner = tuple(other + "." for other in bodies if other != path and _inside(other, path))
+        inner = tuple(other + "." for other in bodies if other != path and is_inside(other, path))
         spec = _body_spec(body, path, inner, family)
         if spec.projections:
             specs.append(spec)
@@ -112,8 +112,14 @@ def find_bodies(model: nn.Module, table: Mapping[str, str] | None) -> list[BodyS
     return specs
 
 
-def _inside(path: str, outer: str) -> bool:
-    return not outer or path.startswith(outer + ".")
+def is_inside(path: str, outer: str) -> bool:
+    """Return whether a part of a model, by its path, is another part or inside it.
+
+    Example:
+        >>> is_inside("encoder.layer", "encoder"), is_inside("encoder", ""), is_inside("encoders", "encoder")
+        (True, True, False)
+    """
+    return not outer or f"{path}.".startswith(f"{outer}.")
 
 
 def _body_spec(body: PreTrainedModel, path: str, inner: Sequence[str], family: Family) -> BodySpec:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from floater.pretrained.extending.errors import ExtendError
+from floater.pretrained.find import is_inside
 
 NAMES = ("position_embeddings", "position_embedding", "embed_positions", "wpe")
 _LENGTHS = (
@@ -75,7 +76,7 @@ def find_tables(model: nn.Module) -> list[Table]:
             # tables of sinusoids are not learned, and speech encoders take recordings of a fixed length
             if not is_table or "Sinusoidal" in type(part).__name__ or hasattr(holder, "conv1"):
                 continue
-            around = [body for outer, body in bodies if not outer or f"{path}.".startswith(f"{outer}.")]
+            around = [body for outer, body in bodies if is_inside(path, outer)]
             image = hasattr(holder, "patch_embeddings") or hasattr(holder, "patch_embedding")
             if around and (first := _first(holder, part, image)) is not None:
                 tables.append(Table(around[-1], holder, name, first, image))

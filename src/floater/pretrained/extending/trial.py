@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from floater.errors import first_line
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.shapes import Shapes
+from floater.pretrained.find import is_inside
 
 _REMOVED = "floater", "floater_extension", "fusion_config", "quantization_config"
 """Fields of a configuration that are no part of the model of Transformers."""
@@ -37,7 +38,11 @@ class Trial:
     def __init__(self, model: nn.Module) -> None:
         self.shapes = Shapes()
         bodies = {path: part for path, part in model.named_modules() if isinstance(part, PreTrainedModel)}
-        self.roots = {path: body for path, body in bodies.items() if not any(_around(bodies, path))}
+        self.roots = {
+            path: body
+            for path, body in bodies.items()
+            if not any(path != other and is_inside(path, other) for other in bodies)
+        }
         self.parts: dict[str, Any] = {}
         with self._abstract():
             for root, body in self.roots.items():
@@ -52,12 +57,12 @@ class Trial:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the parameters and buffers by their names in the model."""
-        every: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for root in self.roots:
             part = self.parts[root]
             for name, tensor in (*part.named_parameters(), *part.named_buffers()):
-                every[_join(root, name)] = tensor
-        return every
+                tensors[_join(root, name)] = tensor
+        return tensors
 
     def differing(self, model: nn.Module) -> set[str]:
         """Return the names of the tensors of a model whose shapes differ from those that are built."""
@@ -98,11 +103,11 @@ class Trial:
         Raises:
             ExtendError: if none of them runs.
         """
-        outer = [at for at in self.parts if isinstance(self.parts[at], PreTrainedModel) and _inside(path, at)]
+        models = [name for name, part in self.parts.items() if isinstance(part, PreTrainedModel)]
         error = None
-        for at in sorted(outer, key=len):
+        for outer in sorted((name for name in models if is_inside(path, name)), key=len):
             try:
-                return at, self.run(at, length, image=image)
+                return outer, self.run(outer, length, image=image)
             except Exception as failure:  # any error of any model: the next part may take less
                 error = failure
         if path not in self.parts:
@@ -196,7 +201,7 @@ def _inputs(part: Any, length: int, image: bool) -> Iterator[dict[str, Any]]:
             channels = getattr(config, "num_channels", 3)
             yield fixed | {"pixel_values": torch.empty(1, channels, length, length)}
         return
-    ids = torch.full((1, length), _word(config))
+    ids = torch.full((1, length), _ordinary_token(config))
     decoder = {"decoder_input_ids": ids} if "decoder_input_ids" in names else {}
     if "input_ids" in names:
         yield fixed | decoder | {"input_ids": ids}
@@ -209,7 +214,7 @@ def _inputs(part: Any, length: int, image: bool) -> Iterator[dict[str, Any]]:
             yield fixed | {name: torch.empty(1, length, width)}
 
 
-def _word(config: Any) -> int:
+def _ordinary_token(config: Any) -> int:
     """Return the id of a token that is not special."""
     special: set[Any] = set()
     for each in (config, config.get_text_config()):
@@ -221,11 +226,3 @@ def _word(config: Any) -> int:
 
 def _join(*parts: str) -> str:
     return ".".join(part for part in parts if part)
-
-
-def _inside(path: str, outer: str) -> bool:
-    return not outer or path == outer or path.startswith(f"{outer}.")
-
-
-def _around(bodies: Mapping[str, Any], path: str) -> Iterator[bool]:
-    return (other != path and _inside(path, other) for other in bodies)
