@@ -3,21 +3,7 @@
 A flow is part of a model like its head: without it, the weights compute something else. `save_pretrained`
 writes it, but Transformers builds a model by the class in its configuration, which has no parameters for the
 flow, and ignores the flow's weights with a note. Therefore `floater.autoload` replaces methods that all
-models of Transformers share by the functions of this module:
-
-- `load_model`: `from_pretrained`, which every Auto class, pipeline and library above them calls, plugs the
-  model after loading it and reads the flow.
-- `build_model`: `_from_config` of an Auto class plugs a new model.
-- `initialize`: a model that its class builds from a configuration with a flow does not run until it is
-  plugged or extended.
-- `load_weights`: `_load_from_state_dict`, by which a Trainer resumes and PEFT reads an adapter, refuses the
-  weights of a flow if the model has none, and an adapter that was trained with one. It also accepts weights
-  under the names that they have in files.
-- `load_adapter`, by which `from_pretrained` reads an adapter from its directory, first loads the flow.
-- `save_model`: `save_pretrained` refuses a part without the flow of the whole, and writes a model card.
-- `resume`: a Trainer does not resume a model that is plugged or extended differently from that of the
-  checkpoint.
-- `load_config`: `AutoConfig.from_pretrained` finds the model types of this library.
+models of Transformers share by the functions of this module.
 
 Extensions for which Transformers has no configuration (`floater.pretrained.extending`) are handled in the
 same way.
@@ -63,6 +49,8 @@ from floater.pretrained.weight_names import rename_weights
 def load_model(original: Callable[..., Any], kind: Any, *args: Any, **kwargs: Any) -> Any:
     """Load a model as `original` does, and plug it if it was saved plugged.
 
+    Every Auto class, every pipeline and the libraries above them call `from_pretrained`.
+
     Args:
         original: method of Transformers, as a function whose first argument is the class.
         kind: class of the model.
@@ -107,7 +95,7 @@ def build_model(original: Callable[..., Any], kind: Any, config: Any, **kwargs: 
 
 
 def initialize(original: Callable[..., None], model: Any, *args: Any, **kwargs: Any) -> None:
-    """Make a model that is built from a configuration with a flow refuse to run without the flow."""
+    """Make a model that its class builds from a configuration with a flow refuse to run without the flow."""
     original(model, *args, **kwargs)
     settings = getattr(model.config, KEY, None)
     extended = isinstance(settings, Mapping) and settings.get("method") not in [*PLAIN]
@@ -125,8 +113,8 @@ def load_weights(
 ) -> None:
     """Load weights as `original` does, unless they were trained with a flow or extension that a model lacks.
 
-    Weights under the names of a file are renamed to the model's own in place, as a resuming Trainer does not
-    rename them.
+    A Trainer resumes by it and PEFT reads an adapter. Weights under the names of a file are renamed to those
+    of the model in place, as a resuming Trainer does not rename them.
 
     Args:
         original: method of Transformers, as a function whose first argument is the model.
@@ -186,6 +174,8 @@ def resume(original: Callable[..., None], trainer: Any, checkpoint: str, *args: 
 
 def load_adapter(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """Load an adapter as `original` does, after the flow in the model's configuration.
+
+    `from_pretrained` calls it for the directory of an adapter, before `load_model` sees the model.
 
     Raises:
         PlugError: if the flow cannot be read, or the adapter was trained with a flow and the model has none.

@@ -61,7 +61,7 @@ def _at(flow: FloaterRelative, distances: Tensor) -> Tensor:
     return flow.placed(Distances(distances, None, (1, len(distances)))).biases[:, 0]
 
 
-class Solved:
+class CachedBias:
     """The biases of a flow by distance; without gradients they are cached until the flow changes.
 
     Args:
@@ -163,7 +163,7 @@ class Buckets(nn.Module):
     def __init__(self, attention: Any, flow: Callable[[], FloaterRelative], old: int) -> None:
         super().__init__()
         self.weight = attention.relative_attention_bias.weight
-        self.flow, self.old = Solved(flow), old
+        self.flow, self.old = CachedBias(flow), old
         self.bucket: Callable[..., Tensor] = type(attention)._relative_position_bucket
         self.options = {
             "bidirectional": not attention.is_decoder,
@@ -202,7 +202,7 @@ class Linear:
     def __init__(
         self, watch: Watch, name: str, slopes: list[float], flow: Callable[[], FloaterRelative], old: int
     ) -> None:
-        self.watch, self.name, self.slopes, self.flow, self.old = watch, name, slopes, Solved(flow), old
+        self.watch, self.name, self.slopes, self.flow, self.old = watch, name, slopes, CachedBias(flow), old
 
     def trained(self, distances: Tensor) -> Tensor:
         """Return the biases of ALiBi, (N, heads), at distances (N,)."""

@@ -16,28 +16,31 @@ from floater.pretrained.extending.model_positions import ModelPositions
 INSTALLED = ("clex", "self_extend", "log_n")
 """Methods for rotary positions that this library computes."""
 
-_METHODS: Mapping[Kind, tuple[str, ...]] = {
-    "table": tuple(continuation.METHODS),
-    "image": tuple(continuation.METHODS),
-    "rotary": (*rotary.METHODS, *INSTALLED),
-    "bias": ("flow",),
-}
+_OPTIONS: Mapping[Kind, Mapping[str, frozenset[str]]] = {
+    "table": dict.fromkeys(continuation.METHODS, frozenset({"special"})),
+    "image": dict.fromkeys(continuation.METHODS, frozenset()),
+    "rotary": {
+        "linear": frozenset(),
+        "ntk": frozenset(),
+        "dynamic": frozenset({"declared"}),
+        "yarn": frozenset({
+            "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"
+        }),
+        "longrope": frozenset({"short_factor", "long_factor", "attention_factor"}),
+        "llama3": frozenset({"low_freq_factor", "high_freq_factor"}),
+        "clex": frozenset({"start", "declared"}),
+        "self_extend": frozenset({"window", "group", "temperature"}),
+        "log_n": frozenset(),
+    },
+    "bias": {"flow": frozenset({"trained"})},
+}  # fmt: skip
+"""Options of each method, by kind of positions."""
+
 _DEFAULTS: Mapping[Kind, str] = {
     "table": "flow",
     "image": "interpolation",
     "rotary": "yarn",
     "bias": "flow",
-}
-_ROTARY_OPTIONS: Mapping[str, frozenset[str]] = {
-    "linear": frozenset(),
-    "ntk": frozenset(),
-    "dynamic": frozenset({"declared"}),
-    "yarn": frozenset({"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}),
-    "longrope": frozenset({"short_factor", "long_factor", "attention_factor"}),
-    "llama3": frozenset({"low_freq_factor", "high_freq_factor"}),
-    "clex": frozenset({"start", "declared"}),
-    "self_extend": frozenset({"window", "group", "temperature"}),
-    "log_n": frozenset(),
 }
 
 
@@ -60,10 +63,10 @@ def choose_method(
         method = _DEFAULTS[kind]
         if kind == "rotary" and any(_refuses_default(body) for body in positions.bodies):
             method = "ntk"
-    if method not in _METHODS[kind]:
-        allowed = ", ".join(map(repr, _METHODS[kind]))
+    if method not in _OPTIONS[kind]:
+        allowed = ", ".join(map(repr, _OPTIONS[kind]))
         raise ExtendError(f"method is {method!r}; {name} has {DESCRIPTIONS[kind]}, which allow {allowed}")
-    valid = _option_names(kind, method)
+    valid = _OPTIONS[kind][method]
     if unknown := sorted(options.keys() - valid):
         raise ExtendError(
             f"method {method!r} has no option {unknown[0]!r}; valid: {', '.join(sorted(valid)) or 'none'}"
@@ -77,12 +80,3 @@ def choose_method(
 def _refuses_default(body: PreTrainedModel) -> bool:
     twice = 2 * int(body.config.max_position_embeddings)
     return rotary.refusal(body, _DEFAULTS["rotary"], twice, {}) is not None
-
-
-def _option_names(kind: Kind, method: str) -> frozenset[str]:
-    if kind == "rotary":
-        return _ROTARY_OPTIONS[method]
-    return {
-        "table": frozenset({"special"}),
-        "bias": frozenset({"trained"}),
-    }.get(kind, frozenset[str]())

@@ -14,7 +14,6 @@ from transformers import PreTrainedModel
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.trial import Trial
 
-METHODS = ("linear", "ntk", "dynamic", "yarn", "longrope", "llama3")
 ROTATION = "rotation of "
 """Prefix of the mark of what the rotary parts of a body return, by the path of the body."""
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -98,7 +97,7 @@ def check_options(method: str, options: Mapping[str, Any], half: int) -> None:
     """Refuse options that Transformers would only warn about.
 
     Args:
-        method: name of the method, one of METHODS.
+        method: name of the method.
         options: options of the method by name.
         half: number of frequencies.
 
@@ -137,7 +136,7 @@ def scale(config: Any, method: str, length: int, options: dict[str, Any]) -> Non
 
     Args:
         config: configuration of the model before the extension.
-        method: name of the method, one of METHODS.
+        method: name of the method.
         length: number of tokens to support.
         options: options of the method, by their names in Transformers; for "dynamic", `declared`.
     """
@@ -181,7 +180,7 @@ def refusal(body: nn.Module, method: str, length: int, options: dict[str, Any]) 
 
     Args:
         body: one of `rotary_bodies`.
-        method: name of the method, one of METHODS.
+        method: name of the method.
         length: number of tokens to support.
         options: options of the method.
     """
