@@ -80,7 +80,7 @@ class Subject:
     @property
     def kernels(self) -> bool:
         """Whether the original model has an attention of both kinds."""
-        return self.family not in ("deberta-v2", "mpnet", "gemma2", "mpt")
+        return self.family not in ("deberta-v2", "mpnet", "gemma2", "mpt", "bloom")
 
 
 def noisy(model: Any) -> Any:

@@ -13,12 +13,24 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import (
+    CTRLConfig,
+    CTRLModel,
+    DistilBertConfig,
+    DistilBertModel,
     LlamaConfig,
     LlamaForCausalLM,
+    M2M100Config,
+    M2M100Model,
+    MarianConfig,
+    MarianMTModel,
+    PegasusConfig,
+    PegasusForConditionalGeneration,
     Phi3Config,
     Phi3ForCausalLM,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
+    RoFormerConfig,
+    RoFormerModel,
 )
 
 import floater
@@ -33,7 +45,6 @@ TABLES = {
     "mpnet": 510, "gpt2": 64, "bart": 64, "whisper": 32, "siglip-text": 16, "bert-decoder": 512,
     "bert2bert": 512,
 }  # fmt: skip
-NEITHER = ("deberta-v2", "marian")
 
 
 def waves(length: int, dim: int = 12) -> Tensor:
@@ -132,6 +143,69 @@ def test_tables_of_every_family(tmp_path: Path, name: str, plugged: bool) -> Non
     torch.testing.assert_close(zoo.output(again, **long), found, atol=1e-5, rtol=1e-5)
     with pytest.raises(ExtendError, match="already, so it must be more"):
         floater.extend(model, old + 16)
+
+
+SEQ2SEQ: dict[str, Any] = {
+    "vocab_size": 40, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 2,
+    "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16,
+}  # fmt: skip
+SMALL: dict[str, Any] = {
+    "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 16,
+}  # fmt: skip
+DISTIL: dict[str, Any] = {"vocab_size": 40, "dim": 16, "n_heads": 2, "n_layers": 1, "hidden_dim": 16}
+
+
+@pytest.mark.parametrize(
+    ("build", "config", "sizes"),
+    [
+        (MarianMTModel, MarianConfig, SEQ2SEQ),
+        (PegasusForConditionalGeneration, PegasusConfig, SEQ2SEQ),
+        (RoFormerModel, RoFormerConfig, SMALL),
+        (DistilBertModel, DistilBertConfig, {**DISTIL, "sinusoidal_pos_embds": True}),
+    ],
+)
+def test_a_table_of_sinusoids_is_that_of_a_longer_model(
+    tmp_path: Path, build: Any, config: Any, sizes: dict[str, Any]
+) -> None:
+    """Marian's ends at its declared length; a model with the same weights that declares more is an oracle."""
+    model, longer = (build(config(**sizes, max_position_embeddings=n)).eval() for n in (32, 80))
+    longer.load_state_dict({n: x for n, x in model.state_dict().items() if "position" not in n}, strict=False)
+    ids = zoo.text(2, 80, seed=1)
+    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if sizes is SEQ2SEQ else {})
+    before = zoo.output(model, **{name: x[:, :32] for name, x in inputs.items()})
+    summary = floater.extend(model, 80)
+    assert (summary.method, summary.unchanged) == ("sinusoid", True)
+    assert torch.equal(zoo.output(model, **{name: x[:, :32] for name, x in inputs.items()}), before)
+    expected = zoo.output(longer, **inputs)
+    torch.testing.assert_close(zoo.output(model, **inputs), expected, rtol=1e-5, atol=1e-5)
+    model.save_pretrained(tmp_path)
+    again = build.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(zoo.output(again, **inputs), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_learned_table_is_not_continued_as_sinusoids() -> None:
+    with pytest.raises(ExtendError, match="by 'sinusoid': the table is not one of sinusoids"):
+        floater.extend(zoo.build("bert"), 600, "sinusoid")
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda: M2M100Model(M2M100Config(**SEQ2SEQ, max_position_embeddings=32)), "takes 64 tokens already"),
+        (
+            lambda: CTRLModel(
+                CTRLConfig(vocab_size=40, n_positions=32, n_embd=16, dff=16, n_layer=1, n_head=2)
+            ),
+            "has no positions that can be extended: .*; it does not take 64 tokens",
+        ),
+    ],
+)
+def test_positions_that_nothing_here_extends(model: Any, message: str) -> None:
+    """Whether such a model takes the length is tried."""
+    with pytest.raises(ExtendError, match=message):
+        floater.extend(model(), 64)
 
 
 def test_plugging_after_extending() -> None:
@@ -268,14 +342,18 @@ def test_a_longer_table_costs_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("method", ["linear", "ntk", "dynamic", "yarn", "longrope", "llama3"])
 def test_what_is_scaled_is_not_scaled_again(tmp_path: Path, method: str) -> None:
-    """A second scaling would count from the new length; also of a model that was saved in between."""
+    """A second scaling would count from the new length; also of a model that was saved in between.
+
+    Only the same scaling is made wider, where Transformers knows it by its name.
+    """
     model = build("llama")
     floater.extend(model, 256, method)
     model.save_pretrained(tmp_path)
     alone = LlamaForCausalLM.from_pretrained.__func__.__wrapped__  # type: ignore[attr-defined]
+    other = "linear" if method == "yarn" else "yarn"
     for extended in (model, LlamaForCausalLM.from_pretrained(tmp_path), alone(LlamaForCausalLM, tmp_path)):
-        with pytest.raises(ExtendError, match=rf"'{method}'\)? already|already \('{method}'\)") as refused:
-            floater.extend(extended, 1024, "yarn")
+        with pytest.raises(ExtendError, match=rf"by '{method}' already") as refused:
+            floater.extend(extended, 1024, other)
         assert "\n" not in str(refused.value)
 
 
@@ -348,7 +426,7 @@ def test_phi3_knows_its_original_length() -> None:
         ("bert", 512**2 + 1, "hierarchical", {"special": (0, 0)}, "reaches 262144 positions"),
         ("vit", 18, None, {}, "length is 18; it must be a multiple of the patches' side, 4"),
         ("vit", 8, None, {}, "takes images of 8 x 8 pixels already"),
-        *((name, 1024, None, {}, "declares no length that could be extended") for name in NEITHER),
+        ("deberta-v2", 1024, None, {}, "takes 1024 tokens already: it computes its positions"),
     ],
 )
 def test_what_cannot_be_extended(

@@ -172,6 +172,36 @@ def hierarchical(rows: Tensor, length: int) -> Tensor:
     return torch.cat((rows, ALPHA * base[index // n] + (1 - ALPHA) * base[index % n]))
 
 
+def sinusoids(table: Tensor, length: int) -> Tensor:
+    """Continue a table of sinusoids (Vaswani et al. 2017, section 3.5) by its formula.
+
+    Args:
+        table: vectors, (n, dim), with the sines before the cosines or beside them.
+        length: number of rows of the result, at least n.
+
+    Returns:
+        The longer table, (length, dim), whose first n rows are those of the table.
+
+    Raises:
+        ValueError: if the table is not one of sinusoids.
+
+    Example:
+        >>> table = torch.tensor([[0.0, 1.0], [math.sin(1), math.cos(1)]])
+        >>> torch.allclose(sinusoids(table, 4)[3], torch.tensor([math.sin(3), math.cos(3)]))
+        True
+    """
+    n, dim = table.shape
+    waves = 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64, device=table.device) / dim)
+    angles = torch.arange(length, dtype=torch.float64, device=table.device)[:, None] * waves
+    sines, cosines = angles.sin(), angles[:, : dim // 2].cos()
+    beside = torch.stack((sines, angles.cos()), -1).flatten(1)[:, :dim]
+    tolerance = max(1e-4, 4 * torch.finfo(table.dtype).eps)
+    for whole in (torch.cat((sines, cosines), 1), beside):
+        if torch.allclose(whole[:n], table.double(), rtol=0.0, atol=tolerance):
+            return torch.cat((table, whole[n:].to(table.dtype)))
+    raise ValueError("the table is not one of sinusoids")
+
+
 METHODS: Mapping[str, Callable[[Tensor, int], Tensor]] = {
     "flow": flow,
     "repeat": repeat,

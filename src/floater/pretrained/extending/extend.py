@@ -30,6 +30,7 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     linear flow to the table's vectors and continues it (Liu et al. 2020 with h(t, p) = A (p - c)); "repeat",
     "interpolation" and "hierarchical" are known methods without a flow. The first and the last vector are
     special: `special=(1, 1)` gives the numbers of vectors at both ends that are kept and are not continued.
+    Tables of sinusoids (Marian, Pegasus, RoFormer) are continued by their formula, "sinusoid".
     Except with "interpolation", the outputs of shorter inputs do not change, bit for bit.
 
     **Images** (ViT, DINOv2, SigLIP): `length` is the side of the larger, square image in pixels;
@@ -47,6 +48,10 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
       `window` on (by default a quarter of the old length) are grouped by `group` (by default the smallest
       size that avoids new distances); `temperature=True` adds "log_n". No parameters are trained.
     - "log_n": logits of a query that sees n keys are multiplied by max(1, log n / log(old length)).
+
+    A model whose rotary positions are scaled already, as those of Llama 3.1, gpt-oss, Phi-3.5 and DeepSeek,
+    keeps the kind of its scaling, which is made wider (the default), or gets "self_extend" or "log_n" on top;
+    see `floater.pretrained.extending.native.widen`.
 
     The outputs for a text do not depend on the texts beside it, on padding, or on whether it is read at once
     or with cached keys. The exceptions are "dynamic" and "clex" with `declared=False`, and "longrope" with
@@ -81,8 +86,8 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
 
     Raises:
         ExtendError: if the length is not above the present one, the model's positions do not allow the method
-            or have no declared length, an option is unknown, the configuration has a scaling already, or one
-            of the checks above fails. The model is then unchanged.
+            or have no declared length, an option is unknown, or one of the checks above fails. The model is
+            then unchanged.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -121,7 +126,7 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
 def _extend(model: nn.Module, length: int, method: str | None, options: dict[str, Any]) -> Extension:
     """Extend a model as `extend` does; after an error it may be changed in part."""
     trial = Trial(model)
-    positions = find_positions(model, trial, method)
+    positions = find_positions(model, trial, length, method)
     method = choose_method(positions, method, options, type(model).__name__)
     differing = trial.differing(model)
     if positions.kind == "bias":
@@ -131,6 +136,6 @@ def _extend(model: nn.Module, length: int, method: str | None, options: dict[str
     elif positions.kind == "image":
         summary = extend_image_table(positions.tables[0], length, method)
     else:
-        summary = extend_tables(positions.tables, length, method, options)
-    check_extended(model, differing, positions.runners, length)
+        summary = extend_tables(model, positions.tables, length, method, options)
+    check_extended(model, trial, differing, positions.runners, length)
     return summary

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from floater.pretrained.extending import attention, clex, rotary
+from floater.pretrained.extending import attention, clex, native, rotary
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extension import Extension, check_longer
 from floater.pretrained.extending.install import PLAIN, follows_length, install
@@ -34,42 +34,53 @@ def extend_rotary(
     Raises:
         ExtendError: if the length or an option is not valid, or a body does not take the method.
     """
-    old = max(int(body.config.max_position_embeddings) for body in bodies)
+    old = max(native.supported(body.config) for body in bodies)
     check_longer(length, old)
+    settings = {"method": method, "old": old, "new": length, **_settings(method, old, length, options)}
+    if method == native.scaling(bodies[0].config):
+        for body in bodies:
+            native.widen(body.config, length)
+            rotary.rebuild(body, changed=method != "longrope")
+        return _finish(model, bodies, settings, unchanged=False)
     for body in bodies:
         _check_body(body, length, method, options)
-    settings = {"method": method, "old": old, "new": length, **_settings(method, old, length, options)}
     if method in INSTALLED:
         install(model, settings)
         for body in bodies:
+            native.state_factor(body.config)
             body.config.max_position_embeddings = length
     else:
         for body in bodies:
             rotary.scale(body.config, method, length, options)
             rotary.rebuild(body, changed=method not in ("dynamic", "longrope"))
-        if method in PLAIN:
-            install(model, settings)
-    forbids_cache, by_longest = _varies(settings, bodies)
-    if forbids_cache:
+    unchanged = method in ("self_extend", "log_n") or follows_length(settings)
+    return _finish(model, bodies, settings, unchanged=unchanged)
+
+
+def _finish(
+    model: Any, bodies: list[PreTrainedModel], settings: dict[str, Any], *, unchanged: bool
+) -> Extension:
+    """Record an extension that only the settings show, turn off the cache if it must be, and summarise."""
+    method, moving = settings["method"], bodies if follows_length(settings) else []
+    if method in PLAIN:
+        install(model, settings)
+    if method == "longrope":
+        ropes = [(body, native.parameters(body.config)) for body in bodies]
+        moving = [body for body, rope in ropes if rope["short_factor"] != rope["long_factor"]]
+    # Phi-3's generation resets its cache when the factors change
+    if any(body.config.model_type != "phi3" or follows_length(settings) for body in moving):
         for body in bodies:
             body.config.use_cache = False
         if (generation := getattr(model, "generation_config", None)) is not None:
             generation.use_cache = False
-    unchanged = method in ("self_extend", "log_n") or follows_length(settings)
-    return Extension(method, "rotary", old, length, unchanged, by_longest=by_longest)
+    old, new = settings["old"], settings["new"]
+    return Extension(method, "rotary", old, new, unchanged, by_longest=bool(moving))
 
 
 def _check_body(body: nn.Module, length: int, method: str, options: dict[str, Any]) -> None:
-    """Refuse a body that is scaled already, or does not take a method or its options."""
+    """Refuse a body that does not take a method or its options."""
     config: Any = body.config
-    rope = rotary.parameters(config)
-    kind = rope.get("rope_type", "default")
-    if kind != "default":
-        raise ExtendError(
-            f"the rotary positions of {type(body).__name__} are scaled already ('{kind}'); extend the "
-            "model without its scaling"
-        )
-    width = rotary.rotated(config, rope)
+    width = rotary.rotated(config, native.parameters(config))
     if method in ("clex", "dynamic", "ntk") and (width < 4 or width % 2):
         raise ExtendError(
             f"{type(body).__name__} rotates {width} components; {method!r} needs 4, 6, 8 or more"
@@ -110,13 +121,3 @@ def _settings(method: str, old: int, length: int, options: Mapping[str, Any]) ->
     if not isinstance(temperature, bool):
         raise ExtendError(f"temperature is {temperature!r}; it must be True or False")
     return {"group": [window, group], "temperature": temperature}
-
-
-def _varies(settings: dict[str, Any], bodies: list[PreTrainedModel]) -> tuple[bool, bool]:
-    """Return whether generation must not use a cache, and whether rotations depend on the longest text."""
-    if settings["method"] != "longrope":
-        return (follows_length(settings),) * 2
-    ropes = [(body.config.model_type, rotary.parameters(body.config)) for body in bodies]
-    varying = [kind for kind, rope in ropes if rope["short_factor"] != rope["long_factor"]]
-    # Phi-3's generation resets its cache when the factors change
-    return any(kind != "phi3" for kind in varying), bool(varying)

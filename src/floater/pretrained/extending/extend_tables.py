@@ -1,4 +1,4 @@
-"""Extension of learned tables of positions: of tokens, and of the patches of images."""
+"""Extension of tables of positions: of tokens, and of the patches of images."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from floater.pretrained.extending import continuation
 from floater.pretrained.extending.errors import ExtendError
@@ -14,13 +14,16 @@ from floater.pretrained.extending.extension import Extension, check_longer
 from floater.pretrained.extending.tables import Table, image_side, lengthen
 
 
-def extend_tables(tables: list[Table], length: int, method: str, options: Mapping[str, Any]) -> Extension:
-    """Replace learned tables of tokens by longer ones.
+def extend_tables(
+    model: nn.Module, tables: list[Table], length: int, method: str, options: Mapping[str, Any]
+) -> Extension:
+    """Replace tables of tokens by longer ones.
 
     Args:
-        tables: tables of one model.
+        model: model that contains the tables.
+        tables: its tables of tokens.
         length: number of tokens to support.
-        method: name of the method, a key of `continuation.METHODS`.
+        method: name of the method, a key of `continuation.METHODS` or "sinusoid".
         options: `special`, the numbers of vectors at both ends that are not continued; by default (1, 1).
 
     Returns:
@@ -43,7 +46,10 @@ def extend_tables(tables: list[Table], length: int, method: str, options: Mappin
     if sum(special) + 2 > min(table.length for table in tables):
         raise ExtendError(f"special is {special!r}, but there are {old} vectors; at least 2 must be left")
     # all are computed before the first is replaced
-    weights = [_continued(table, length, method, (special[0], special[1])) for table in tables]
+    try:
+        weights = [_continued(table, length, method, (special[0], special[1])) for table in tables]
+    except ValueError as error:
+        raise ExtendError(f"{type(model).__name__} cannot be extended by {method!r}: {error}") from error
     for table, weight in zip(tables, weights, strict=True):
         lengthen(table.body.config, table.length, length, len(table.weight))
         table.replace(weight)
@@ -51,12 +57,10 @@ def extend_tables(tables: list[Table], length: int, method: str, options: Mappin
 
 
 def _continued(table: Table, length: int, method: str, special: tuple[int, int]) -> Tensor:
-    rows = table.weight
-    try:
-        more = continuation.continue_table(rows[table.first :], length, method, special=special)
-    except ValueError as error:
-        raise ExtendError(str(error)) from error
-    return torch.cat((rows[: table.first], more))
+    first, rows = table.weight[: table.first], table.weight[table.first :]
+    if method == "sinusoid":
+        return torch.cat((first, continuation.sinusoids(rows, length)))
+    return torch.cat((first, continuation.continue_table(rows, length, method, special=special)))
 
 
 def extend_image_table(table: Table, length: int, method: str) -> Extension:

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from floater.encodings.relative.floater_relative import FloaterRelative
-from floater.pretrained.extending import attention, biases, clex, rotary
+from floater.pretrained.extending import attention, biases, clex, native, rotary
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.tables import find_tables
 from floater.pretrained.extending.transaction import copy_configs
@@ -192,11 +192,11 @@ def _install_scale(
     if method == "dynamic":  # the rotation changes with each token beyond the training length
         Watch(body, method, scale=partial(max, old))
     elif method == "longrope":
-        rope = rotary.parameters(body.config)
+        rope = native.parameters(body.config)
         if rope["short_factor"] != rope["long_factor"]:
             Watch(body, method, scale=partial(lt, old))
     else:
-        rope = rotary.parameters(body.config)
+        rope = native.parameters(body.config)
         width, base = rotary.rotated(body.config, rope), rope["rope_theta"]
         flow = clex.ScaleFlow(width, base, old, settings["start"]).to(next(model.parameters()).device)
         part = f"scale_{len(parts)}"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import PreTrainedModel
-
 from floater.pretrained.extending import continuation, rotary
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extension import DESCRIPTIONS, Kind
@@ -17,7 +15,7 @@ INSTALLED = ("clex", "self_extend", "log_n")
 """Methods for rotary positions that this library computes."""
 
 _OPTIONS: Mapping[Kind, Mapping[str, frozenset[str]]] = {
-    "table": dict.fromkeys(continuation.METHODS, frozenset({"special"})),
+    "table": {**dict.fromkeys(continuation.METHODS, frozenset({"special"})), "sinusoid": frozenset()},
     "image": dict.fromkeys(continuation.METHODS, frozenset()),
     "rotary": {
         "linear": frozenset(),
@@ -58,15 +56,17 @@ def choose_method(
     Raises:
         ExtendError: if the positions do not allow the method, or it does not have an option.
     """
-    kind = positions.kind
-    if method is None:
-        method = _DEFAULTS[kind]
-        if kind == "rotary" and any(_refuses_default(body) for body in positions.bodies):
-            method = "ntk"
-    if method not in _OPTIONS[kind]:
-        allowed = ", ".join(map(repr, _OPTIONS[kind]))
-        raise ExtendError(f"method is {method!r}; {name} has {DESCRIPTIONS[kind]}, which allow {allowed}")
-    valid = _OPTIONS[kind][method]
+    scaling, description = positions.scaling, DESCRIPTIONS[positions.kind]
+    methods = _OPTIONS[positions.kind]
+    if scaling is not None:  # it is made wider with its own options; "dynamic" reads the length itself
+        others = () if scaling == "dynamic" else ("self_extend", "log_n")
+        methods = {scaling: frozenset(), **{other: methods[other] for other in others}}
+        description = f"rotary positions that are scaled by {scaling!r} already"
+    method = _default(positions) if method is None else method
+    if method not in methods:
+        allowed = ", ".join(map(repr, methods))
+        raise ExtendError(f"method is {method!r}; {name} has {description}, which allow {allowed}")
+    valid = methods[method]
     if unknown := sorted(options.keys() - valid):
         raise ExtendError(
             f"method {method!r} has no option {unknown[0]!r}; valid: {', '.join(sorted(valid)) or 'none'}"
@@ -77,6 +77,14 @@ def choose_method(
     return method
 
 
-def _refuses_default(body: PreTrainedModel) -> bool:
-    twice = 2 * int(body.config.max_position_embeddings)
-    return rotary.refusal(body, _DEFAULTS["rotary"], twice, {}) is not None
+def _default(positions: ModelPositions) -> str:
+    """Return the method of a model for which none is named."""
+    if positions.scaling is not None:
+        return positions.scaling
+    if positions.kind == "table" and all(table.sinusoidal for table in positions.tables):
+        return "sinusoid"
+    method = _DEFAULTS[positions.kind]
+    for body in positions.bodies if positions.kind == "rotary" else ():
+        if rotary.refusal(body, method, 2 * int(body.config.max_position_embeddings), {}) is not None:
+            return "ntk"
+    return method

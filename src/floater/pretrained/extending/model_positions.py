@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from torch import nn
 from transformers import PreTrainedModel
 
-from floater.pretrained.extending import biases, rotary
+from floater.errors import first_line
+from floater.pretrained.extending import biases, native, rotary
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extension import DESCRIPTIONS, Kind
 from floater.pretrained.extending.tables import Table, find_tables, image_side
@@ -24,9 +25,10 @@ class ModelPositions:
 
     Args:
         kind: kind of positions: "table", "image", "rotary" or "bias".
-        tables: learned tables that outputs depend on, of texts or of images.
+        tables: tables that outputs depend on, of texts or of images.
         bodies: rotary bodies that outputs depend on.
         unread_bodies: other rotary bodies.
+        scaling: scaling that the rotary bodies have already; None for none.
         biased: parts of the model that add biases of distances.
         runners: names of the parts that run on a text or an image alone, with whether they take images.
     """
@@ -37,14 +39,16 @@ class ModelPositions:
     unread_bodies: list[PreTrainedModel]
     biased: list[nn.Module]
     runners: dict[str, bool]
+    scaling: str | None = None
 
 
-def find_positions(model: nn.Module, trial: Trial, method: str | None) -> ModelPositions:
+def find_positions(model: nn.Module, trial: Trial, length: int, method: str | None) -> ModelPositions:
     """Return the positions of a model that can be extended.
 
     Args:
         model: model to extend.
         trial: trial of its configuration.
+        length: requested length, for the message if there are none.
         method: name of the method, None for the default.
 
     Raises:
@@ -55,10 +59,7 @@ def find_positions(model: nn.Module, trial: Trial, method: str | None) -> ModelP
     tables, bodies = find_tables(model), rotary.rotary_bodies(model)
     biased = [] if tables or bodies else biases.biased_parts(model)
     if not tables and not bodies and not biased:
-        raise ExtendError(
-            f"{name} has no learned table of positions, no rotary ones and no biases of distances that are "
-            "known, so it declares no length that could be extended: recurrences and sinusoids take any"
-        )
+        raise _nothing_to_extend(trial, name, length)
     if biased:
         return ModelPositions("bias", [], [], [], biased, dict.fromkeys(trial.roots, False))
     images = [table for table in tables if table.image]
@@ -67,9 +68,43 @@ def find_positions(model: nn.Module, trial: Trial, method: str | None) -> ModelP
     if len(images) > 1:
         raise ExtendError(f"{name} has {len(images)} grids of patches; extend the parts one by one")
     positions = _read_positions(model, trial, tables, bodies, method)
-    for body in positions.bodies if positions.kind == "rotary" else ():
+    if positions.kind != "rotary":
+        return positions
+    for body in positions.bodies:
         rotary.check(body)
-    return positions
+    return replace(positions, scaling=_scaling(positions.bodies))
+
+
+def _nothing_to_extend(trial: Trial, name: str, length: int) -> ExtendError:
+    """Return the refusal of a model whose positions are not known, by whether it takes the length."""
+    try:
+        for root in trial.roots:
+            trial.run(root, length, image=False)
+    except Exception as error:  # any error of the code of any model
+        return ExtendError(
+            f"{name} has no positions that can be extended: no table, no rotary ones that its configuration "
+            f"scales, no biases that are known; it does not take {length} tokens ({first_line(error)})"
+        )
+    return ExtendError(f"{name} takes {length} tokens already: it computes its positions for any length")
+
+
+def _scaling(bodies: list[PreTrainedModel]) -> str | None:
+    """Return the scaling that rotary bodies have already, or None.
+
+    Raises:
+        ExtendError: if it differs among them, or it is none that can be made wider.
+    """
+    kinds = {native.scaling(body.config) for body in bodies}
+    if len(kinds) > 1:
+        names = " and ".join(sorted(str(kind) for kind in kinds))
+        raise ExtendError(f"parts of the model are scaled by {names}; extend the parts one by one")
+    (kind,) = kinds
+    if kind is not None and kind not in native.KINDS:
+        raise ExtendError(
+            f"the rotary positions are scaled by {kind!r}; of the scalings, {', '.join(native.KINDS)} are "
+            "made wider"
+        )
+    return kind
 
 
 def _read_positions(

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from floater.pretrained.extending.errors import ExtendError
+from floater.pretrained.extending.native import parameters, scaling
 from floater.pretrained.extending.trial import Trial
 
 ROTATION = "rotation of "
@@ -75,22 +76,14 @@ def check(body: PreTrainedModel) -> None:
         raise ExtendError(
             f"{name} rotates layers by their kinds, {', '.join(kinds)}; only 'full_attention' is extended"
         )
+    if scaling(body.config) == "proportional":
+        return  # the frequencies of components that are not rotated are 0
     width, half = rotated(body.config, parameters(body.config)), len(body.get_buffer(frequencies(body)[0]))
     if (width + 1) // 2 != half:
         raise ExtendError(
             f"{name} rotates {2 * half} components of a head, and {width} by its configuration; its rotation "
             "cannot be scaled by it"
         )
-
-
-def parameters(config: Any) -> dict[str, Any]:
-    """Return the rotary parameters of the layers that attend to the whole text.
-
-    Separate parameters of layers with a sliding window are not changed, as a window contains no new
-    distances.
-    """
-    rope: dict[str, Any] = config.rope_parameters
-    return rope.get("full_attention", rope)  # type: ignore[no-any-return]
 
 
 def check_options(method: str, options: Mapping[str, Any], half: int) -> None:

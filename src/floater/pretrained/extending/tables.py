@@ -1,4 +1,4 @@
-"""Learned tables of positions in models of Transformers, and their replacement by larger ones."""
+"""Tables of positions in models of Transformers, and their replacement by larger ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from floater.pretrained.extending import continuation
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.find import is_inside
 
@@ -22,7 +23,7 @@ _LENGTHS = (
 
 @dataclass(frozen=True)
 class Table:
-    """A learned table of positions.
+    """A table of positions, learned or of sinusoids.
 
     Args:
         body: model of Transformers that contains the table.
@@ -51,6 +52,16 @@ class Table:
         """Return the number of positions."""
         return len(self.weight) - self.first
 
+    @property
+    def sinusoidal(self) -> bool:
+        """Return whether the table has the sinusoids of its positions."""
+        rows = self.weight[self.first :]
+        try:
+            continuation.sinusoids(rows, len(rows))
+        except ValueError:
+            return False
+        return True
+
     def replace(self, weight: Tensor) -> None:
         """Replace the table by a larger one."""
         part = getattr(self.holder, self.name)
@@ -62,7 +73,7 @@ class Table:
 
 
 def find_tables(model: nn.Module) -> list[Table]:
-    """Return the learned tables of positions of tokens and patches in all bodies.
+    """Return the tables of positions of tokens and patches in all bodies.
 
     Args:
         model: model that is or contains models of Transformers.
@@ -73,8 +84,8 @@ def find_tables(model: nn.Module) -> list[Table]:
         for name in NAMES:
             part = getattr(holder, name, None)
             is_table = isinstance(part, nn.Embedding) or (isinstance(part, nn.Parameter) and part.ndim == 3)
-            # tables of sinusoids are not learned, and speech encoders take recordings of a fixed length
-            if not is_table or "Sinusoidal" in type(part).__name__ or hasattr(holder, "conv1"):
+            # some tables grow by themselves, and speech encoders take recordings of a fixed length
+            if not is_table or hasattr(part, "make_weight") or hasattr(holder, "conv1"):
                 continue
             around = [body for outer, body in bodies if is_inside(path, outer)]
             image = hasattr(holder, "patch_embeddings") or hasattr(holder, "patch_embedding")

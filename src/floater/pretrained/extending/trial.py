@@ -64,6 +64,15 @@ class Trial:
                 tensors[_join(root, name)] = tensor
         return tensors
 
+    def numbers(self) -> dict[tuple[str, str], float]:
+        """Return the numbers among the attributes of the parts, by the names of part and attribute."""
+        return {
+            (path, name): value
+            for path, part in self.parts.items()
+            for name, value in vars(part).items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+
     def differing(self, model: nn.Module) -> set[str]:
         """Return the names of the tensors of a model whose shapes differ from those that are built."""
         tensors = dict(model.named_parameters()) | dict(model.named_buffers())
@@ -140,13 +149,17 @@ class Trial:
         raise error or TypeError(f"{type(part).__name__} takes neither tokens nor images")
 
 
-def check_extended(model: nn.Module, differing: set[str], runners: Mapping[str, bool], length: int) -> None:
+def check_extended(
+    model: nn.Module, before: Trial, differing: set[str], runners: Mapping[str, bool], length: int
+) -> None:
     """Check that the configuration of an extended model builds its shapes, and takes the new length.
 
-    Buffers of whole numbers and truth values, such as masks, are replaced by those that it builds.
+    Buffers of whole numbers and truth values, such as masks, are replaced by those that it builds, and so are
+    numbers of its parts, such as DeepSeek's scale of logits.
 
     Args:
         model: extended model.
+        before: trial of the configuration before it was extended.
         differing: names of the tensors that had other shapes than the configuration builds before it was
             extended, such as those of quantized weights.
         runners: parts to run, with whether they take images; see `Trial.runner`.
@@ -157,6 +170,11 @@ def check_extended(model: nn.Module, differing: set[str], runners: Mapping[str, 
     """
     trial, name = Trial(model), type(model).__name__
     tensors, buffers = trial.tensors(), dict(model.named_buffers())
+    parts, numbers = dict(model.named_modules()), before.numbers()
+    for (path, attribute), number in trial.numbers().items():
+        part = parts.get(path)
+        if part is not None and numbers.get((path, attribute)) == getattr(part, attribute, None) != number:
+            setattr(part, attribute, number)
     for each in sorted(trial.differing(model) - differing):
         built = tensors[each]
         if each not in buffers or built.is_meta:
