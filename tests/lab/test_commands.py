@@ -83,7 +83,11 @@ def test_settings_are_listed_at_the_width_of_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     text = said(capsys, "train", "--help", "translation")
-    assert re.search(r"^training.learning_rate +float +0.0007\n +at its peak", text, re.MULTILINE)
+    assert re.search(
+        r"^training.learning_rate +float +0.0007\n +learning rate at the end of the warm-up",
+        text,
+        re.MULTILINE,
+    )
     assert re.search(r"^run +str +required\n", text, re.MULTILINE)
     assert "model.changes.dropout" in text
     assert columns - 10 < max(len(line) for line in text.splitlines() if line.startswith("    ")) <= columns

@@ -21,7 +21,7 @@ import floater
 from floater.lab.study.analyses import subject
 from floater.lab.tasks.finetuning.checkpoint import start
 from floater.lab.tasks.finetuning.settings import Checkpoint, Plug
-from floater.lab.training.run import configured, load_model
+from floater.lab.training.model import configured, load_model
 from floater.transformer import FloaterConfig, FloaterForCausalLM
 from floater.transformer.alignment import align
 

@@ -9,7 +9,7 @@ from floater.lab.settings import SettingsError, load
 from floater.lab.study.grid import grid
 from floater.lab.study.short_to_long import TEST
 from floater.lab.tasks.translation import TranslationSettings
-from floater.lab.training.digests import contents
+from floater.lab.training.contents import contents
 from floater.transformer import FloaterConfig, FloaterModel
 
 from .small import settings

@@ -11,7 +11,7 @@ from floater.errors import DataError
 from floater.flow import FlowEncoder, ZeroField
 from floater.lab.tasks import Splits, task
 from floater.lab.tasks.generated.settings import Data, GeneratedSettings
-from floater.lab.training.run import evaluating
+from floater.lab.training.model import evaluating
 
 
 @pytest.mark.parametrize("baked", [False, True])

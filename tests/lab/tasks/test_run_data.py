@@ -16,7 +16,7 @@ from PIL import Image
 from floater.errors import DataError
 from floater.lab.settings import make
 from floater.lab.tasks import RunSettings, task
-from floater.lab.training.digests import contents
+from floater.lab.training.contents import contents
 from floater.lab.training.run_data import RunData
 
 CONLLU = "1\tGo\tgo\tVERB\t_\t_\t0\troot\t_\t_\n2\ton\ton\tADV\t_\t_\t1\tadvmod\t_\t_\n\n"

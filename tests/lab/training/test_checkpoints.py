@@ -176,9 +176,9 @@ def test_a_checkpoint_that_is_not_whole_is_set_aside(tmp_path: Path, name: str) 
     assert set_aside_damaged(tmp_path) == {}
     break_, reason = DAMAGES[name]
     break_(broken)
-    found = set_aside_damaged(tmp_path)
-    assert list(found) == [broken]
-    assert found[broken].startswith(reason)
+    damages = set_aside_damaged(tmp_path)
+    assert list(damages) == [broken]
+    assert damages[broken].startswith(reason)
     assert checkpoints(tmp_path) == [tmp_path / "checkpoint-2"]
     assert damaged_checkpoints(tmp_path) == [tmp_path / "damaged-checkpoint-4"]
 

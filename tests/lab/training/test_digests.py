@@ -11,24 +11,25 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floater.lab.training import digests as module
-from floater.lab.training.digests import Part, Source, changed, contents, digests, values_digest
+from floater.lab.training import contents as module
+from floater.lab.training.contents import Part, Source, contents
+from floater.lab.training.digests import changed, digests, values_digest
 
 
 def test_directories_that_changed_are_noticed(tmp_path: Path) -> None:
     folder = tmp_path / "reviews" / "good"
     folder.mkdir(parents=True)
     (folder / "1.txt").write_text("a", encoding="utf-8")
-    given = {"train": str(tmp_path / "reviews"), "window": 5}
-    kept = digests(given)
-    assert kept.keys() == {"train"}
-    assert changed(kept, given) is None
+    options = {"train": str(tmp_path / "reviews"), "window": 5}
+    record = digests(options)
+    assert record.keys() == {"train"}
+    assert changed(record, options) is None
     (folder / "1.txt").write_text("b", encoding="utf-8")
-    assert changed(kept, given) == "train"
+    assert changed(record, options) == "train"
     (folder / "1.txt").write_text("a", encoding="utf-8")
-    assert changed(kept, given) is None
+    assert changed(record, options) is None
     folder.rename(folder.with_name("bad"))  # the label is the name
-    assert changed(kept, given) == "train"
+    assert changed(record, options) == "train"
 
 
 def of(path: Path | Part, before: Any = None) -> Source:

@@ -82,8 +82,8 @@ def test_linear_decay_is_that_of_transformers() -> None:
         get_linear_schedule_with_warmup(theirs, num_warmup_steps=4, num_training_steps=20),
     )
     for _ in range(25):
-        found, expected = ([group["lr"] for group in sgd.param_groups] for sgd in (ours, theirs))
-        assert found == pytest.approx(expected, rel=1e-14)
+        rates, expected = ([group["lr"] for group in sgd.param_groups] for sgd in (ours, theirs))
+        assert rates == pytest.approx(expected, rel=1e-14)
         for sgd, schedule in zip((ours, theirs), schedules, strict=True):
             sgd.step()
             schedule.step()

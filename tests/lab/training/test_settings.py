@@ -1,19 +1,20 @@
 """The settings of a training: each acts, and those of Hugging Face may stand beside them."""
 
 import re
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from transformers import TrainerState
+from transformers import TrainerState, TrainingArguments
 
 from floater.errors import DataError
 from floater.lab.settings import SettingsError, dump, load, make
 from floater.lab.training import FlowSchedule
 from floater.lab.training.arguments import arguments
+from floater.lab.training.other_arguments import ALLOWED
 from floater.lab.training.run_trainer import RunTrainer
 from floater.lab.training.settings import Flow, SmoothedTrainingSettings, TrainingSettings
 from floater.transformer import FloaterConfig, FloaterForTokenClassification
@@ -67,7 +68,6 @@ def observe(run: Path) -> Any:
             validate=dict,
             metric="accuracy",
             greater=True,
-            label_smoothing=getattr(settings, "label_smoothing_factor", 0.0),
         )
         rates = []
         for _ in range(5):
@@ -80,7 +80,7 @@ def observe(run: Path) -> Any:
         options = [{k: v for k, v in g.items() if k != "params"} for g in trainer.optimizer.param_groups]
         arguments = {k: v for k, v in trainer.args.to_dict().items() if k != "logging_dir"}
         validated = TrainerState(log_history=[{"eval_accuracy": 1.0}] * 3)
-        others = trainer.stopped_early(validated), trainer.keep_steps
+        others = trainer.stopped_early(validated), trainer.keep_steps, trainer.save_total_limit
         return arguments, list(trainer.sampler), rates, options, schedules, others
 
     return of
@@ -111,25 +111,30 @@ def test_a_setting_that_does_nothing_is_found() -> None:
 def test_other_arguments_of_hugging_face_stand_beside_and_are_written_so(tmp_path: Path) -> None:
     config = tmp_path / "training.yaml"
     config.write_text("max_steps: 5\ndataloader_num_workers: 2\n")
-    made = load(TrainingSettings, config, ["gradient_checkpointing=true", "dataloader_num_workers=3"])
+    settings = load(TrainingSettings, config, ["gradient_checkpointing=true", "dataloader_num_workers=3"])
     whole = make_dataclass("Whole", [("training", TrainingSettings)])
     assert make(whole, {}, "here", ["training.use_cpu=true"]).training.others == {"use_cpu": True}
-    assert made.others == {"dataloader_num_workers": 3, "gradient_checkpointing": True}
-    assert "\ndataloader_num_workers: 3\n" in dump(made)
-    config.write_text(dump(made))
-    assert load(TrainingSettings, config) == made
+    assert settings.others == {"dataloader_num_workers": 3, "gradient_checkpointing": True}
+    assert "\ndataloader_num_workers: 3\n" in dump(settings)
+    config.write_text(dump(settings))
+    assert load(TrainingSettings, config) == settings
 
 
 @pytest.mark.parametrize(
     "name",
     [
         *("output_dir", "optim", "report_to", "push_to_hub", "bf16_full_eval", "fp16_full_eval", "project"),
-        "dataloader_persistent_workers",
+        *("dataloader_persistent_workers", "fsdp", "deepspeed", "enable_jit_checkpoint"),
     ],
 )
 def test_what_follows_from_the_run_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=f"here: {name} is not to be set"):
         make(TrainingSettings, {name: "x"}, "here")
+
+
+def test_every_argument_beside_is_one_of_hugging_face_and_no_setting() -> None:
+    assert {field.name for field in fields(TrainingArguments)} >= ALLOWED
+    assert not ALLOWED & {field.name for field in fields(SmoothedTrainingSettings)}
 
 
 @pytest.mark.parametrize(
@@ -151,7 +156,7 @@ def test_a_wrong_other_argument_is_refused(override: str, message: str) -> None:
 def test_arguments_that_the_trainer_refuses_together_are_one_error(tmp_path: Path) -> None:
     settings = TrainingSettings(bf16=True, others={"fp16": True})
     with pytest.raises(DataError, match="training: At most one of fp16 and bf16"):
-        arguments(settings, tmp_path, nn.Linear(1, 1), None, False, 0.0)
+        arguments(settings, tmp_path, nn.Linear(1, 1), None, False)
 
 
 def test_a_step_is_the_same_on_any_number_of_processes() -> None:

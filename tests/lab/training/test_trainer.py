@@ -18,8 +18,13 @@ from transformers import (
 )
 from transformers.trainer_callback import ProgressCallback
 
-from floater.lab.training import FloaterTrainer, TokenBatchSampler, checkpoints, smoothed_cross_entropy
-from floater.lab.training import trainer as trainer_module
+from floater.lab.training import (
+    FloaterTrainer,
+    TokenBatchSampler,
+    checkpoints,
+    smoothed_cross_entropy,
+    throughput,
+)
 from floater.transformer import FloaterConfig, FloaterForCausalLM
 from processes import in_two_processes
 
@@ -105,7 +110,7 @@ def test_counts_label_tokens_per_second_of_training_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a clock that an update moves by 2 s and an evaluation by 1000 s."""
-    monkeypatch.setattr(trainer_module.time, "perf_counter", lambda: Clocked.now)
+    monkeypatch.setattr(throughput.time, "perf_counter", lambda: Clocked.now)
     run = trainer(tmp_path, cls=Clocked, max_steps=6, logging_steps=3, save_strategy="no")
     run.eval_dataset = run.train_dataset
     run.args.eval_strategy, run.args.eval_steps = "steps", 3
@@ -131,7 +136,7 @@ def test_counts_the_tokens_that_an_encoder_reads(tmp_path: Path, monkeypatch: py
         mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
         return {"input_ids": ids, "attention_mask": mask, "labels": torch.zeros(len(batch), dtype=torch.long)}
 
-    monkeypatch.setattr(trainer_module.time, "perf_counter", lambda: Clocked.now)
+    monkeypatch.setattr(throughput.time, "perf_counter", lambda: Clocked.now)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     arguments = {"max_steps": 4, "logging_steps": 4, "save_strategy": "no", "disable_tqdm": True}
     run = Clocked(
@@ -167,7 +172,9 @@ class Scores(FloaterTrainer):
     scores: dict[int, float]
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        return {"eval_score": self.scores[self.state.global_step]}
+        metrics = {"eval_score": self.scores[self.state.global_step]}
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
 
 @pytest.mark.parametrize(
@@ -196,14 +203,14 @@ def test_keeps_the_best_checkpoint_and_says_where_it_is(
     run.eval_dataset = run.train_dataset
     run.args.eval_strategy, run.args.eval_steps = "steps", 2
     run.train()
-    place = str(tmp_path / f"checkpoint-{best}")
+    path = str(tmp_path / f"checkpoint-{best}")
     assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in left]
-    assert run.state.best_model_checkpoint == place
+    assert run.state.best_model_checkpoint == path
     # a checkpoint that was written before the best one does not know it
     for checkpoint in checkpoints(tmp_path):
         state = json.loads((checkpoint / "trainer_state.json").read_text())
         step = int(checkpoint.name.partition("-")[2])
-        assert step < best or state["best_model_checkpoint"] == place
+        assert step < best or state["best_model_checkpoint"] == path
 
 
 @pytest.mark.parametrize(("limit", "left"), [(1, [2, 6, 10]), (2, [2, 6, 8, 10]), (3, [2, 4, 6, 8, 10])])
@@ -212,6 +219,16 @@ def test_named_checkpoints_stay_beside_the_last_ones(tmp_path: Path, limit: int,
     run.keep_steps = [2, 6]
     run.train()
     assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in left]
+
+
+def test_a_named_checkpoint_stays_beside_the_best_one(tmp_path: Path) -> None:
+    scored: dict[str, Any] = {"cls": Scores, "metric_for_best_model": "score", "greater_is_better": True}
+    run = trainer(tmp_path, max_steps=8, save_steps=2, save_total_limit=1, **scored)
+    run.scores, run.keep_steps = {2: 0.1, 4: 0.9, 6: 0.2, 8: 0.3}, [2]
+    run.eval_dataset = run.train_dataset
+    run.args.eval_strategy, run.args.eval_steps = "steps", 2
+    run.train()
+    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-2", "checkpoint-4"]
 
 
 def test_a_causal_model_of_the_library_needs_a_loss_of_its_own(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from floater.lab.study.analyses import KINDS, subject
 from floater.lab.study.settings import StudySettings, repeated
 from floater.lab.tasks import Task, registry
 from floater.lab.tasks.measurement import METRICS
-from floater.lab.training.digests import file_of
 from floater.lab.training.files import write_json, write_whole
+from floater.lab.training.paths import file_of
 from floater.lab.training.run import MODEL, find_run
 from floater.lab.training.run_data import RunData
 

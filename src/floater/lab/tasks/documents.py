@@ -21,7 +21,7 @@ from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import label_maps
 from floater.lab.tasks.task import Prepared, Splits, Task
 from floater.lab.text.vocabulary import PAD, Vocabulary
-from floater.lab.training.digests import Part
+from floater.lab.training.contents import Part
 from floater.lab.training.run import RunPath
 from floater.lab.training.settings import TrainingSettings, check_numbers
 from floater.transformer.documents import DocumentsConfig, FloaterForDocuments

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from floater.errors import DataError
 from floater.lab.training import TokenBatchSampler
-from floater.lab.training.run import evaluating
+from floater.lab.training.model import evaluating
 
 logger = logging.getLogger(__name__)
 Collate = Callable[[Sequence[Any]], dict[str, Any]]

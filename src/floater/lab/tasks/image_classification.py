@@ -18,7 +18,7 @@ from floater.lab.tasks.measurement import Measurement, accuracy
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import label_maps
 from floater.lab.tasks.task import Prepared, Splits, Task
-from floater.lab.training.digests import Part
+from floater.lab.training.contents import Part
 from floater.lab.training.run import RunPath
 from floater.lab.training.settings import SmoothedTrainingSettings, check_numbers
 from floater.transformer.images import FloaterForImageClassification, ImageConfig

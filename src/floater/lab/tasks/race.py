@@ -17,7 +17,7 @@ from floater.lab.tasks.finetuning.features import LABEL, Example, Features, enco
 from floater.lab.tasks.finetuning.task import FineTuning, FineTuningSettings
 from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.registry import register
-from floater.lab.training.digests import Part
+from floater.lab.training.contents import Part
 from floater.lab.training.settings import check_numbers
 
 

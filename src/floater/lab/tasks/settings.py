@@ -14,7 +14,7 @@ from floater.encodings.spec import Site
 from floater.errors import DataError
 from floater.lab.paths import expand_fields
 from floater.lab.text.bpe import BYTES, SPECIALS, TOKENIZER_FILE
-from floater.lab.training.digests import files_named
+from floater.lab.training.paths import files_named
 from floater.lab.training.run import MODEL, VOCABULARY, inside
 from floater.lab.training.settings import TrainingSettings, check_numbers, check_trained_flow
 from floater.transformer import FloaterConfig
@@ -268,7 +268,7 @@ class RunSettings:
         has more files than are read, or other settings name files.
 
         Returns:
-            By the name of the setting, such as "data.train", a path, a `floater.lab.training.digests.Part`
+            By the name of the setting, such as "data.train", a path, a `floater.lab.training.contents.Part`
             of a folder, or a list of them.
         """
         return files_named(self.data)

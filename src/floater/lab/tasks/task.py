@@ -29,6 +29,7 @@ from floater.lab.training.arguments import batches, warmup_steps
 from floater.lab.training.files import MANIFEST, damage
 from floater.lab.training.launchers import settle_processes, variables_of_accelerate
 from floater.lab.training.lock import locked
+from floater.lab.training.model import configured, load_model
 from floater.lab.training.run import (
     MODEL,
     SETTINGS,
@@ -36,9 +37,7 @@ from floater.lab.training.run import (
     RunPath,
     RunWithSettings,
     begin_run,
-    configured,
     find_run,
-    load_model,
 )
 from floater.lab.training.run_data import RunData
 from floater.lab.training.run_trainer import RunTrainer
@@ -396,7 +395,6 @@ class Task(ABC):
             train_dataset=train,
             validate=lambda: self.validate(prepared).scores,
             **self.best(settings),
-            label_smoothing=getattr(settings.training, "label_smoothing_factor", 0.0),
             data_collator=collate,
             compute_loss_func=self.loss(prepared),
             **options,

@@ -4,9 +4,9 @@ from floater.lab.training.averaging import average
 from floater.lab.training.batches import BatchSampler, ExampleBatchSampler, StreamSampler, TokenBatchSampler
 from floater.lab.training.checkpoints import checkpoints, last_checkpoint
 from floater.lab.training.denormals import flush_denormals
-from floater.lab.training.flow import FlowSchedule, check_save_steps, parameter_groups
+from floater.lab.training.flow import FlowSchedule
 from floater.lab.training.loss import smoothed_cross_entropy, smoothed_loss
-from floater.lab.training.optimizer import adam
+from floater.lab.training.optimizer import adam, parameter_groups
 from floater.lab.training.schedule import constant, inverse_sqrt, linear
 from floater.lab.training.trainer import FloaterTrainer
 
@@ -19,7 +19,6 @@ __all__ = [
     "TokenBatchSampler",
     "adam",
     "average",
-    "check_save_steps",
     "checkpoints",
     "constant",
     "flush_denormals",

@@ -17,7 +17,6 @@ from floater.flow import FlowEncoder
 from floater.lab.training.batches import BatchSampler, ExampleBatchSampler, TokenBatchSampler
 from floater.lab.training.schedule import constant, inverse_sqrt, linear
 from floater.lab.training.settings import TrainingSettings
-from floater.pretrained.extending.clex import ScaleFlow
 
 
 def batches(
@@ -67,25 +66,11 @@ def warmup_steps(training: TrainingSettings, batches: int) -> tuple[int, int]:
     except ValueError as error:
         raise DataError(str(error)) from error
     total = training.max_steps or training.num_train_epochs * -(-batches // parts)
-    asked = training.warmup_steps
-    warmup = int(asked * total if asked < 1 else asked)
+    steps = training.warmup_steps
+    warmup = int(steps * total if steps < 1 else steps)
     if training.lr_scheduler_type == "linear" and warmup >= total:
         raise DataError(f"training.warmup_steps is {warmup}; it must be below the training's {total} steps")
     return warmup, total
-
-
-def flow_parameters(model: torch.nn.Module) -> set[str]:
-    """Return the names of the parameters of all flows in a model, of positions and of rotary scales.
-
-    Example:
-        >>> from floater.flow import ZeroField
-        >>> flow = FlowEncoder(ZeroField(), 2, blocks=[0], names=["q"])
-        >>> flow_parameters(torch.nn.ModuleDict({"flow": flow, "head": torch.nn.Linear(2, 2)}))
-        {'flow.start'}
-    """
-    flows = [part for part in model.modules() if isinstance(part, FlowEncoder | ScaleFlow)]
-    inside = {id(p) for flow in flows for part in (flow, flow.field) for p in part.parameters()}
-    return {name for name, parameter in model.named_parameters() if id(parameter) in inside}
 
 
 def arguments(
@@ -94,7 +79,6 @@ def arguments(
     model: PreTrainedModel,
     best: str | None,
     greater: bool,
-    label_smoothing: float,
 ) -> TrainingArguments:
     """Return the Trainer's arguments for the settings of a training.
 
@@ -104,17 +88,16 @@ def arguments(
         model: model to train.
         best: metric whose best checkpoint is kept in addition to the last ones; None to keep no best one.
         greater: True if higher values of the metric are better.
-        label_smoothing: share of the probability that is spread over the vocabulary.
 
     Raises:
         DataError: if `TrainingArguments` refuses one of the settings' `others`.
     """
-    given: dict[str, Any] = {
+    others: dict[str, Any] = {
         "use_cache": True,  # else the Trainer turns the key/value cache off in the model's configuration
         "use_cpu": not torch.accelerator.is_available(),
         "dataloader_pin_memory": torch.cuda.is_available(),
+        **training.others,
     }
-    given |= training.others
     try:
         return TrainingArguments(
             output_dir=str(run),
@@ -127,7 +110,7 @@ def arguments(
             adam_epsilon=training.adam_epsilon,
             max_grad_norm=training.max_grad_norm,
             gradient_accumulation_steps=training.accumulation(PartialState().num_processes),
-            label_smoothing_factor=label_smoothing,
+            label_smoothing_factor=getattr(training, "label_smoothing_factor", 0.0),
             bf16=training.bf16,
             seed=training.seed,
             logging_steps=training.logging_steps,
@@ -142,7 +125,7 @@ def arguments(
             greater_is_better=None if best is None else greater,
             remove_unused_columns=False,
             ddp_find_unused_parameters=_sometimes_unused(model),
-            **given,
+            **others,
         )
     except (ImportError, OSError, ValueError) as error:  # by the settings' `others`
         raise DataError(f"training: {first_line(error)}") from error

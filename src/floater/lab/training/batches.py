@@ -107,7 +107,7 @@ class ExampleBatchSampler(BatchSampler):
         pools = (order[start : start + pool] for start in range(0, len(order), pool))
         sorted_ = [members[np.argsort(self.lengths[members], kind="stable")] for members in pools]
         batches = np.split(np.concatenate(sorted_), cuts)
-        return [batches[place] for place in random.permutation(len(batches))]
+        return [batches[index] for index in random.permutation(len(batches))]
 
 
 class TokenBatchSampler(BatchSampler):
@@ -149,7 +149,7 @@ class TokenBatchSampler(BatchSampler):
         random = self._random()
         examples = np.lexsort((random.random(len(self.lengths)), self.lengths))
         batches = np.split(examples, self._cuts)
-        return [batches[place] for place in random.permutation(len(batches))]
+        return [batches[index] for index in random.permutation(len(batches))]
 
 
 class StreamSampler(Sampler[list[int]]):

@@ -109,13 +109,13 @@ def set_aside_damaged(run: Path | str) -> dict[Path, str]:
         >>> set_aside_damaged("no-such-run")
         {}
     """
-    found = {path: damage(path) for path in (*checkpoints(run), *interrupted_checkpoints(run))}
-    broken = {path: reason for path, reason in found.items() if reason is not None}
-    for path in broken:
+    paths = (*checkpoints(run), *interrupted_checkpoints(run))
+    damaged = {path: reason for path in paths if (reason := damage(path)) is not None}
+    for path in damaged:
         aside = path.with_name(DAMAGED + path.name)
         discard(aside)
         os.replace(path, aside)
-    return broken
+    return damaged
 
 
 def damaged_checkpoints(run: Path | str) -> list[Path]:
@@ -129,10 +129,10 @@ def damaged_checkpoints(run: Path | str) -> list[Path]:
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """Remove checkpoints atomically: each is complete under its name until the name is gone.
+    """Remove directories of a run atomically: each is complete under its name until the name is gone.
 
     Args:
-        paths: directories ``checkpoint-<step>``.
+        paths: directories ``checkpoint-<step>``, or that of the final model.
     """
     for path in paths:
         hidden = path.parent / UNFINISHED / f"removed-{path.name}"
@@ -166,10 +166,10 @@ def keep_last(run: Path | str, count: int, *, always: Iterable[Path] = ()) -> No
     """
     if count < 1:
         raise ValueError(f"count of checkpoints to keep is {count}; it must be at least 1")
-    there = checkpoints(run)
+    present = checkpoints(run)
     kept = {Path(path).resolve() for path in always}
-    old = [path for path in there[:-1] if path.resolve() not in kept]
-    remove(old[: max(0, len(there) - count)])
+    old = [path for path in present[:-1] if path.resolve() not in kept]
+    remove(old[: max(0, len(present) - count)])
 
 
 def _listed(run: Path, name: re.Pattern[str]) -> list[Path]:

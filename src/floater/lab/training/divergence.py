@@ -1,11 +1,16 @@
-"""The step at which a training diverged, found without waiting for the device at every step."""
+"""The step at which a training diverged, which is noticed without waiting for the device at every step."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from floater.errors import DataError
+from floater.lab.training.checkpoints import last_checkpoint
 
 
 class DivergenceError(DataError):
@@ -17,7 +22,7 @@ class DivergenceMonitor:
 
     Attributes:
         step: number of that step, a scalar; -1 if there is none.
-        loss: loss at that step, summed since the last log.
+        loss: loss at that step.
         norm: norm of the gradient at that step.
         norm_before: last finite norm before that step; NaN if there is none.
 
@@ -52,11 +57,60 @@ class DivergenceMonitor:
         self.norm_before = torch.where(self.step < 0, norm, self.norm_before.to(loss))
 
     @property
+    def failure(self) -> str | None:
+        """Return a clause that names what was not finite and the step; None if there was no such step.
+
+        This waits for the device.
+        """
+        if (step := int(self.step)) < 0:
+            return None
+        loss = self.loss.item()
+        what = "the gradient is not finite" if math.isfinite(loss) else f"the loss is {loss}"
+        return f"{what} at step {step}"
+
+    @property
     def norms(self) -> str:
         """Return the norms of the gradient at the step and before it, for a message."""
         before = self.norm_before.item()
         earlier = f" ({before:.3g} the step before)" if before == before else ""
         return f"norm of the gradient {self.norm.item():.3g}{earlier}"
+
+
+def diverged(
+    what: str, rates: Mapping[str, float], monitor: DivergenceMonitor, run: Path, *, clips: bool
+) -> DivergenceError:
+    """Return the error of a training that diverged, with what may help.
+
+    Args:
+        what: clause that names what was not finite, and the step.
+        rates: learning rates by name, at that step.
+        monitor: monitor of the training.
+        run: directory of the run.
+        clips: whether the norm of the gradient is limited.
+
+    Example:
+        >>> rates = {"learning rate": 0.1}
+        >>> print(diverged("the loss is nan", rates, DivergenceMonitor(), Path("no-such-run"), clips=True))
+        the training diverged: the loss is nan; learning rate 0.1, norm of the gradient nan; in another ...
+    """
+    numbers = ", ".join([*(f"{name} {rate:.3g}" for name, rate in rates.items()), monitor.norms])
+    if int(monitor.step) == 1:  # its gradient is that of the weights that the training began with
+        return DivergenceError(
+            f"the training cannot begin: {what}; {numbers}; no weight has changed yet, so the cause is in "
+            "the data (a length, a time or a value far from the others), in the settings of the model or in "
+            "its first weights"
+        )
+    advice = [
+        "lower training.learning_rate",
+        *["lower training.flow.lr_multiplier"] * (len(rates) > 1),
+        "raise training.warmup_steps",
+        *["set training.max_grad_norm to 1"] * (not clips),
+    ]
+    checkpoint = last_checkpoint(run)
+    usable = f"; the weights of {checkpoint} are finite" if checkpoint else ""
+    return DivergenceError(
+        f"the training diverged: {what}; {numbers}; in another run directory, {', or '.join(advice)}{usable}"
+    )
 
 
 def is_finite(model: nn.Module) -> bool:

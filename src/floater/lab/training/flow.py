@@ -1,69 +1,10 @@
-"""Parameters of a flow: a separate optimizer group, updated every k-th step."""
+"""Updates of a flow in every k-th step of a training."""
 
-import math
-from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-
-
-def parameter_groups(
-    model: nn.Module,
-    *,
-    lr: float,
-    weight_decay: float,
-    flow_lr_multiplier: float,
-    is_flow: Callable[[str], bool],
-) -> list[dict[str, Any]]:
-    """Split a model's parameters into optimizer groups: the flow's and the rest.
-
-    Biases and norms, that is all vectors and scalars, get no weight decay. Parameters that need no
-    gradient and groups without parameters are excluded.
-
-    Source: Liu et al. 2020, section 4.4 (the flow is trained with separate settings).
-
-    Args:
-        model: the model.
-        lr: learning rate of the rest.
-        weight_decay: weight decay of all matrices.
-        flow_lr_multiplier: factor on ``lr`` that gives the flow's learning rate.
-        is_flow: function that returns whether the parameter of a given name is part of the flow.
-
-    Returns:
-        At most four groups, each with "params", "lr", "weight_decay" and "flow", a bool.
-
-    Raises:
-        ValueError: a number is negative or not finite, or no parameter needs a gradient.
-
-    Example:
-        >>> model = nn.ModuleDict({"flow": nn.Linear(2, 2), "head": nn.Linear(2, 3)})
-        >>> groups = parameter_groups(
-        ...     model, lr=1.0, weight_decay=0.1, flow_lr_multiplier=0.5,
-        ...     is_flow=lambda name: name.startswith("flow."),
-        ... )
-        >>> [(group["flow"], group["lr"], group["weight_decay"]) for group in groups]
-        [(False, 1.0, 0.1), (False, 1.0, 0.0), (True, 0.5, 0.1), (True, 0.5, 0.0)]
-    """
-    numbers = {"lr": lr, "weight_decay": weight_decay, "flow_lr_multiplier": flow_lr_multiplier}
-    for name, number in numbers.items():
-        if not (number >= 0 and math.isfinite(number)):
-            raise ValueError(f"{name} is {number}; it must be a finite number of at least 0")
-    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    if not trained:
-        raise ValueError(f"no parameter of {type(model).__name__} needs a gradient; at least one must")
-    groups = [
-        {
-            "params": [p for name, p in trained if is_flow(name) == flow and (p.ndim > 1) == decays],
-            "lr": lr * flow_lr_multiplier if flow else lr,
-            "weight_decay": weight_decay if decays else 0.0,
-            "flow": flow,
-        }
-        for flow in (False, True)
-        for decays in (True, False)
-    ]
-    return [group for group in groups if group["params"]]
 
 
 class FlowSchedule(TrainerCallback):
@@ -120,8 +61,11 @@ class FlowSchedule(TrainerCallback):
                 f"save_strategy is {args.save_strategy}, which may save between updates of the flow; with "
                 f"update_every {self.update_every} it must be 'steps' or 'no'"
             )
-        if args.save_strategy == "steps":
-            check_save_steps(int(state.save_steps), self.update_every)
+        if args.save_strategy == "steps" and state.save_steps % self.update_every:
+            raise ValueError(
+                f"save_steps is {state.save_steps}; it must be a multiple of update_every = "
+                f"{self.update_every}"
+            )
         if state.global_step % self.update_every and state.global_step < state.max_steps:
             raise ValueError(
                 f"cannot resume from step {state.global_step}: the flow's gradients are complete only "
@@ -149,25 +93,6 @@ class FlowSchedule(TrainerCallback):
             parameter.grad = total.div_(self._steps)
         self._aside = {}
         self._steps = 0
-
-
-def check_save_steps(save_steps: int, update_every: int) -> None:
-    """Check that checkpoints fall on updates of the flow.
-
-    Args:
-        save_steps: number of steps between checkpoints.
-        update_every: number of steps between updates of the flow.
-
-    Raises:
-        ValueError: ``save_steps`` is not a multiple of ``update_every``.
-
-    Example:
-        >>> check_save_steps(1000, 5)
-    """
-    if save_steps % update_every:
-        raise ValueError(
-            f"save_steps is {save_steps}; it must be a multiple of update_every = {update_every}"
-        )
 
 
 def _flow(optimizer: Optimizer) -> list[Tensor]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from floater.errors import DataError
 from floater.lab.settings import dump, load
-from floater.lab.training.checkpoints import last_checkpoint
-from floater.lab.training.files import discard, write_whole
+from floater.lab.training.checkpoints import last_checkpoint, remove
+from floater.lab.training.files import write_whole
 from floater.lab.training.run import MODEL, SETTINGS, find_run
 from floater.lab.training.run_data import RunData
 
@@ -31,7 +30,7 @@ def lengthen(
         settings: settings of the run, as the configuration has them.
         epochs: total number of epochs; None if `steps` is given.
         steps: total number of steps; None if `epochs` is given.
-        accept_changed_data: whether the run may go on with other data than it began with.
+        accept_changed_data: whether the run may resume on other data than it began with.
 
     Returns:
         The settings with the new length. They are written into the run's directory if it exists.
@@ -54,20 +53,17 @@ def lengthen(
     if not config.is_file():
         return longer
     RunData(run, settings, accept=accept_changed_data).check()
-    there = getattr(before, name)
-    if there is None:
+    present = getattr(before, name)
+    if present is None:
         raise DataError(f"{run} trains for {before.num_train_epochs} epochs: give --epochs, not --steps")
-    if there == count and not (run / MODEL).is_dir():
+    if present == count and not (run / MODEL).is_dir():
         return longer
-    if there >= count:
-        raise DataError(f"{run} trains to training.{name}={there} already; give more than that")
+    if present >= count:
+        raise DataError(f"{run} trains to training.{name}={present} already; give more than that")
     if last_checkpoint(run) is None and (run / MODEL).is_dir():
         raise DataError(f"{run} has no checkpoint to resume from; a new run can start from its weights")
     if (run / MODEL).is_dir():
-        hidden = run / f".{MODEL}.unfinished"
-        discard(hidden)
-        os.replace(run / MODEL, hidden)
-        discard(hidden)
+        remove([run / MODEL])
     write_whole(config, dump(longer))
-    logger.info("%s: training.%s was %s and is %s", run, name, there, count)
+    logger.info("%s: training.%s was %s and is %s", run, name, present, count)
     return longer

@@ -50,15 +50,15 @@ def locked(folder: Path) -> Iterator[None]:
         >>> folder.exists()
         False
     """
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with file_lock(folder / LOCK, str(folder)):
             yield
     finally:
         with suppress(OSError):  # the directory is not empty, or does not exist any more
-            for place in made:
-                place.rmdir()
+            for path in created:
+                path.rmdir()
 
 
 @contextmanager
@@ -176,8 +176,8 @@ def _self() -> str:
 def _holder(path: Path) -> str:
     """Describe the process that owns a lock."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return f"process {found['pid']} on {found['host']} since {found['since']}"
+        holder = json.loads(path.read_text(encoding="utf-8"))
+        return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"
 

@@ -100,8 +100,8 @@ def with_auxiliary_loss(loss: LossFunction) -> LossFunction:
     """
 
     def whole(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        found = loss(outputs, labels, num_items_in_batch)
+        value = loss(outputs, labels, num_items_in_batch)
         cost = outputs.get("auxiliary_loss") if isinstance(outputs, dict) else None
-        return with_auxiliary(found, cost, labels, num_items_in_batch)
+        return with_auxiliary(value, cost, labels, num_items_in_batch)
 
     return whole

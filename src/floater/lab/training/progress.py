@@ -65,11 +65,11 @@ def describe(logs: dict[str, Any]) -> str:
     if "loss" in logs:
         speed = f", {logs['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in logs else ""
         return f"loss {logs['loss']:.4g}{speed}"
-    found = {name.removeprefix("eval_"): value for name, value in logs.items() if name.startswith("eval_")}
-    if not found:
+    values = {name.removeprefix("eval_"): value for name, value in logs.items() if name.startswith("eval_")}
+    if not values:
         return ""
     scores = ", ".join(
         f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in found.items()
+        for name, value in values.items()
     )
     return f"validation {scores}" + (f" ({logs['minutes']:.1f} minutes)" if "minutes" in logs else "")

@@ -30,7 +30,7 @@ def random_states(processes: int) -> list[str]:
 
 
 def check_complete(checkpoint: Path, processes: int, scaler: bool) -> None:
-    """Refuse a checkpoint without a file that decides how the training goes on; the Trainer starts it anew.
+    """Refuse a checkpoint without a file on which the steps that follow depend; the Trainer ignores it.
 
     Args:
         checkpoint: directory of the checkpoint.
@@ -74,14 +74,14 @@ def check_optimizer(checkpoint: Path, optimizer: Optimizer) -> None:
                 raise _misfit(file, f"{name} of a group is {group.get(name)!r}, not as {mine.get(name)!r}")
     indices = [index for group in groups for index in group["params"]]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    own = dict(zip(indices, parameters, strict=True))
-    if len(own) != len(parameters) or not isinstance(state, dict) or state.keys() - own.keys():
+    by_index = dict(zip(indices, parameters, strict=True))
+    if len(by_index) != len(parameters) or not isinstance(state, dict) or state.keys() - by_index.keys():
         raise _misfit(file, "its parameters are not those of its groups")
     for index, values in state.items():
         if not isinstance(values, dict) or values.keys() != next(iter(state.values())).keys():
             raise _misfit(file, f"the state of parameter {index} has other names than that of the first")
         for name, value in values.items():
-            _check_value(file, f"{name} of parameter {index}", value, own[index])
+            _check_value(file, f"{name} of parameter {index}", value, by_index[index])
 
 
 def _check_value(file: Path, name: str, value: Any, parameter: Tensor) -> None:
@@ -109,16 +109,16 @@ def check_scheduler(checkpoint: Path, scheduler: LRScheduler) -> None:
         DataError: names, types or the number of rates are not those of the schedule.
     """
     file = checkpoint / SCHEDULER
-    saved, own = torch.load(file, map_location="cpu", weights_only=True), scheduler.state_dict()
-    if not isinstance(saved, dict) or saved.keys() != own.keys():
+    saved, expected = torch.load(file, map_location="cpu", weights_only=True), scheduler.state_dict()
+    if not isinstance(saved, dict) or saved.keys() != expected.keys():
         raise _misfit(file, "it holds no state of this schedule")
-    for name, value in own.items():
+    for name, value in expected.items():
         if not _alike(value, saved[name]):
             raise _misfit(file, f"{name} is {saved[name]!r}, not as {value!r}")
 
 
 def check_weights(checkpoint: Path, model: nn.Module) -> None:
-    """Refuse saved weights whose types differ from the model's; `run.fill` checks shapes.
+    """Refuse saved weights whose types differ from the model's; `load_weights` checks shapes.
 
     Args:
         checkpoint: directory with ``model.safetensors``; without this file nothing is checked.
@@ -130,12 +130,12 @@ def check_weights(checkpoint: Path, model: nn.Module) -> None:
     file = checkpoint / SAFE_WEIGHTS_NAME
     if not file.is_file():
         return
-    own = model.state_dict()
+    expected = model.state_dict()
     with safe_open(file, framework="pt") as weights:
-        for name in own.keys() & set(weights.keys()):
-            there = weights.get_slice(name).get_dtype()
-            if own[name].is_floating_point() and _DTYPES.get(there) != own[name].dtype:
-                raise _misfit(file, f"{name} is {there}, not {own[name].dtype}")
+        for name in expected.keys() & set(weights.keys()):
+            dtype = weights.get_slice(name).get_dtype()
+            if expected[name].is_floating_point() and _DTYPES.get(dtype) != expected[name].dtype:
+                raise _misfit(file, f"{name} is {dtype}, not {expected[name].dtype}")
 
 
 def check_trainer_state(checkpoint: Path, step: int, state: TrainerState) -> None:
@@ -195,10 +195,12 @@ def _fits(saved: Any, like: Plan) -> bool:
     """Return whether a saved dict has the names and types of a dataclass, including elements of lists."""
     if saved is None:
         return True
-    own = asdict(like)
-    if not isinstance(saved, dict) or saved.keys() != own.keys():
+    expected = asdict(like)
+    if not isinstance(saved, dict) or saved.keys() != expected.keys():
         return False
-    single = all(_alike(own[name], saved[name]) for name in own if not isinstance(own[name], list))
+    single = all(
+        _alike(value, saved[name]) for name, value in expected.items() if not isinstance(value, list)
+    )
     lists = [saved.get("forward", []), *saved.get("backward", {}).values()] if single else [None]
     return all(_are(each, int) for each in lists) and _are(saved.get("edges", [0.0]), float)
 
@@ -212,21 +214,22 @@ def _are(values: Any, kind: type) -> bool:
     return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 
 
-def _alike(own: Any, saved: Any) -> bool:
+def _alike(expected: Any, saved: Any) -> bool:
     """Return whether a saved value has the type of the present one; lists need equal lengths.
 
     Lists of parameters are not compared.
     """
-    if isinstance(own, list | tuple):
-        parameters = bool(own) and isinstance(own[0], Tensor)
-        same = isinstance(saved, list | tuple) and len(own) == len(saved)
-        return parameters or (same and all(map(_alike, own, saved)))
+    if isinstance(expected, list | tuple):
+        parameters = bool(expected) and isinstance(expected[0], Tensor)
+        same = isinstance(saved, list | tuple) and len(expected) == len(saved)
+        return parameters or (same and all(map(_alike, expected, saved)))
     number = int | float
-    if isinstance(own, number) and not isinstance(own, bool):
+    if isinstance(expected, number) and not isinstance(expected, bool):
         return isinstance(saved, number) and not isinstance(saved, bool)
-    if isinstance(own, Tensor):
-        return isinstance(saved, Tensor) and (own.shape, own.dtype) == (saved.shape, saved.dtype)
-    return own is None or type(own) is type(saved)
+    if isinstance(expected, Tensor):
+        same = isinstance(saved, Tensor) and expected.shape == saved.shape
+        return same and expected.dtype == saved.dtype
+    return expected is None or type(expected) is type(saved)
 
 
 def _kind(value: Tensor) -> str:

@@ -10,18 +10,20 @@ from typing import Any
 
 from floater.errors import DataError
 from floater.lab.training.checkpoints import last_checkpoint, step_of
-from floater.lab.training.digests import Contents, Part, Source, contents, files_named, values_digest
+from floater.lab.training.contents import Contents, Part, Source, contents
+from floater.lab.training.digests import values_digest
 from floater.lab.training.files import MANIFEST, write_json
+from floater.lab.training.paths import files_named
 
 DATA, VOCABULARY = "data.json", "vocabulary"
 _SHOWN = 3
 
 
 class RunData:
-    """The files and examples of a training, beside those that it began with.
+    """A comparison of the files and examples of a training with those that it began with.
 
     The record in the run's directory, `DATA`, has the contents of the files by the name of the setting, the
-    digests of the examples, and the changes that were accepted, each with the step at which they were.
+    digests of the examples, and the accepted changes, each with the step at which it was accepted.
 
     Args:
         run: directory of the run.
@@ -132,7 +134,7 @@ class RunData:
         if self._new:
             self._accepted.append({"step": self._step, "changes": self._new})
         self._files, self._new, self.is_recorded = self._files | files, [], True
-        sources = {name: [asdict(source) for source in of_name] for name, of_name in self._files.items()}
+        sources = {name: [asdict(source) for source in several] for name, several in self._files.items()}
         write_json(self.run / DATA, {"files": sources, "examples": self.examples, "accepted": self._accepted})
 
     def _settle(self, lines: list[str]) -> None:

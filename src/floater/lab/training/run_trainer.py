@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,13 +13,15 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers import PreTrainedModel, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from floater.errors import DataError, first_line
 from floater.flow import FlowError, SpanTooLong
 from floater.lab.interruption import Interrupted, StopRequest, deferred
-from floater.lab.training.arguments import arguments, batches, flow_parameters, schedule
+from floater.lab.training.arguments import arguments, batches, schedule
 from floater.lab.training.averaging import average
 from floater.lab.training.batches import StreamSampler
 from floater.lab.training.checkpoints import (
@@ -35,18 +34,22 @@ from floater.lab.training.checkpoints import (
     set_aside_damaged,
     step_of,
 )
-from floater.lab.training.divergence import DivergenceError, DivergenceMonitor, is_finite
+from floater.lab.training.divergence import DivergenceError, DivergenceMonitor, diverged, is_finite
+from floater.lab.training.early_stopping import exhausted
 from floater.lab.training.files import damage, save_whole, write_json
+from floater.lab.training.final_model import final_checkpoints
 from floater.lab.training.flow import FlowSchedule
-from floater.lab.training.optimizer import adam
+from floater.lab.training.memory import peak_memory
+from floater.lab.training.model import load_weights
+from floater.lab.training.optimizer import adam, flow_parameters
 from floater.lab.training.resuming import check_trainer_state, check_weights, random_states
-from floater.lab.training.run import LOG, LONGEST, MODEL, RESULT, fill
+from floater.lab.training.run import LOG, LONGEST, MODEL, RESULT
+from floater.lab.training.schedule import learning_rates
 from floater.lab.training.settings import TrainingSettings
 from floater.lab.training.tensorboard import TolerantTensorBoard
 from floater.lab.training.trainer import FloaterTrainer
 
 logger = logging.getLogger(__name__)
-_STATUS = Path("/proc/self/status")
 
 
 class RunTrainer(FloaterTrainer):
@@ -63,7 +66,6 @@ class RunTrainer(FloaterTrainer):
         validate: function that returns the scores of the model on the validation set, by name.
         metric: score by which validations are compared.
         greater: True if higher scores are better.
-        label_smoothing: share of the probability that is spread over the vocabulary.
         sampler: batches of the examples; None for the batches of the settings in random order.
         callbacks: callbacks in addition to those of every run.
         **kwargs: arguments of `FloaterTrainer`.
@@ -79,7 +81,6 @@ class RunTrainer(FloaterTrainer):
         validate: Callable[[], dict[str, float]],
         metric: str,
         greater: bool,
-        label_smoothing: float = 0.0,
         sampler: StreamSampler | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         **kwargs: Any,
@@ -87,7 +88,7 @@ class RunTrainer(FloaterTrainer):
         self.training, self.validate = training, validate
         self.metric, self.greater = metric, greater
         best = None if training.average_last else metric
-        args = arguments(training, run, model, best, greater, label_smoothing)
+        args = arguments(training, run, model, best, greater)
         self.sampler = sampler or batches(training, lengths, args.world_size, args.process_index)
         flow = flow_parameters(model)
         optimizer = adam(
@@ -102,7 +103,7 @@ class RunTrainer(FloaterTrainer):
         self._monitor = DivergenceMonitor()
         self._stop = StopRequest()
         self._has_stepped = False
-        self._looked_at = -1
+        self._losses: list[Tensor] = []
         self.saved_steps: list[int] = []
         self._began = time.perf_counter()
         self._minutes_before: float | None = None
@@ -156,7 +157,8 @@ class RunTrainer(FloaterTrainer):
         """
         self._has_stepped = True
         with self._naming_rates(f"at step {self.state.global_step + 1}"):
-            return super().training_step(*args, **kwargs)
+            self._losses.append(super().training_step(*args, **kwargs))
+        return self._losses[-1]
 
     @contextmanager
     def _naming_rates(self, when: str) -> Iterator[None]:
@@ -166,64 +168,41 @@ class RunTrainer(FloaterTrainer):
         except FlowError as error:
             if isinstance(error, SpanTooLong) or not self.state.global_step:
                 raise  # the data or the settings are the cause, as no update has changed the flow yet
-            raise self._diverged(f"{error} {when}", self._rates()) from error
+            raise self._diverged(f"{error} {when}") from error
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[no-untyped-call]
         skips = getattr(self.accelerator, "scaler", None) is not None
-        self._monitor.observe(self.state.global_step + 1, self._tr_loss, norm, skips_steps=skips)
-        if self._tr_loss.device.type == "cpu":  # a check at each step would wait for any other device
+        loss = torch.stack(self._losses).sum()
+        self._losses.clear()
+        self._monitor.observe(self.state.global_step + 1, loss, norm, skips_steps=skips)
+        if loss.device.type == "cpu":  # a check at each step would wait for any other device
             self._check_divergence()
         return norm
 
     def _check_divergence(self) -> None:
         """Stop after a loss or a gradient that is not finite."""
-        step = int(self._monitor.step)
-        if step < 0:
-            return
-        loss, what = self._monitor.loss.item(), "the gradient is not finite"
-        if not math.isfinite(loss):
-            what = f"the loss is {loss}"
-        raise self._diverged(f"{what} at step {step}", self._rates(step - 1))
+        if (failure := self._monitor.failure) is not None:
+            raise self._diverged(failure, int(self._monitor.step) - 1)
 
-    def _rates(self, updates: int | None = None) -> dict[str, float]:
-        """Return the learning rates by name, now or after a number of updates."""
-        scheduler: Any = self.lr_scheduler
-        rates: list[float] = scheduler.get_last_lr()
-        if updates is not None:
-            rates = [
-                peak * of(updates) for peak, of in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
-            ]
-        flows = [bool(group["flow"]) for group in cast(Any, self.optimizer).param_groups]
-        names = ["learning rate of the flow" if flow else "learning rate" for flow in flows]
-        return dict(zip(names, rates, strict=True))
+    def _diverged(self, what: str, updates: int | None = None) -> DivergenceError:
+        """Return the error of a divergence, with the learning rates now or after a number of updates."""
+        rates = learning_rates(cast(LambdaLR, self.lr_scheduler), updates)
+        run = Path(str(self.args.output_dir))
+        return diverged(what, rates, self._monitor, run, clips=self.args.max_grad_norm > 0)
 
-    def _diverged(self, what: str, rates: dict[str, float]) -> DivergenceError:
-        advice = ["lower training.learning_rate", "raise training.warmup_steps"]
-        if len(rates) > 1:
-            advice.insert(1, "lower training.flow.lr_multiplier")
-        if not self.args.max_grad_norm:
-            advice.append("set training.max_grad_norm to 1")
-        kept = last_checkpoint(str(self.args.output_dir))
-        numbers = ", ".join([*(f"{name} {rate:.3g}" for name, rate in rates.items()), self._monitor.norms])
-        left = f"; the weights of {kept} are finite" if kept else ""
-        if int(self._monitor.step) == 1:  # its gradient is that of the weights that the training began with
-            return DivergenceError(
-                f"the training cannot begin: {what}; {numbers}; no weight has changed yet, so the cause is "
-                "in the data (a length, a time or a value far from the others), in the settings of the model "
-                "or in its first weights"
-            )
-        return DivergenceError(
-            f"the training diverged: {what}; {numbers}; "
-            f"in another run directory, {', or '.join(advice)}{left}"
-        )
+    def write_checkpoint(self, checkpoint: Path) -> None:
+        """Write the checkpoint of this step, unless the training diverged: it must not replace a usable one.
 
-    def _write_checkpoint(self, checkpoint: Path, model: nn.Module, trial: Any) -> None:
-        self._check_divergence()  # an unusable checkpoint must not replace a usable one
-        if not is_finite(model):
+        Raises:
+            DataError: the checkpoint cannot be written.
+            DivergenceError: if a loss, a gradient or weights are not finite.
+        """
+        self._check_divergence()
+        if not is_finite(cast(nn.Module, self.model)):
             step = self.state.global_step
-            raise self._diverged(f"weights are not finite after step {step}", self._rates(step - 1))
-        super()._write_checkpoint(checkpoint, model, trial)
+            raise self._diverged(f"weights are not finite after step {step}", step - 1)
+        super().write_checkpoint(checkpoint)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if self.state.global_step not in self.saved_steps[-1:]:
@@ -248,48 +227,46 @@ class RunTrainer(FloaterTrainer):
             raise DataError(f"{file} does not fit the training: its saved_steps is {steps!r}")
         self.saved_steps = [*steps]
 
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        super()._maybe_log_save_evaluate(*args, **kwargs)
-        self._stop_if_asked(*args[2:4])
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Tensor | int | None]:
+        """Return the batches of the next step, unless a signal requested a stop.
 
-    def _stop_if_asked(self, model: nn.Module, trial: Any) -> None:
-        """End a training after a signal to stop, with a checkpoint.
-
-        A resumed run must end like an uninterrupted one. Therefore the scheduled actions of this step come
-        first: the scores and the checkpoint at the end of an epoch, the update of a flow whose gradients are
-        accumulated over steps, and the steps that reuse a flow's vectors.
+        Scores, logs and checkpoints of the step before are complete by then, also those of an epoch's end.
 
         Raises:
             Interrupted: with the number of the signal and, in the main process, a message for the user.
         """
-        step, epoch = self.state.global_step, self.state.epoch or 0.0
-        epoch_ends, self._looked_at = (
-            self._looked_at == step,
-            step,
-        )  # the second call at a step is the one at the end of an epoch
-        number = self._asked_signal()
-        if not number:
-            return
+        if self._has_stepped and (number := self._requested_signal()):
+            self._stop_with_checkpoint(number)
+        return super().get_batch_samples(*args, **kwargs)
+
+    def _stop_with_checkpoint(self, number: int) -> None:
+        """End a training with a checkpoint, as soon as one determines the steps that follow.
+
+        A resumed run must end like an uninterrupted one. A checkpoint has neither the accumulated gradients
+        of a flow that is updated less often than the rest, nor vectors that several steps use.
+        """
+        step = self.state.global_step
         run = Path(str(self.args.output_dir))
         checkpoint = run / f"checkpoint-{step}"
         if step not in self.saved_steps[-1:]:
-            if (epoch == int(epoch) and not epoch_ends) or step % self.training.flow.update_every:
-                return
-            if any(flow.holds_vectors for flow in self.flows()):
+            if step % self.training.flow.update_every or any(flow.holds_vectors for flow in self.flows()):
                 return
             checkpoint = run / f"interrupted-{step}"
-            self._write_checkpoint(checkpoint, model, trial)
+            self.write_checkpoint(checkpoint)
             if self.args.should_save:
                 remove(path for path in interrupted_checkpoints(run) if path != checkpoint)
         self.callback_handler.on_train_end(self.args, self.state, self.control)
-        line = (
-            f"stopped by {Signals(number).name} after step {step:,} of {self.state.max_steps:,}; "
-            f"a training that is started again resumes from {checkpoint}"
-        )
-        raise Interrupted(number, line if self.args.process_index == 0 else "")
+        raise self._interrupted(number, checkpoint)
 
-    def _asked_signal(self) -> int:
-        """Return the number of the signal to stop that any of the processes received; 0 for none."""
+    def _interrupted(self, number: int, checkpoint: Path | None) -> Interrupted:
+        line = (
+            f"stopped by {Signals(number).name} after step {self.state.global_step:,} of "
+            f"{self.state.max_steps:,}; a training that is started again resumes from {checkpoint}"
+        )
+        return Interrupted(number, line if self.args.process_index == 0 else "")
+
+    def _requested_signal(self) -> int:
+        """Return the number of the signal that any of the processes received; 0 for none."""
         if self.args.world_size == 1:
             return self._stop.number
         numbers = self.accelerator.gather(torch.tensor([self._stop.number], device=self.args.device))
@@ -314,8 +291,8 @@ class RunTrainer(FloaterTrainer):
                 self.train()
             else:
                 self._resume(checkpoint)
-        if self._stop.number:
-            raise Interrupted(self._stop.number)
+        if number := self._requested_signal():
+            raise self._interrupted(number, last_checkpoint(run))
 
     def _set_aside_damaged(self, run: Path) -> None:
         if self.args.process_index == 0:
@@ -358,12 +335,12 @@ class RunTrainer(FloaterTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         whole = cast(PreTrainedModel, self.accelerator.unwrap_model(model or self.model))
         check_weights(Path(resume_from_checkpoint), whole)
-        fill(whole, average([resume_from_checkpoint]), resume_from_checkpoint)
+        load_weights(whole, average([resume_from_checkpoint]), resume_from_checkpoint)
 
-    def _init_training_state(self, max_steps: int, *args: Any) -> Any:
-        trained = super()._init_training_state(max_steps, *args)
-        self.state.compute_steps(self.args, max_steps)  # by the settings instead of those in the checkpoint
-        return trained
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
+        """Return the schedule; logs and checkpoints follow the settings instead of the checkpoint's state."""
+        self.state.compute_steps(self.args, num_training_steps)
+        return super().create_scheduler(num_training_steps, optimizer)
 
     def finish(self, processor: Any, measure: Callable[[], dict[str, Any]]) -> Path:
         """Train to the end, and write the final model and its scores into the run's directory.
@@ -385,11 +362,12 @@ class RunTrainer(FloaterTrainer):
         run = Path(str(self.args.output_dir))
         model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
         self._train_on(run)
-        chosen = self.chosen(run)
-        fill(model, average(chosen), str(run))
+        self._set_aside_damaged(run)
+        sources = self._final_checkpoints(run)
+        load_weights(model, average(sources), str(run))
         if not is_finite(model):
-            raise self._diverged("weights of the final model are not finite", self._rates())
-        result = self.result(chosen) | measure()
+            raise self._diverged("weights of the final model are not finite")
+        result = self.result(sources) | measure()
         if self.args.process_index == 0:
             write_json(run / RESULT, result)
             save_whole(run / MODEL, model, processor)
@@ -397,7 +375,7 @@ class RunTrainer(FloaterTrainer):
         logger.info("%s: %s", run / MODEL, ", ".join(f"{k} {v}" for k, v in result.items()))
         return run
 
-    def result(self, chosen: Sequence[Path]) -> dict[str, Any]:
+    def result(self, sources: Sequence[Path]) -> dict[str, Any]:
         """Return steps, minutes, the longest example, the averaged checkpoints and the best validation."""
         log, metric = self.state.log_history, f"eval_{self.metric}"
         best = (max if self.greater else min)((x[metric] for x in log if metric in x), default=None)
@@ -406,76 +384,17 @@ class RunTrainer(FloaterTrainer):
             "epochs": round(self.state.epoch or 0.0, 3),
             "minutes": max((entry["minutes"] for entry in log), default=0.0),
             LONGEST: int(max(self.sampler.lengths)),
-            "averaged": [path.name for path in chosen],
+            "averaged": [path.name for path in sources],
             f"best_valid_{self.metric}": best,
         }
 
-    def chosen(self, run: Path) -> list[Path]:
-        """Return the checkpoints whose mean is the final model.
-
-        They are the last `average_last` checkpoints or, if that is 0, the best one. Those of them that are
-        damaged or gone are named in a warning, and the mean is that of the others.
-
-        Raises:
-            DataError: if there was no validation to choose the best one by, or no checkpoint is left.
-        """
-        self._set_aside_damaged(run)
-        there = checkpoints(run)
-        best = self.state.best_global_step
-        if not self.training.average_last and best is None:
-            raise DataError(f"{run}: training ended before a validation, so there is no best checkpoint")
-        if not there:
-            raise DataError(f"{run} has no checkpoint to make the final model of; remove it to train again")
-        if count := self.training.average_last:
-            expected = [f"checkpoint-{step}" for step in self.saved_steps[-count:]]
-            lost = {*expected} - {path.name for path in there}
-            if lost:
-                logger.warning(
-                    "the final model is a mean without %s, which %s",
-                    ", ".join(name for name in expected if name in lost),
-                    "is damaged or gone" if len(lost) == 1 else "are damaged or gone",
-                )
-            return [path for path in there if path.name in expected] or there[-count:]
-        if run / f"checkpoint-{best}" in there:  # by its name, as the run may have been renamed
-            return [run / f"checkpoint-{best}"]
-        scores = {
-            x["step"]: x[f"eval_{self.metric}"] for x in self.state.log_history if f"eval_{self.metric}" in x
-        }
-        left = [path for path in there if step_of(path) in scores]
-        if not left:
-            raise DataError(f"{run}: checkpoint-{best}, the best one, is gone, and no other was validated")
-        sign = 1 if self.greater else -1
-        second = max(left, key=lambda path: (sign * scores[step_of(path)], step_of(path)))
-        logger.warning("checkpoint-%s, the best one, is gone: the final model is %s", best, second.name)
-        return [second]
-
-
-def exhausted(log: Sequence[dict[str, float]], patience: int, metric: str, greater: bool) -> bool:
-    """Return whether the last validations in a log are no better than an earlier one.
-
-    Args:
-        log: entries of the log.
-        patience: number of validations; 0 never stops the training.
-        metric: name in the log of the score by which checkpoints are compared.
-        greater: True if higher scores are better.
-
-    Example:
-        >>> log = [{"eval_bleu": 1.0}, {"eval_bleu": 3.0}, {"loss": 2.0}, {"eval_bleu": 3.0}]
-        >>> [exhausted(log, patience, "eval_bleu", greater=True) for patience in (1, 2, 0)]
-        [True, False, False]
-    """
-    found = [entry[metric] for entry in log if metric in entry]
-    best = (max if greater else min)(found, default=0.0)
-    return bool(found) and 0 < patience < len(found) - found.index(best)
-
-
-def peak_memory() -> int:
-    """Return the peak memory of this process in MiB: of the GPU if there is one, else main memory."""
-    if torch.cuda.is_available():
-        return round(torch.cuda.max_memory_allocated() / 2**20)
-    if _STATUS.is_file():  # on Linux, ru_maxrss of a new process includes the peak of its parent
-        fields = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="utf-8").splitlines())
-        if "VmHWM" in fields:
-            return round(int(fields["VmHWM"].split()[0]) / 2**10)
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes on macOS, KiB elsewhere
-    return round(unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+    def _final_checkpoints(self, run: Path) -> list[Path]:
+        metric = f"eval_{self.metric}"
+        return final_checkpoints(
+            run,
+            average_last=self.training.average_last,
+            saved_steps=self.saved_steps,
+            best_step=self.state.best_global_step,
+            scores={int(entry["step"]): entry[metric] for entry in self.state.log_history if metric in entry},
+            greater=self.greater,
+        )

@@ -100,6 +100,28 @@ def constant(optimizer: Optimizer, *, warmup: int, initial: float = 0.0) -> Lamb
     return _warmed(optimizer, warmup, initial, lambda update: 1.0)
 
 
+def learning_rates(scheduler: LambdaLR, updates: int | None = None) -> dict[str, float]:
+    """Return the learning rates of a schedule by name, that of the flow's parameter groups apart.
+
+    Args:
+        scheduler: schedule, whose optimizer has the groups of ``parameter_groups``.
+        updates: number of updates after which the rates apply; None for the present ones.
+
+    Example:
+        >>> import torch
+        >>> groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 1.0, "flow": False}]
+        >>> learning_rates(constant(torch.optim.SGD(groups), warmup=4), 2)
+        {'learning rate': 0.5}
+    """
+    rates = [float(rate) for rate in scheduler.get_last_lr()]
+    if updates is not None:
+        factors = [factor(updates) for factor in scheduler.lr_lambdas]
+        rates = [float(peak * factor) for peak, factor in zip(scheduler.base_lrs, factors, strict=True)]
+    flows = [bool(group["flow"]) for group in scheduler.optimizer.param_groups]
+    names = ["learning rate of the flow" if flow else "learning rate" for flow in flows]
+    return dict(zip(names, rates, strict=True))
+
+
 def _warmed(optimizer: Optimizer, warmup: int, initial: float, after: Callable[[int], float]) -> LambdaLR:
     """Return a schedule with a linear warm-up, then the factor ``after(update)`` of each group's peak."""
     peaks = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]

@@ -5,12 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
-from transformers import TrainingArguments
-
-from floater.errors import nearest
-from floater.lab.settings import convert
+from floater.lab.training.other_arguments import ARGUMENTS, check_others
 
 
 def check_numbers(section: Any, *, positive: tuple[str, ...] = (), **least: float) -> None:
@@ -44,9 +41,9 @@ class Flow:
     """Schedule of the flow's parameters (Liu et al. 2020, section 4.4).
 
     Attributes:
-        lr_multiplier: learning rate of the flow as a multiple of that of the other parameters.
-        update_every: steps between updates of the flow, each of which uses the mean gradient of these steps.
-            save_steps must be a multiple of it.
+        lr_multiplier: learning rate of the flow, as a multiple of that of the other parameters.
+        update_every: number of steps between updates of the flow. An update uses the mean gradient of these
+            steps, and save_steps must be a multiple of it.
     """
 
     lr_multiplier: float = 1.0
@@ -56,74 +53,50 @@ class Flow:
         check_numbers(self, positive=("lr_multiplier",), update_every=1)
 
 
-FIXED = {
-    *("output_dir", "resume_from_checkpoint", "do_train", "do_eval", "do_predict", "run_name", "use_cache"),
-    *("report_to", "logging_dir", "logging_strategy", "logging_nan_inf_filter", "include_for_metrics"),
-    *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "save_only_model"),
-    *("optim", "optim_args", "optim_target_modules", "lr_scheduler_kwargs", "warmup_ratio", "adafactor"),
-    *("per_device_eval_batch_size", "eval_accumulation_steps", "prediction_loss_only", "batch_eval_metrics"),
-    *("eval_use_gather_object", "eval_on_start", "eval_delay", "eval_do_concat_batches", "label_names"),
-    *("bf16_full_eval", "fp16_full_eval"),
-    "dataloader_persistent_workers",  # they keep the epoch that they began in, which masks
-    *("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
-    *(
-        "group_by_length",
-        "length_column_name",
-        "train_sampling_strategy",
-        "dataloader_drop_last",
-        "data_seed",
-    ),
-    *("remove_unused_columns", "ignore_data_skip", "auto_find_batch_size", "average_tokens_across_devices"),
-    *("push_to_hub", "hub_model_id", "hub_strategy", "hub_token", "hub_private_repo", "hub_revision"),
-    *("hub_always_push", "ddp_find_unused_parameters", "local_rank", "past_index", "label_smoothing_factor"),
-}
-"""Arguments that are determined by the run, or by the Trainer, optimizer and batches of this library."""
-_ARGUMENTS = get_type_hints(TrainingArguments)
-
-
 @dataclass(frozen=True)
 class TrainingSettings:
-    """Optimisation. Defaults are those of Liu et al. 2020 (their repository) and Vaswani et al. 2017.
+    """Settings of a training; the defaults are those of Liu et al. 2020 (repository) and Vaswani et al. 2017.
 
-    Any other field of `transformers.TrainingArguments` may be added, except those that are determined by
-    the run, such as output_dir.
+    The fields of `transformers.TrainingArguments` in `ALLOWED` may be added; the others, such as output_dir,
+    are determined by the run.
 
     Attributes:
-        learning_rate: at its peak.
+        learning_rate: learning rate at the end of the warm-up.
         lr_scheduler_type: schedule of the learning rate after its warm-up: "inverse_sqrt", "linear" (down to
             0 at the last step), or "constant_with_warmup".
-        warmup_steps: steps of linear warm-up from initial_learning_rate; below 1, a share of all steps.
-        initial_learning_rate: learning rate at the first step.
-        max_tokens: tokens in a batch of one process, padding included.
-        per_device_train_batch_size: examples in a batch of one process, of about equal length, instead of
-            max_tokens.
-        gradient_accumulation_steps: batches in a step of one process; its gradient is the mean over all their
-            tokens.
-        batches_per_step: batches in a step of all processes together, instead of gradient_accumulation_steps,
-            which is then this number divided by the number of processes: any number of processes that
-            divides it gives the same step.
-        num_train_epochs: passes over the data, if max_steps is null.
-        max_steps: steps of the training, instead of epochs.
-        adam_beta1: decay rate of the mean of the gradients.
-        adam_beta2: decay rate of the mean of their squares.
-        adam_epsilon: epsilon of Adam.
-        weight_decay: weight decay of AdamW; 0 is Adam.
-        max_grad_norm: largest norm of the gradient; 0 means no clipping.
+        warmup_steps: number of steps of linear warm-up; a value below 1 is a share of all steps.
+        initial_learning_rate: learning rate at the first step, from which the warm-up begins.
+        max_tokens: largest number of tokens in a batch of one process, padding included.
+        per_device_train_batch_size: number of examples in a batch of one process, which have about equal
+            lengths. It replaces max_tokens.
+        gradient_accumulation_steps: number of batches in a step of one process. The gradient of the step is
+            the mean over all their tokens.
+        batches_per_step: number of batches in a step of all processes together. It replaces
+            gradient_accumulation_steps, which is then this number divided by the number of processes: any
+            number of processes that divides it gives the same step.
+        num_train_epochs: number of passes over the data, if max_steps is null.
+        max_steps: number of steps of the training. It replaces num_train_epochs.
+        adam_beta1: decay rate of Adam's running mean of the gradients.
+        adam_beta2: decay rate of Adam's running mean of the squared gradients.
+        adam_epsilon: number that Adam adds to its denominator.
+        weight_decay: decoupled weight decay (AdamW) of matrices; 0 is Adam.
+        max_grad_norm: largest norm of the gradient of a step; 0 means no clipping.
         seed: random seed of the weights, the dropout and the order of the batches.
-        eval_strategy: times of validation: each "epoch", every eval_steps "steps", or "no"; null is "steps"
-            if eval_steps is given, else "epoch".
-        eval_steps: steps between validations.
-        logging_steps: steps between lines of the log (loss, learning rate, tokens per second).
-        early_stopping_patience: validations without a better score before training stops; 0 means never.
-        save_strategy: times of checkpoints: each "epoch" or every save_steps "steps"; null is "steps" if
-            save_steps is given, else "epoch".
-        save_steps: steps between checkpoints; with flow.update_every above 1, a multiple of it.
+        eval_strategy: times of validation: after each "epoch", every eval_steps "steps", or "no"; null is
+            "steps" if eval_steps is set, else "epoch".
+        eval_steps: number of steps between validations.
+        logging_steps: number of steps between entries of the log (loss, learning rate, tokens per second).
+        early_stopping_patience: number of validations without a better score after which the training
+            stops; 0 means never.
+        save_strategy: times of checkpoints: after each "epoch" or every save_steps "steps"; null is "steps"
+            if save_steps is set, else "epoch".
+        save_steps: number of steps between checkpoints; with flow.update_every above 1, a multiple of it.
         save_total_limit: number of checkpoints that are kept, at least average_last.
         keep_steps: steps whose checkpoints are kept in addition, to fine-tune from them by name:
             model.path=RUN/checkpoint-100000. They must be multiples of save_steps.
         average_last: number of last checkpoints whose mean is the final model; 0 takes the checkpoint with
             the best validation.
-        bf16: bfloat16 autocast.
+        bf16: whether the forward pass computes in bfloat16 where PyTorch's autocast does.
         flow: schedule of the flow's parameters.
         others: other fields of `transformers.TrainingArguments`, which are written beside these settings.
     """
@@ -155,7 +128,7 @@ class TrainingSettings:
     average_last: int = 5
     bf16: bool = False
     flow: Flow = field(default_factory=Flow)
-    others: dict[str, Any] = field(default_factory=dict, metadata={"beside": _ARGUMENTS})
+    others: dict[str, Any] = field(default_factory=dict, metadata={"beside": ARGUMENTS})
 
     def __post_init__(self) -> None:
         positive = ("learning_rate", "adam_epsilon", "max_tokens", "max_steps", "logging_steps")
@@ -166,21 +139,7 @@ class TrainingSettings:
         least |= dict.fromkeys(("gradient_accumulation_steps", "num_train_epochs", "save_total_limit"), 1)
         least |= dict.fromkeys(("per_device_train_batch_size", "batches_per_step"), 1)
         check_numbers(self, positive=(*positive, "eval_steps", "save_steps"), **least)
-        own = {each.name for each in dataclasses.fields(self)}
-        for name, value in self.others.items():
-            if name in FIXED:
-                raise ValueError(
-                    f"{name} is not to be set; it follows from the run, or the Trainer ignores it"
-                )
-            if name in own:
-                raise ValueError(f"others has {name}, which is a setting beside it: training.{name}")
-            if name not in _ARGUMENTS:
-                raise ValueError(
-                    f"TrainingArguments has no '{name}'; {nearest(name, _ARGUMENTS.keys() - FIXED)}"
-                )
-            convert(_ARGUMENTS[name], value, name)
-            if isinstance(value, int | float) and not 0 <= value < math.inf:
-                raise ValueError(f"{name} is {value}; it must be a finite number, at least 0")
+        check_others(self.others, {each.name for each in dataclasses.fields(self)})
         for event, steps in (("eval", self.eval_steps), ("save", self.save_steps)):
             if getattr(self, f"{event}_strategy") == "steps" and steps is None:
                 raise ValueError(f"{event}_strategy is 'steps', which needs {event}_steps")
@@ -264,11 +223,12 @@ class TrainingSettings:
 
     @property
     def selects(self) -> bool:
-        """Return whether the validation has a say in which checkpoints become the model."""
+        """Return whether validation chooses the checkpoint, or stops the training."""
         return not self.average_last or self.early_stopping_patience > 0
 
 
 def _when(strategy: str | None, steps: int | None) -> int | str:
+    """Return the number of steps between two events, or their strategy."""
     if steps is not None and strategy in (None, "steps"):
         return steps
     return strategy or "epoch"
@@ -287,8 +247,8 @@ class SmoothedTrainingSettings(TrainingSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.label_smoothing_factor <= 1:
-            given = self.label_smoothing_factor
-            raise ValueError(f"label_smoothing_factor is {given}; it must be from 0 to 1")
+            factor = self.label_smoothing_factor
+            raise ValueError(f"label_smoothing_factor is {factor}; it must be from 0 to 1")
 
 
 def _falls_on(event: int | str, other: int | str) -> bool:

@@ -1,8 +1,9 @@
 """A Trainer with token batches, atomic checkpoints and exact token averages."""
 
-import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -11,13 +12,20 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset
-from transformers import ProgressCallback, Trainer, TrainingArguments
-from transformers.models.auto.modeling_auto import (
+from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
 )
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
+from transformers.trainer_utils import get_last_checkpoint
 
 from floater.errors import DataError, first_line
 from floater.flow import FlowEncoder
@@ -36,7 +44,21 @@ from floater.lab.training.files import MANIFEST, damage
 from floater.lab.training.loss import LossFunction, smoothed_loss, with_auxiliary_loss
 from floater.lab.training.progress import TrainingProgress
 from floater.lab.training.resuming import check_complete, check_optimizer, check_scheduler, solver_states
+from floater.lab.training.throughput import Throughput
 from floater.transformer.outputs import IGNORED
+
+PRIVATE = {
+    "_save_checkpoint": "the Trainer writes a checkpoint under its final name, and no event surrounds it",
+    "_load_from_checkpoint": "the Trainer loads weights without comparing names, shapes and types",
+    "_get_grad_norm": "nothing else has the norm of each step before clipping, a pass over all weights",
+    "_get_collator_with_removed_columns": "called, as the batches of `train_batch_sampler` need it as well",
+    "_loss_shifts_labels": "set by language models with a memory, whose labels are aligned with the logits",
+}
+"""The private members of `transformers.Trainer` that the Trainers of `floater.lab` override, call or set.
+
+Any other difference from the Trainer is made by a public method, an event or an argument, as a minor release
+may rename a private member. `tests/lab/training/test_transformers.py` holds this list and the signatures.
+"""
 
 
 class FloaterTrainer(Trainer):
@@ -45,8 +67,8 @@ class FloaterTrainer(Trainer):
     - Training batches are those of ``train_batch_sampler``, which have a number of tokens, not of examples.
     - The loss is the mean over all label tokens of an update, over its accumulated parts on all processes.
       It is ``smoothed_loss(args.label_smoothing_factor)`` unless ``compute_loss_func`` is given. The
-      auxiliary loss of the model's outputs, such as the ponder cost of models that halt, is added. The
-      labels are not given to the model, so an encoder-decoder needs ``decoder_input_ids`` in its batches.
+      auxiliary loss of the model's outputs, such as that of predicted lengths, is added. The labels are
+      not given to the model, so an encoder-decoder needs ``decoder_input_ids`` in its batches.
     - Among checkpoints with equal scores the last one is the best.
     - A checkpoint is on the disk completely or not at all, even if the process is killed while it is
       written or removed. ``args.save_total_limit`` keeps the last checkpoints, and the best one. A
@@ -94,23 +116,24 @@ class FloaterTrainer(Trainer):
     def __init__(
         self,
         *,
+        args: TrainingArguments,
         train_batch_sampler: BatchSampler | StreamSampler | None = None,
         compute_loss_func: LossFunction | None = None,
         keep_steps: Sequence[int] = (),
         **kwargs: Any,
     ) -> None:
-        own_loss = compute_loss_func is None
-        smoothing = getattr(kwargs.get("args"), "label_smoothing_factor", 0.0)
-        super().__init__(
-            compute_loss_func=with_auxiliary_loss(compute_loss_func or smoothed_loss(smoothing)), **kwargs
-        )
-        self.train_batch_sampler, self.keep_steps = train_batch_sampler, keep_steps
-        self._saving_to: Path | None = None
-        self._tokens: Tensor | int = 0
-        self._since: float | None = None
-        self._seconds = 0.0
-        _check_arguments(self.args)
-        if own_loss and _is_causal(self.model):
+        _check_arguments(args)
+        # The Trainer removes old checkpoints file by file, which a kill may interrupt. Therefore it gets a
+        # copy of the arguments without a limit.
+        self.save_total_limit, self.keep_steps = args.save_total_limit, keep_steps
+        args = copy(args)
+        args.save_total_limit = None
+        loss = compute_loss_func or smoothed_loss(args.label_smoothing_factor)
+        super().__init__(args=args, compute_loss_func=with_auxiliary_loss(loss), **kwargs)
+        self.train_batch_sampler = train_batch_sampler
+        self.throughput = Throughput()
+        self._resumed_from: Path | None = None
+        if compute_loss_func is None and _is_causal(self.model):
             raise ValueError(
                 f"labels of {type(self.model).__name__} are not aligned with logits; give compute_loss_func"
             )
@@ -118,20 +141,72 @@ class FloaterTrainer(Trainer):
             _check_sampler(train_batch_sampler, self.train_dataset, self.args)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(TrainingProgress)
+        self.add_callback(LatestBest)
+        self.add_callback(self.throughput)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> Any:
         """Train as ``transformers.Trainer.train`` does, after removing unfinished checkpoints.
 
         Raises:
             DataError: the checkpoint to resume from has changed since it was written or does not fit the
                 optimizer, or a checkpoint cannot be written.
+            ValueError: ``trial`` is not None: there is no hyperparameter search.
         """
+        if trial is not None:
+            raise ValueError(
+                "trial is not None; hyperparameter search is not supported: start a run for each trial"
+            )
+        run = Path(str(self.args.output_dir))
         if self.args.should_save:
-            clear_staging(str(self.args.output_dir))
+            clear_staging(run)
         self.accelerator.wait_for_everyone()
-        self._tokens, self._since, self._seconds = 0, None, 0.0
+        self.throughput.reset()
         self.forget_steps()
-        return super().train(*args, **kwargs)
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = get_last_checkpoint(str(run)) or True
+        self._resumed_from = None
+        if not isinstance(resume_from_checkpoint, bool | None):
+            self._resumed_from = Path(resume_from_checkpoint)
+            # other Trainers write no manifest
+            if (self._resumed_from / MANIFEST).exists() and (why := damage(self._resumed_from)):
+                raise DataError(f"{resume_from_checkpoint} is damaged: {why}")
+        output = super().train(resume_from_checkpoint, ignore_keys_for_eval=ignore_keys_for_eval)
+        best = self.state.best_model_checkpoint
+        if self.args.should_save and self.save_total_limit == 1 and best is not None:
+            kept = {run / f"checkpoint-{step}" for step in self.keep_steps}
+            remove(path for path in checkpoints(run) if not (path.samefile(best) or path in kept))
+        self.accelerator.wait_for_everyone()
+        return output
+
+    def set_initial_training_values(self, args: TrainingArguments, dataloader: DataLoader[Any]) -> Any:
+        """Return the numbers of epochs, of steps and so on; no epoch for a checkpoint of the last step."""
+        epochs, *numbers, max_steps = super().set_initial_training_values(args, dataloader)
+        if self._resumed_from is not None:
+            state = TrainerState.load_from_json(str(self._resumed_from / TRAINER_STATE_NAME))
+            epochs = epochs if state.global_step < max_steps else 0
+        return epochs, *numbers, max_steps
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
+        """Return the schedule, after checking the checkpoint to resume from.
+
+        This is the last public method before the Trainer loads the states of optimizer and schedule. It would
+        load those of other parameters, and go on without those that are missing.
+        """
+        scheduler = super().create_scheduler(num_training_steps, optimizer)
+        if (checkpoint := self._resumed_from) is not None:
+            scaler = getattr(self.accelerator, "scaler", None) is not None
+            check_complete(checkpoint, self.args.world_size, scaler)
+            check_optimizer(checkpoint, cast(Optimizer, self.optimizer))
+            check_scheduler(checkpoint, scheduler)
+            if (file := checkpoint / self._step_state_name).is_file():
+                saved = torch.load(file, map_location=self.args.device, weights_only=True)
+                self.load_step_state(file, saved if isinstance(saved, dict) else {})
+        return scheduler
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return the batches of the batch sampler, or the Trainer's own batches if there is none."""
@@ -164,12 +239,11 @@ class FloaterTrainer(Trainer):
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | int | None]:
         """Return the batches of one update and the number of their label tokens on all processes."""
-        if self._since is None:
-            self._since = time.perf_counter()
+        self.throughput.start()
         for flow in self.flows():
             flow.begin_step()
         batches, labels = super().get_batch_samples(epoch_iterator, num_batches, device)
-        self._tokens = sum(map(self.tokens_of, batches), self._tokens)
+        self.throughput.count(sum(map(self.tokens_of, batches)))
         return batches, labels
 
     def tokens_of(self, batch: Mapping[str, Any]) -> Tensor | int:
@@ -182,56 +256,27 @@ class FloaterTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log values; those of training get the tokens per second since the last training log."""
-        if "loss" in logs and (self._since is not None or self._seconds):
-            tokens = torch.as_tensor(self._tokens, device=self.args.device)
+        if "loss" in logs and self.throughput.has_started:
+            tokens = torch.as_tensor(self.throughput.tokens, device=self.args.device)
             tokens = self.accelerator.reduce(tokens) if self.args.world_size > 1 else tokens
-            self._pause()
-            logs["tokens_per_second"] = float(tokens) / self._seconds
-            self._tokens, self._seconds = 0, 0.0
+            logs["tokens_per_second"] = float(tokens) / self.throughput.take_seconds()
         super().log(logs, start_time)
 
-    def _pause(self) -> None:
-        """Stop measuring the training time until the next batch."""
-        if self._since is not None:
-            self._seconds += time.perf_counter() - self._since
-            self._since = None
-
-    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        self._pause()
-        found: dict[str, float] = super()._evaluate(*args, **kwargs)
-        return found
-
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        if super()._determine_best_metric(metrics=metrics, trial=trial):
-            return True
-        # Of equal scores take the later one: it was trained longer, which a coarse score does not show.
-        name = self.args.metric_for_best_model
-        if name is None or metrics[f"eval_{name.removeprefix('eval_')}"] != self.state.best_metric:
-            return False
-        self.state.best_global_step = self.state.global_step
-        return True
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        if self.state.global_step < self.state.max_steps:
-            super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
-        else:
-            self.control.should_training_stop = True
-
-    def _get_output_dir(self, trial: Any) -> str:
-        return str(self._saving_to or super()._get_output_dir(trial))
-
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        run = Path(super()._get_output_dir(trial))
+        run = Path(str(self.args.output_dir))
         self.forget_steps()
-        self._write_checkpoint(run / f"checkpoint-{self.state.global_step}", model, trial)
+        self.write_checkpoint(run / f"checkpoint-{self.state.global_step}")
         if self.args.should_save:
             remove(interrupted_checkpoints(run))
-            self._remove_old(run, self.args.save_total_limit)
+            self._remove_old(run)
         self.accelerator.wait_for_everyone()
 
-    def _write_checkpoint(self, checkpoint: Path, model: nn.Module, trial: Any) -> None:
-        """Write the checkpoint of this step to the given directory."""
-        self._pause()
+    def write_checkpoint(self, checkpoint: Path) -> None:
+        """Write the checkpoint of this step to a directory in the run, completely or not at all.
+
+        Raises:
+            DataError: the checkpoint cannot be written.
+        """
         run = checkpoint.parent
         written = staging(run / f"checkpoint-{self.state.global_step}")  # under the Trainer's own name
         with _writing(checkpoint):
@@ -239,60 +284,21 @@ class FloaterTrainer(Trainer):
                 clear_staging(run)
                 written.mkdir(parents=True)
             self.accelerator.wait_for_everyone()
-            with _torch_saving():  # before the model is saved, which may refresh its flows
-                torch.save(self.step_state(), written / self._step_state_name)
-            self._saving_to = written.parent
+            # before the model is saved, which may refresh its flows
+            torch.save(self.step_state(), written / self._step_state_name)
+            self.args.output_dir = str(written.parent)
             try:
-                super()._save_checkpoint(model, trial)
+                super()._save_checkpoint(self.model_wrapped, None)
             finally:
-                self._saving_to = None
+                self.args.output_dir = str(run)
             self._point_to_best(run)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
-                # The state was written with the hidden directory as the path of the best checkpoint.
+                # These were written with the hidden directory as that of the run and of the best checkpoint.
+                torch.save(self.args, written / TRAINING_ARGS_NAME)
                 self.state.save_to_json(str(written / TRAINER_STATE_NAME))
                 publish(written, checkpoint)
         self.accelerator.wait_for_everyone()
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        with _torch_saving():
-            super()._save_optimizer_and_scheduler(output_dir)
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        with _torch_saving():
-            super()._save_rng_state(output_dir)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        # other Trainers write no manifest
-        if Path(resume_from_checkpoint, MANIFEST).exists() and (why := damage(resume_from_checkpoint)):
-            raise DataError(f"{resume_from_checkpoint} is damaged: {why}")
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if checkpoint is not None and self.optimizer is not None and self.lr_scheduler is not None:
-            scaler = getattr(self.accelerator, "scaler", None) is not None
-            check_complete(Path(checkpoint), self.args.world_size, scaler)
-            check_optimizer(Path(checkpoint), self.optimizer)
-            check_scheduler(Path(checkpoint), self.lr_scheduler)
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None and (file := Path(checkpoint, self._step_state_name)).is_file():
-            saved = torch.load(file, map_location=self.args.device, weights_only=True)
-            self.load_step_state(file, saved if isinstance(saved, dict) else {})
-
-    def _finalize_training(self, trial: Any, *args: Any) -> Any:
-        # The Trainer would remove all checkpoints but the best here, but not atomically.
-        best = self.state.best_model_checkpoint
-        if self.args.should_save and self.args.save_total_limit == 1 and best is not None:
-            run = Path(self._get_output_dir(trial))
-            kept = {run / f"checkpoint-{step}" for step in self.keep_steps}
-            remove(path for path in checkpoints(run) if not (path.samefile(best) or path in kept))
-        return super()._finalize_training(trial, *args)  # type: ignore[no-untyped-call]
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Warn of weights that are missing in a checkpoint, except those that are tied to others."""
-        tied = getattr(self.model, "all_tied_weights_keys", {})
-        missing = [name for name in load_result.missing_keys if name not in tied]
-        super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
 
     def flows(self) -> list[FlowEncoder]:
         """Return the flows of the model."""
@@ -334,11 +340,41 @@ class FloaterTrainer(Trainer):
         if step == self.state.global_step or best.exists():
             self.state.best_model_checkpoint = str(best)
 
-    def _remove_old(self, run: Path, limit: int | None) -> None:
-        if limit is not None and limit > 0:
+    def _remove_old(self, run: Path) -> None:
+        if self.save_total_limit is not None and self.save_total_limit > 0:
             best = self.state.best_model_checkpoint
             kept = [path for step in self.keep_steps if (path := run / f"checkpoint-{step}").is_dir()]
-            keep_last(run, limit + len(kept), always=[*kept, *([] if best is None else [Path(best)])])
+            always = [*kept, *([] if best is None else [Path(best)])]
+            keep_last(run, self.save_total_limit + len(kept), always=always)
+
+
+class LatestBest(TrainerCallback):
+    """Take the last of several checkpoints with equal scores as the best one.
+
+    It was trained longer, which a coarse score does not show. The Trainer takes the first.
+
+    Example:
+        >>> args = TrainingArguments("run", metric_for_best_model="exact")
+        >>> state = TrainerState(global_step=8, best_metric=0.5, best_global_step=4)
+        >>> LatestBest().on_evaluate(args, state, TrainerControl(), metrics={"eval_exact": 0.5})
+        >>> state.best_global_step
+        8
+    """
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Mapping[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Set the best step to this one if its score equals the best one."""
+        metric = args.metric_for_best_model
+        if metric is None or metrics is None or state.best_global_step is None:
+            return
+        if metrics.get(f"eval_{metric.removeprefix('eval_')}") == state.best_metric:
+            state.best_global_step = state.global_step
 
 
 @contextmanager
@@ -346,29 +382,27 @@ def _writing(checkpoint: Path) -> Iterator[None]:
     """Raise errors in writing a checkpoint, such as a full disk, as a message of one line."""
     try:
         yield
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
+        if isinstance(error, RuntimeError):
+            # `torch.save` has no class of its own for a file that cannot be written
+            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+            if frame.f_globals.get("__name__") != "torch.serialization":
+                raise
+            reason = f"{first_line(error)}; is the disk full?"
         raise DataError(
             f"{checkpoint} cannot be written ({reason}); a training that is started again resumes from the "
             "checkpoint before it"
         ) from error
 
 
-@contextmanager
-def _torch_saving() -> Iterator[None]:
-    """Raise the RuntimeError by which `torch.save` reports a file that cannot be written as an OSError."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise OSError(f"{first_line(error)}; is the disk full?") from error
-
-
 def _is_causal(model: Any) -> bool:
     """Return whether a model, of Hugging Face or registered with it, predicts next tokens."""
-    names = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
-    names |= {kind.__name__ for kind in MODEL_FOR_CAUSAL_LM_MAPPING._extra_content.values()}
-    within = model.get_base_model() if hasattr(model, "get_base_model") else model  # of PEFT
-    return any(kind.__name__ in names for kind in type(within).__mro__)
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model  # of PEFT
+    mapping: Any = MODEL_FOR_CAUSAL_LM_MAPPING  # from the class of a configuration
+    return any(
+        isinstance(base, mapping.get(kind, ())) for kind in type(getattr(base, "config", None)).__mro__
+    )
 
 
 def _check_arguments(args: TrainingArguments) -> None:

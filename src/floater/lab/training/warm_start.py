@@ -10,7 +10,7 @@ from torch import Tensor
 from floater.encodings import options
 from floater.encodings.composed.parts import named
 from floater.errors import DataError
-from floater.lab.training.run import fill
+from floater.lab.training.model import load_weights
 from floater.pretrained.extending.continuation import continue_table
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, encoder_decoder
 
@@ -72,20 +72,20 @@ def warm_started(
     weights: Mapping[str, Tensor] = trained.state_dict()
     if config.position == "compose" != before.position:
         weights = _as_part(weights, _part(config, before, origin), model.state_dict())
-    fill(model, weights, origin, may_lack=is_position)
+    load_weights(model, weights, origin, may_lack=is_position)
     return model
 
 
 def _as_part(weights: Mapping[str, Tensor], part: int, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return weights with the position model as a part of a composition, its tables as long as wanted."""
-    found = {}
+    renamed = {}
     for name, weight in weights.items():
         for prefix in POSITION_PARTS:
             name = name.replace(prefix, f"{prefix}parts.{part}.")
         if ".tables." in name and name in wanted and len(weight) < len(wanted[name]):
             weight = continue_table(weight, len(wanted[name]), "flow", special=(0, 0))
-        found[name] = weight
-    return found
+        renamed[name] = weight
+    return renamed
 
 
 def _part(new: FloaterConfig, old: FloaterConfig, origin: str) -> int:
@@ -96,7 +96,7 @@ def _part(new: FloaterConfig, old: FloaterConfig, origin: str) -> int:
     """
     parts = [named(part) for part in (new.position_options or {})["models"]]
     same = [index for index, (name, _) in enumerate(parts) if name == old.position]
-    flows = [own for name, own in parts if name == "floater" and own.get("injection") == "add"]
+    flows = [options_ for name, options_ in parts if name == "floater" and options_.get("injection") == "add"]
     if len(same) != 1 or len(flows) != len(parts) - 1:
         raise DataError(
             f"{origin} has the position model '{old.position}', which 'compose' cannot continue; valid: that "
@@ -139,5 +139,5 @@ def _check_options(here: Mapping[str, Any], there: Mapping[str, Any], origin: st
 
 def _meaning(config: FloaterConfig) -> dict[str, Any]:
     """Return the options that decide what a position model's parameters compute."""
-    given = options(config.position) | (config.position_options or {})
-    return {name: value for name, value in given.items() if name not in _ONLY_TRAINING}
+    values = options(config.position) | (config.position_options or {})
+    return {name: value for name, value in values.items() if name not in _ONLY_TRAINING}

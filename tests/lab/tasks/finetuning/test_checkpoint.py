@@ -26,7 +26,7 @@ from floater.lab.tasks.finetuning.features import encode_texts, loss, predict
 from floater.lab.tasks.finetuning.settings import Checkpoint, Plug, Training
 from floater.lab.tasks.finetuning.task import check_flow
 from floater.lab.training.files import save_whole
-from floater.lab.training.run import load_model
+from floater.lab.training.model import load_model
 from floater.lab.training.settings import Flow
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}

@@ -12,7 +12,7 @@ import torch
 from floater.encodings import PositionError
 from floater.errors import DataError
 from floater.lab.tasks.translation import CutTranslation, Decoding, translate
-from floater.lab.training.run import read_by
+from floater.lab.training.model import set_reading
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration
 from floater.transformer.reading import Reading
 
@@ -136,13 +136,13 @@ def test_a_line_is_spaced_by_its_own_longest_translation(
 def test_a_declared_length_bounds_sources_and_outputs(model: Any) -> None:
     tokenizer = model[1]
     random = small(tokenizer, "floater")
-    read_by(random, "interpolate=true,length=60")
+    set_reading(random, "interpolate=true,length=60")
     with pytest.raises(PositionError, match=r"line 2 has \d+ tokens, but reading.length is 60"):
         translate(random, tokenizer, ["Spain", "Spain " * 100])
     (found,) = quiet(random, tokenizer, ["Spain " * 10], Decoding(beam=1, max_ratio=9))
     assert found
     with pytest.raises(PositionError, match="'learned' has no bias of them"):
-        read_by(small(tokenizer, "learned"), "group=4:2")
+        set_reading(small(tokenizer, "learned"), "group=4:2")
 
 
 def test_order_is_kept_and_empty_lines_stay_empty(model: Any, lines: list[str]) -> None:

@@ -13,7 +13,8 @@ from floater.lab.settings import load
 from floater.lab.tasks.corpora.text import Pairs
 from floater.lab.tasks.translation import Decoding, TranslationSettings
 from floater.lab.text.bpe import train_bpe
-from floater.lab.training.run import begin_run, fill, find_run
+from floater.lab.training.model import load_weights
+from floater.lab.training.run import begin_run, find_run
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration
 
 from .conftest import Files
@@ -148,8 +149,8 @@ def test_weights_fill_a_model_whole_or_not_at_all() -> None:
     before = model.embedding.weight.clone()
     missing = {name: value for name, value in weights.items() if name != "lm_head.weight"}
     with pytest.raises(DataError, match=r"lm_head.weight is absent there and \(9, 128\) here"):
-        fill(model, missing, "there")
+        load_weights(model, missing, "there")
     assert torch.equal(model.embedding.weight, before)
-    fill(model, missing, "there", may_lack=lambda name: name.startswith("lm_head"))
+    load_weights(model, missing, "there", may_lack=lambda name: name.startswith("lm_head"))
     assert torch.equal(model.embedding.weight, source.embedding.weight)
     assert not torch.equal(model.lm_head.weight, source.lm_head.weight)

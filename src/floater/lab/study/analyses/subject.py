@@ -26,16 +26,9 @@ from floater.errors import DataError
 from floater.flow import FlowError
 from floater.lab.settings import peek, read
 from floater.lab.tasks.registry import import_modules
+from floater.lab.training.model import configured, load_model, sealed_model
 from floater.lab.training.run import LONGEST as LONGEST_EXAMPLE
-from floater.lab.training.run import (
-    MODEL,
-    RESULT,
-    SETTINGS,
-    configured,
-    inside,
-    load_model,
-    sealed_model,
-)
+from floater.lab.training.run import MODEL, RESULT, SETTINGS, inside
 from floater.pretrained import PlugError, load
 from floater.pretrained.saving import RECORD
 from floater.transformer.alignment import align

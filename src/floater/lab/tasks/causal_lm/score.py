@@ -16,7 +16,7 @@ from floater.lab.tasks.examples import Encoded, in_batches
 from floater.lab.tasks.finetuning.text import special
 from floater.lab.tasks.language_modeling.data import collate
 from floater.lab.tasks.measurement import Array
-from floater.lab.training.run import evaluating
+from floater.lab.training.model import evaluating
 from floater.transformer.outputs import IGNORED
 
 DIGITS = 5

@@ -22,7 +22,8 @@ from floater.lab.tasks.examples import Collate, Encoded, in_batches
 from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.task import Prepared, Splits, Task
-from floater.lab.training.run import RunPath, evaluating
+from floater.lab.training.model import evaluating
+from floater.lab.training.run import RunPath
 from floater.transformer.events import EventsConfig, FloaterForEvents, FloaterForSeries
 from floater.transformer.outputs import per_item
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from floater.lab.tasks import settings
 from floater.lab.tasks.corpora.events import HUB, TIMES, TYPES, Columns
-from floater.lab.training.digests import Part
+from floater.lab.training.contents import Part
 from floater.lab.training.settings import TrainingSettings, check_numbers
 from floater.transformer.events import EventsConfig
 

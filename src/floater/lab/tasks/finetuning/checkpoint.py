@@ -25,10 +25,11 @@ import floater
 from floater.errors import DataError, first_line, no_directory
 from floater.lab.tasks.finetuning.settings import Checkpoint, Plug
 from floater.lab.text.bpe import BOS, EOS, TOKENIZER_FILE, load_bpe
-from floater.lab.training.arguments import flow_parameters
-from floater.lab.training.digests import Part
+from floater.lab.training.contents import Part
 from floater.lab.training.files import sealed
-from floater.lab.training.run import MODEL, VOCABULARY, inside, sealed_model
+from floater.lab.training.model import sealed_model
+from floater.lab.training.optimizer import flow_parameters
+from floater.lab.training.run import MODEL, VOCABULARY, inside
 from floater.pretrained.saving import check_depth, not_finite
 from floater.transformer import FloaterConfig
 from floater.transformer.alignment import align

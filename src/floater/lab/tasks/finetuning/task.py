@@ -24,8 +24,9 @@ from floater.lab.tasks.finetuning.settings import Checkpoint, Plug, Training
 from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.settings import RunSettings, files_of
 from floater.lab.tasks.task import Prepared, Task
-from floater.lab.training.arguments import flow_parameters
-from floater.lab.training.run import RunPath, load_model
+from floater.lab.training.model import load_model
+from floater.lab.training.optimizer import flow_parameters
+from floater.lab.training.run import RunPath
 from floater.lab.training.settings import TrainingSettings, check_trained_flow
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from floater.lab.tasks.language_modeling.score import Score, rows_score
 from floater.lab.tasks.language_modeling.settings import TextData
 from floater.lab.tasks.settings import check_block
 from floater.lab.tasks.task import Prepared, vocabulary_of
-from floater.lab.training.run import evaluating
+from floater.lab.training.model import evaluating
 from floater.lab.training.run_trainer import RunTrainer
 from floater.lab.training.settings import TrainingSettings
 

@@ -23,7 +23,8 @@ from floater.lab.tasks.generated.settings import Data, GeneratedSettings
 from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.task import Prepared, Splits, Task
-from floater.lab.training.run import RunPath, read_by
+from floater.lab.training.model import set_reading
+from floater.lab.training.run import RunPath
 from floater.transformer import FloaterForCausalLM, FloaterForSequenceClassification
 
 __all__ = ["Data", "Generated", "GeneratedSettings"]
@@ -112,7 +113,7 @@ class Generated(Task):
                 f"{run} is a run of task 'generated', which generates its own questions; it takes no --source"
             )
         model, tokenizer, settings = self.load(run)
-        read_by(model, reading)
+        set_reading(model, reading)
         data = settings.data
         made = [(bin, generate(data, "test", data.test, bin)) for bin in data.bins(tuple(bins))]
         parts = [(bin, encode(examples, tokenizer, data.classifies)) for bin, examples in made]

@@ -16,7 +16,7 @@ from floater.flow import FlowError
 from floater.lab.tasks.examples import Encoded, in_batches
 from floater.lab.tasks.generated.data import collate
 from floater.lab.tasks.measurement import Measurement, positions
-from floater.lab.training.run import evaluating
+from floater.lab.training.model import evaluating
 from floater.transformer import FloaterForCausalLM, FloaterForSequenceClassification
 from floater.transformer.outputs import IGNORED
 

@@ -21,7 +21,7 @@ from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import label_maps
 from floater.lab.tasks.task import Splits
-from floater.lab.training.digests import paths_in
+from floater.lab.training.paths import paths_in
 from floater.lab.training.settings import check_numbers
 
 logger = logging.getLogger(__name__)

@@ -46,7 +46,8 @@ from floater.lab.text.bpe import BYTES, SPECIALS, load_bpe, train_bpe
 from floater.lab.training import StreamSampler, smoothed_loss
 from floater.lab.training.arguments import warmup_steps
 from floater.lab.training.files import sealed
-from floater.lab.training.run import MODEL, VOCABULARY, RunPath, RunWithSettings, inside, read_by
+from floater.lab.training.model import set_reading
+from floater.lab.training.run import MODEL, VOCABULARY, RunPath, RunWithSettings, inside
 from floater.lab.training.run_trainer import RunTrainer
 from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
 
@@ -202,7 +203,7 @@ class LanguageModeling(Task):
         """
         check_edges(bins)
         model, tokenizer, settings = self.load(run)
-        read_by(model, reading)
+        set_reading(model, reading)
         texts = self.read_test(settings, source)
         block, (wide, _, held) = settings.data.block, windows_of(settings, window, stride, memory)
         if bins and (held or settings.objective != "causal"):

@@ -29,7 +29,8 @@ from floater.lab.tasks.translation.validation import token_losses, validate
 from floater.lab.text import moses
 from floater.lab.text.bpe import load_bpe, train_bpe
 from floater.lab.training.files import sealed
-from floater.lab.training.run import MODEL, VOCABULARY, RunPath, configured, inside, load_model, read_by
+from floater.lab.training.model import configured, load_model, set_reading
+from floater.lab.training.run import MODEL, VOCABULARY, RunPath, inside
 from floater.lab.training.warm_start import warm_started
 from floater.positions import Positions
 from floater.transformer import FloaterForConditionalGeneration, encoder_decoder
@@ -189,7 +190,7 @@ class Translation(Task):
         model, tokenizer, settings = self.load(run)
         if language is None and settings is not None:
             language = settings.data.target
-        read_by(model, reading)
+        set_reading(model, reading)
         texts = text_of(settings)
         hypotheses = texts.plain(
             translate(model, tokenizer, texts.source(pairs.source), decoding or decoding_of(settings))
@@ -221,7 +222,7 @@ class Translation(Task):
             DataError: if the run is not valid, or the decoding is impossible.
         """
         model, tokenizer, settings = self.load(run, device)
-        read_by(model, reading)
+        set_reading(model, reading)
         try:
             decoding = replace(decoding_of(settings), **changes)
         except ValueError as error:

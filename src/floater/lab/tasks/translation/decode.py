@@ -17,7 +17,7 @@ from floater.lab.tasks.translation.data import source_batch
 from floater.lab.tasks.translation.settings import Decoding
 from floater.lab.text.bpe import encode
 from floater.lab.training import TokenBatchSampler
-from floater.lab.training.run import evaluating
+from floater.lab.training.model import evaluating
 from floater.transformer import FloaterForConditionalGeneration
 from floater.transformer.reading import Reading
 

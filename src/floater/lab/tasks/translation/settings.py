@@ -11,7 +11,8 @@ from floater.encodings import catalogue
 from floater.lab.tasks import settings
 from floater.lab.text import moses
 from floater.lab.text.bpe import BYTES, SPECIALS
-from floater.lab.training.digests import Part, paths_in
+from floater.lab.training.contents import Part
+from floater.lab.training.paths import paths_in
 from floater.lab.training.run import MODEL, inside
 from floater.lab.training.settings import SmoothedTrainingSettings, check_numbers
 

@@ -17,7 +17,7 @@ from floater.lab.tasks.scores import bleu_of
 from floater.lab.tasks.translation.data import TokenPairs, collate
 from floater.lab.tasks.translation.decode import translate_and_count
 from floater.lab.tasks.translation.settings import Decoding
-from floater.lab.training.run import evaluating
+from floater.lab.training.model import evaluating
 from floater.transformer import FloaterForConditionalGeneration
 from floater.transformer.outputs import IGNORED
 
