@@ -100,8 +100,8 @@ def test_position_ids_are_an_input_of_the_graph(baked: bool) -> None:
     if baked:
         floater.bake(model, 16)
     one = compiled(model)
-    for places in ([[0, 1, 2, 3]], [[5, 9, 2, 7]]):
-        at = {"input_ids": ids, "position_ids": torch.tensor(places), "use_cache": False}
+    for positions in ([[0, 1, 2, 3]], [[5, 9, 2, 7]]):
+        at = {"input_ids": ids, "position_ids": torch.tensor(positions), "use_cache": False}
         at["attention_mask"] = torch.ones_like(ids)
         torch.testing.assert_close(zoo.output(one, **at), zoo.output(model, **at), atol=1e-6, rtol=1e-6)
     if baked:

@@ -43,7 +43,7 @@ def test_the_flow_of_a_smooth_bias_foresees_its_continuation(
     assert error < 1e-3
     far = torch.arange(128, 256)
     for side in (-far, far) if both else (-far,):
-        found = biases.continued(biases.Solved(lambda: flow), kernel, side, 128).detach()
+        found = biases.continued_bias(biases.CachedBias(lambda: flow), kernel, side, 128).detach()
         torch.testing.assert_close(found, kernel(side), atol=5e-2, rtol=0)
 
 

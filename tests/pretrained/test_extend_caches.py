@@ -79,7 +79,7 @@ def extended(name: str, method: str | None, options: dict[str, Any]) -> Any:
     return model
 
 
-def places(model: Any, mask: Tensor, begin: int = 0) -> dict[str, Tensor]:
+def position_arguments(model: Any, mask: Tensor, begin: int = 0) -> dict[str, Tensor]:
     """The arguments that tell positions; BLOOM and MPT take none but the mask."""
     if model.config.model_type in BIASES:
         return {"attention_mask": mask}
@@ -99,8 +99,10 @@ def check(model: Any, cache: Cache, ids: Tensor, mask: Tensor) -> None:
     more = zoo.text(1, 3, seed=8).expand(len(ids), -1)
     mask = torch.cat((mask, torch.ones_like(more)), 1)
     count = ids.shape[1]
-    found = zoo.output(model, input_ids=more, past_key_values=cache, **places(model, mask, count))
-    whole = zoo.output(model, input_ids=torch.cat((ids, more), 1), use_cache=False, **places(model, mask))
+    found = zoo.output(model, input_ids=more, past_key_values=cache, **position_arguments(model, mask, count))
+    whole = zoo.output(
+        model, input_ids=torch.cat((ids, more), 1), use_cache=False, **position_arguments(model, mask)
+    )
     torch.testing.assert_close(found, whole[:, count:], atol=1e-4, rtol=1e-4)
 
 
@@ -116,7 +118,7 @@ def test_rows_of_a_dynamic_cache(
     model, (ids, mask) = extended(name, method, options), rows()
     cache: Cache = DynamicCache(config=model.config)
     cache.activate_past_recording()  # windows can only be cropped with it
-    zoo.output(model, input_ids=ids, past_key_values=cache, **places(model, mask))
+    zoo.output(model, input_ids=ids, past_key_values=cache, **position_arguments(model, mask))
     cache = operation(cache)
     count = cache.get_seq_length()
     check(model, cache, ids[kept, :count], mask[kept, :count])
@@ -131,12 +133,14 @@ def test_rows_of_other_caches(name: str, method: str | None, options: dict[str, 
         cache: Cache = DynamicCache(config=model.config)
         if kind == "static":
             cache = StaticCache(config=model.config, max_cache_len=128)
-        zoo.output(model, input_ids=ids, past_key_values=cache, **places(model, mask))
+        zoo.output(model, input_ids=ids, past_key_values=cache, **position_arguments(model, mask))
         assert isinstance(cache, DynamicCache if kind == "windows" else StaticCache)
         check(model, operation(cache), ids[kept], mask[kept])
         cache.reset()
         count = len(kept)  # a static cache has as many rows as before
-        zoo.output(model, input_ids=ids[:count], past_key_values=cache, **places(model, mask[:count]))
+        zoo.output(
+            model, input_ids=ids[:count], past_key_values=cache, **position_arguments(model, mask[:count])
+        )
         check(model, cache, ids[:count], mask[:count])
 
 
@@ -144,7 +148,7 @@ def test_a_prompt_is_cached_once_for_several_questions() -> None:
     """Copies of the cache go different ways, as Transformers' documentation shows."""
     model, (ids, mask) = extended("llama", "self_extend", GROUPED), rows()
     with torch.no_grad():
-        prompt = model(ids, use_cache=True, **places(model, mask)).past_key_values
+        prompt = model(ids, use_cache=True, **position_arguments(model, mask)).past_key_values
     for operation, kept in ((select, [1]), (repeat, [0, 0, 1, 1])):
         check(model, operation(copy.deepcopy(prompt)), ids[kept], mask[kept])
     check(model, prompt, ids, mask)
@@ -153,7 +157,7 @@ def test_a_prompt_is_cached_once_for_several_questions() -> None:
 def test_rows_that_were_changed_otherwise_are_refused() -> None:
     model, (ids, mask) = extended("llama", "self_extend", GROUPED), rows()
     with torch.no_grad():
-        cache = model(ids, use_cache=True, **places(model, mask)).past_key_values
+        cache = model(ids, use_cache=True, **position_arguments(model, mask)).past_key_values
     for layer in cache.layers:
         layer.keys, layer.values = layer.keys[:1], layer.values[:1]
     with pytest.raises(
@@ -217,7 +221,7 @@ def test_plugged_models_need_no_positions_of_keys(
     floater.plug(model)
     zoo.noisy(model)
     with torch.no_grad():
-        cache = model(ids, use_cache=True, **places(model, mask)).past_key_values
+        cache = model(ids, use_cache=True, **position_arguments(model, mask)).past_key_values
     cache = operation(cache)
     count = cache.get_seq_length()
     check(model, cache, ids[kept, :count], mask[kept, :count])

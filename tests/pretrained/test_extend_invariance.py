@@ -55,7 +55,7 @@ def beside(text: Tensor, other: Tensor, left: bool) -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
-def places(mask: Tensor) -> Tensor:
+def unpadded_positions(mask: Tensor) -> Tensor:
     return (mask.cumsum(1) - 1).clamp(min=0)
 
 
@@ -73,7 +73,7 @@ def steps(model: Any, cache: Cache, cuts: Sequence[int], ids: Tensor, mask: Tens
     for begin, end in itertools.pairwise(cuts):
         more = {} if mask is None else {"attention_mask": mask[:, :end]}
         if mask is not None and model.config.model_type not in BIASES:
-            more["position_ids"] = places(mask)[:, begin:end]
+            more["position_ids"] = unpadded_positions(mask)[:, begin:end]
         parts.append(zoo.output(model, input_ids=ids[:, begin:end], past_key_values=cache, **more))
     return torch.cat(parts, 1)
 
@@ -100,7 +100,9 @@ def test_neighbours_and_padding(name: str, method: str | None, options: dict[str
             found = zoo.output(model, input_ids=ids, attention_mask=mask)[:1]
             close(found[:, -count:] if left else found[:, :count], expected)
             if name not in ("bloom", "mpt", "modernbert"):
-                found = zoo.output(model, input_ids=ids, attention_mask=mask, position_ids=places(mask))[:1]
+                found = zoo.output(
+                    model, input_ids=ids, attention_mask=mask, position_ids=unpadded_positions(mask)
+                )[:1]
                 close(found[:, -count:] if left else found[:, :count], expected)
 
 
@@ -155,7 +157,7 @@ def test_any_rows_in_any_parts(
     cache, found = DynamicCache(config=model.config), []
     ends = sorted({end for end in cuts if end < longest} | {longest})
     for begin, end in itertools.pairwise([0, *ends]):
-        at = {"position_ids": places(mask)[:, begin:end]} if named else {}
+        at = {"position_ids": unpadded_positions(mask)[:, begin:end]} if named else {}
         more = {"attention_mask": mask[:, :end], "past_key_values": cache, **at}
         found.append(zoo.output(model, input_ids=ids[:, begin:end], **more))
     for row, text in zip(torch.cat(found, 1), texts, strict=True):

@@ -14,13 +14,12 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from floater.encodings import PositionError, catalogue
-from floater.positions import Positions
+from floater.positions import Positions, build_positions, merge_positions
 from floater.transformer.base import FloaterPreTrainedModel, cached, changed, embed, refuse
 from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
 from floater.transformer.length_predictor import LengthPredictor
 from floater.transformer.outputs import IGNORED, Hidden, Seq2SeqLM, total, with_auxiliary
-from floater.transformer.placement import build_positions, merge_positions
 from floater.transformer.reading import Reading, record_rule
 from floater.transformer.recording import recording, wanted
 from floater.transformer.stacks import Decoder, Encoder
@@ -122,14 +121,14 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         The target length of the positions is for the decoder. Source and target have one `reading`.
         """
         x = embed(self.recipe, self.embedding, input_ids, inputs_embeds)
-        placed = source_positions(attention_mask, x, positions).but(target_length=None)
+        positions = encoder_positions(attention_mask, x, positions).but(target_length=None)
         if input_ids is not None:
-            placed = placed.but(token=input_ids)
+            positions = positions.but(token=input_ids)
         costs: list[Tensor] = []
         if not self.training:
-            (placed,) = self.encoder.spaced(self.encoder.rule(reading), placed, apart=True)
+            (positions,) = self.encoder.spaced(self.encoder.rule(reading), positions, apart=True)
         with recording(self.encoder, states=states, attentions=attentions) as recorded:
-            hidden = self.encoder(x, placed, None, None, costs, reading=reading)
+            hidden = self.encoder(x, positions, None, None, costs, reading=reading)
         out = Hidden(
             last_hidden_state=hidden,
             hidden_states=recorded.hidden_states(hidden),
@@ -194,14 +193,14 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         return inputs
 
     def target_lengths(
-        self, source: Tensor, placed: Positions, given: Tensor | None, labels: Tensor | None
+        self, source: Tensor, source_positions: Positions, given: Tensor | None, labels: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the lengths of the targets, and in training the loss of the length predictor.
 
         Args:
             source: (batch, S, dim), the encoder's output.
-            placed: positions of the source tokens.
-            given: (batch,) lengths, or None for those of `placed`, the labels, or the predictor.
+            source_positions: positions of the source tokens.
+            given: (batch,) lengths, or None for those of `source_positions`, the labels, or the predictor.
             labels: (batch, T), -100 ignored, or None.
 
         Returns:
@@ -214,16 +213,16 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         if self.length is None:
             if given is not None:
                 raise TypeError(f"position model '{self.config.position}' does not take target_length")
-            return placed.target_length, None
+            return source_positions.target_length, None
         if given is not None and given.shape not in ((1,), (len(source),)):
             raise ValueError(f"target_length is {tuple(given.shape)}; it must be ({len(source)},)")
-        length = placed.target_length if given is None else given
+        length = source_positions.target_length if given is None else given
         if length is None and labels is not None:
             length = labels.ne(IGNORED).sum(1).clamp(min=1)
         if length is None:
-            return self.length(source, placed.key_valid), None
+            return self.length(source, source_positions.key_valid), None
         learns = self.training or labels is not None
-        return length, self.length.loss(source, placed.key_valid, length) if learns else None
+        return length, self.length.loss(source, source_positions.key_valid, length) if learns else None
 
     def loss_of(
         self, logits: Tensor, labels: Tensor | None, auxiliary: Tensor | None, items: Tensor | int | None
@@ -302,29 +301,35 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         if self.uses_cache(use_cache, labels) and cache is None:
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         y = embed(self.recipe, self.embedding, decoder_input_ids, decoder_inputs_embeds)
-        placed = build_positions(decoder_attention_mask, y.shape[1], cached(cache), y.device)
+        target_positions = build_positions(
+            y.shape[:2], cached(cache), mask=decoder_attention_mask, device=y.device
+        )
         read = inputs_embeds if input_ids is None else input_ids
         read = read if encoder_outputs is None else encoder_outputs[0]
         if read is None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
-        source_placed = source_positions(attention_mask, read, positions)
-        source_placed, placed = self.timed(source_placed, placed, cache, encoder_outputs, reading)
+        source_positions = encoder_positions(attention_mask, read, positions)
+        source_positions, target_positions = self.timed(
+            source_positions, target_positions, cache, encoder_outputs, reading
+        )
         asked = wanted(self.config, output_hidden_states, output_attentions)
         if encoder_outputs is None:
             encoder_outputs = self.encode(
-                input_ids, attention_mask, inputs_embeds, source_placed, reading, **asked
+                input_ids, attention_mask, inputs_embeds, source_positions, reading, **asked
             )
         source = encoder_outputs[0]
-        length, auxiliary = self.target_lengths(source, source_placed, target_length, labels)
-        placed = placed.but(target_length=length)
+        length, auxiliary = self.target_lengths(source, source_positions, target_length, labels)
+        target_positions = target_positions.but(target_length=length)
         if decoder_input_ids is not None:
-            placed = placed.but(token=decoder_input_ids)
+            target_positions = target_positions.but(token=decoder_input_ids)
         costs: list[Tensor] = []
         counted = None
         if self.config.halting is not None and decoder_attention_mask is None:
             counted = written(decoder_input_ids, labels, self.config.pad_token_id)
         with recording(self.decoder, **asked) as recorded:
-            hidden = self.decoder(y, placed, source, source_placed, cache, costs, counted, reading)
+            hidden = self.decoder(
+                y, target_positions, source, source_positions, cache, costs, counted, reading
+            )
         logits = self.lm_head(self.scaled(hidden))
         auxiliary = total(
             auxiliary, self.ponder_loss(costs), getattr(encoder_outputs, "auxiliary_loss", None)
@@ -361,10 +366,10 @@ def written(ids: Tensor | None, labels: Tensor | None, pad: int | None) -> Tenso
     return own
 
 
-def source_positions(mask: Tensor | None, x: Tensor, positions: Positions | None) -> Positions:
+def encoder_positions(mask: Tensor | None, x: Tensor, positions: Positions | None) -> Positions:
     """Return the positions of the source tokens whose embeddings or encodings are x."""
-    placed = build_positions(mask, x.shape[1], 0, x.device)
-    return placed if positions is None else merge_positions(positions, placed, mask, len(x))
+    defaults = build_positions(x.shape[:2], mask=mask, device=x.device)
+    return defaults if positions is None else merge_positions(positions, defaults, mask, len(x))
 
 
 AutoModelForSeq2SeqLM.register(FloaterConfig, FloaterForConditionalGeneration)

@@ -21,7 +21,7 @@ from floater.flow import FlowEncoder
 from floater.lab.training.averaging import average
 from floater.lab.training.files import MANIFEST, sealed
 from floater.lab.training.run import MODEL, SETTINGS, RunPath, inside
-from floater.pretrained.weight_names import by_own_names
+from floater.pretrained.weight_names import rename_weights
 from floater.transformer import FloaterConfig
 from floater.transformer.base import FloaterPreTrainedModel
 from floater.transformer.reading import Reading, check_reading
@@ -115,7 +115,7 @@ def load_weights(
     Raises:
         DataError: if names or shapes are not those of the model.
     """
-    weights = by_own_names(model, weights)
+    weights = rename_weights(model, weights)
     expected, tied = model.state_dict(), model.all_tied_weights_keys
     for name in {**expected, **weights}:
         here, there = (

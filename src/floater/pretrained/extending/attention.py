@@ -14,7 +14,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask,
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from floater.pretrained.extending.errors import ExtendError
-from floater.pretrained.extending.passes import PASS, Pass, checked
+from floater.pretrained.extending.watch import PASS, PassPositions, require_pass
 
 NAMES = {"eager": "floater_eager", "sdpa": "floater_sdpa"}
 """Names of our attention functions in Transformers, by the function that computes ungrouped attention."""
@@ -81,9 +81,9 @@ def attend(
             f"{type(module).__name__} is not extended, but has the attention function of a model that is: "
             "call model.set_attn_implementation('sdpa'), or load the model by from_pretrained"
         )
-    current = checked(kwargs.pop(PASS, None))
+    current = require_pass(kwargs.pop(PASS, None))
     causal = bool(getattr(module, "is_causal", False))
-    at, keys = current.query, _slots(current.key, key.shape[2])
+    queries, keys = current.query, _slots(current.key, key.shape[2])
     if rule.temperature:
         warm = torch.log(_seen(current, mask, causal).float()) / math.log(rule.trained)
         query = query * warm.clamp(min=1)[:, None, :, None].to(query.dtype)
@@ -95,21 +95,29 @@ def attend(
 
     if rule.group is None or not getattr(module, "floater_grouped", False):
         return plain(query, key, value, mask)
-    far = at >= rule.trained if causal else _span(keys, at, mask) >= rule.trained
+    far = queries >= rule.trained if causal else _span(keys, queries, mask) >= rule.trained
     if not bool(far.any()):
         return plain(query, key, value, mask)
-    if rule.function == "eager" or not _counts_up(at, keys) or not (causal or bool(far.all())):
-        return _grouped(module, rule, query, key, value, mask, at, keys, far, **kwargs)
-    before = key.shape[2] - query.shape[2]
-    near = max(0, rule.trained - before) if causal else 0
+    grouped = _GroupedAttention(module, rule, key, value, keys, **_options(**kwargs))
+    if rule.function == "eager" or not _counts_up(queries, keys) or not (causal or bool(far.all())):
+        return grouped.attend(query, mask, queries, far)
+    cached = key.shape[2] - query.shape[2]
+    near = max(0, rule.trained - cached) if causal else 0
     if not near:
-        return _tiled(module, rule, query, key, value, mask, at, keys, **kwargs), None
-    last = before + near
-    first = None if mask is None else mask[:, :, :near, :last]
-    begin, _ = plain(query[:, :, :near], key[:, :, :last], value[:, :, :last], first)
-    mask = None if mask is None else mask[:, :, near:]
-    end = _tiled(module, rule, query[:, :, near:], key, value, mask, at[:, near:], keys, **kwargs)
+        return grouped.attend_in_tiles(query, mask, queries), None
+    last = cached + near
+    near_mask = None if mask is None else mask[:, :, :near, :last]
+    begin, _ = plain(query[:, :, :near], key[:, :, :last], value[:, :, :last], near_mask)
+    far_mask = None if mask is None else mask[:, :, near:]
+    end = grouped.attend_in_tiles(query[:, :, near:], far_mask, queries[:, near:])
     return torch.cat((begin, end), 1), None
+
+
+def _options(
+    *, scaling: float, dropout: float = 0.0, softcap: float | None = None, **kwargs: Any
+) -> dict[str, Any]:
+    """Return the arguments of an attention function that grouped attention needs."""
+    return {"scaling": scaling, "dropout": dropout, "softcap": softcap}
 
 
 def _slots(keys: Tensor, size: int) -> Tensor:
@@ -118,10 +126,10 @@ def _slots(keys: Tensor, size: int) -> Tensor:
     return F.pad(keys, (0, size - keys.shape[1]))  # a static cache has more slots, which are masked
 
 
-def _counts_up(at: Tensor, keys: Tensor) -> bool:
+def _counts_up(queries: Tensor, keys: Tensor) -> bool:
     """Return whether the positions of all rows are consecutive from 0."""
-    every = torch.arange(keys.shape[1], device=keys.device)
-    return bool((keys == every).all() and (at == every[-at.shape[1] :]).all())
+    counted = torch.arange(keys.shape[1], device=keys.device)
+    return bool((keys == counted).all() and (queries == counted[-queries.shape[1] :]).all())
 
 
 def _visible(mask: Tensor) -> Tensor:
@@ -129,7 +137,7 @@ def _visible(mask: Tensor) -> Tensor:
     return (mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2)[:, 0]
 
 
-def _seen(current: Pass, mask: Tensor | None, causal: bool) -> Tensor:
+def _seen(current: PassPositions, mask: Tensor | None, causal: bool) -> Tensor:
     """Return the number of keys that each query sees, (batch or 1, T)."""
     if mask is not None:
         return _visible(mask).sum(-1)
@@ -139,110 +147,135 @@ def _seen(current: Pass, mask: Tensor | None, causal: bool) -> Tensor:
     return torch.arange(length - count + 1, length + 1, device=current.key.device)[None]
 
 
-def _span(keys: Tensor, at: Tensor, mask: Tensor | None) -> Tensor:
+def _span(keys: Tensor, queries: Tensor, mask: Tensor | None) -> Tensor:
     """Return the largest distance between two keys that a query sees, (batch or 1, T)."""
     if mask is None:
-        return (keys.amax(1, keepdim=True) - keys.amin(1, keepdim=True)).expand(-1, at.shape[1])
-    hidden, places = ~_visible(mask), keys[:, None]
+        return (keys.amax(1, keepdim=True) - keys.amin(1, keepdim=True)).expand(-1, queries.shape[1])
+    hidden, pairs = ~_visible(mask), keys[:, None]
     end = torch.iinfo(keys.dtype).max
-    high, low = places.masked_fill(hidden, -1).amax(-1), places.masked_fill(hidden, end).amin(-1)
+    high, low = pairs.masked_fill(hidden, -1).amax(-1), pairs.masked_fill(hidden, end).amin(-1)
     return torch.where(low == end, 0, high - low)
 
 
-def _grouped(
-    module: nn.Module,
-    rule: Rule,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    at: Tensor,
-    keys: Tensor,
-    far: Tensor,
-    *,
-    scaling: float,
-    dropout: float = 0.0,
-    softcap: float | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
-    assert rule.group is not None
-    window, size = rule.group
-    shift = window - window // size
-    repeats, causal = query.shape[1] // key.shape[1], bool(getattr(module, "is_causal", False))
-    far_key = _rotated(rule, key, keys // size - keys)
+class _GroupedAttention:
+    """Attention of queries far into a text, over grouped distances; see `attend`.
 
-    def logits(q: Tensor, k: Tensor) -> Tensor:
-        return q @ k.repeat_interleave(repeats, 1).transpose(2, 3)
-
-    delta = (keys[:, None, :] - at[:, :, None]).masked_fill(~far[..., None], 0)[:, None]
-    scores = logits(query, key)
-    past = logits(_rotated(rule, query, at // size + shift - at), far_key)
-    scores = torch.where(delta <= -window, past, scores)
-    if not causal:
-        future = logits(_rotated(rule, query, at // size - shift - at), far_key)
-        scores = torch.where(delta >= window, future, scores)
-    scores = scores * scaling
-    if mask is None and causal and len(query[0, 0]) > 1:  # Transformers leaves a causal mask to the kernel
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    scores = _masked(scores, mask, softcap)
-    weights = F.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
-    dropped = F.dropout(weights, dropout, module.training)
-    output = dropped @ value.repeat_interleave(repeats, 1)
-    return output.transpose(1, 2).contiguous(), weights
-
-
-def _tiled(
-    module: nn.Module,
-    rule: Rule,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    at: Tensor,
-    keys: Tensor,
-    *,
-    scaling: float,
-    dropout: float = 0.0,
-    softcap: float | None = None,
-    **kwargs: Any,
-) -> Tensor:
-    """Compute the output of `_grouped` for consecutive positions and far queries, in tiles of queries.
-
-    Logits of a tile are computed with near keys at their own distances and with far keys at grouped ones.
-    Only keys at the edges of the tile's windows take part twice, and in a causal model later keys do not take
-    part.
+    Args:
+        module: the attention module.
+        rule: its rule, with a group.
+        key: rotated keys, (batch, key heads, S, head_dim).
+        value: values, with the shape of the keys.
+        keys: positions of the keys, (batch or 1, S).
+        scaling: factor of the logits.
+        dropout: dropout rate of the weights.
+        softcap: bound of the logits; None for none.
     """
-    assert rule.group is not None
-    window, size = rule.group
-    shift = window - window // size
-    causal = bool(getattr(module, "is_causal", False))
-    until = causal and mask is None
-    heads, rows, slots = key.shape[1], query.shape[2], key.shape[2]
-    before, repeats = slots - rows, query.shape[1] // heads
-    far_key = _rotated(rule, key, keys // size - keys)
-    past = _rotated(rule, query, at // size + shift - at)
-    future = None if causal else _rotated(rule, query, at // size - shift - at)
-    where, few = keys[0], _ROWS if query.device.type == "cpu" else 16 * _ROWS
-    outputs = []
-    for first in range(0, rows, few):
-        tile = slice(first, min(first + few, rows))
-        low, high = before + tile.start, before + tile.stop
-        end = high if until else slots if causal else min(slots, high + window - 1)
-        spans = [(query, key, max(0, low - window + 1), end), (past, far_key, 0, max(0, high - window))]
+
+    def __init__(
+        self,
+        module: nn.Module,
+        rule: Rule,
+        key: Tensor,
+        value: Tensor,
+        keys: Tensor,
+        *,
+        scaling: float,
+        dropout: float,
+        softcap: float | None,
+    ) -> None:
+        assert rule.group is not None
+        self.module, self.rule, self.key, self.value, self.keys = module, rule, key, value, keys
+        self.scaling, self.dropout, self.softcap = scaling, dropout, softcap
+        self.window, self.size = rule.group
+        self.causal = bool(getattr(module, "is_causal", False))
+        self.far_key = _rotated(rule, key, keys // self.size - keys)
+
+    def rotated(self, query: Tensor, queries: Tensor, direction: int) -> Tensor:
+        """Rotate queries to their grouped positions, for keys before (1) or after (-1) them."""
+        shift = self.window - self.window // self.size
+        return _rotated(self.rule, query, queries // self.size + direction * shift - queries)
+
+    def attend(
+        self, query: Tensor, mask: Tensor | None, queries: Tensor, far: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the output, (batch, T, heads, head_dim), and the weights.
+
+        Args:
+            query: rotated queries, (batch, heads, T, head_dim).
+            mask: mask, (batch or 1, 1, T, S), or None.
+            queries: positions of the queries, (batch or 1, T).
+            far: whether distances from a query are grouped, (batch or 1, T).
+        """
+        repeats = query.shape[1] // self.key.shape[1]
+
+        def logits(q: Tensor, k: Tensor) -> Tensor:
+            return q @ k.repeat_interleave(repeats, 1).transpose(2, 3)
+
+        delta = (self.keys[:, None, :] - queries[:, :, None]).masked_fill(~far[..., None], 0)[:, None]
+        scores = logits(query, self.key)
+        past = logits(self.rotated(query, queries, 1), self.far_key)
+        scores = torch.where(delta <= -self.window, past, scores)
+        if not self.causal:
+            future = logits(self.rotated(query, queries, -1), self.far_key)
+            scores = torch.where(delta >= self.window, future, scores)
+        scores = scores * self.scaling
+        if mask is None and self.causal and query.shape[2] > 1:  # Transformers leaves it to the kernel
+            mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = _masked(scores, mask, self.softcap)
+        weights = F.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
+        dropped = F.dropout(weights, self.dropout, self.module.training)
+        output = dropped @ self.value.repeat_interleave(repeats, 1)
+        return output.transpose(1, 2).contiguous(), weights
+
+    def attend_in_tiles(self, query: Tensor, mask: Tensor | None, queries: Tensor) -> Tensor:
+        """Return the output of `attend` for consecutive positions and far queries, in tiles of queries.
+
+        Logits of a tile are computed with near keys at their own distances and with far keys at grouped ones.
+        Only keys at the edges of the tile's windows take part twice, and in a causal model later keys do not
+        take part.
+        """
+        past = self.rotated(query, queries, 1)
+        future = None if self.causal else self.rotated(query, queries, -1)
+        rows = query.shape[2]
+        count = _ROWS if query.device.type == "cpu" else 16 * _ROWS
+        tiles = [slice(first, min(first + count, rows)) for first in range(0, rows, count)]
+        outputs = [self._tile(tile, query, past, future, mask, queries) for tile in tiles]
+        return torch.cat(outputs, 2).transpose(1, 2).contiguous()
+
+    def _tile(
+        self,
+        tile: slice,
+        query: Tensor,
+        past: Tensor,
+        future: Tensor | None,
+        mask: Tensor | None,
+        queries: Tensor,
+    ) -> Tensor:
+        """Return the output of a tile, (batch, heads, rows of the tile, head_dim)."""
+        window, heads, slots = self.window, self.key.shape[1], self.key.shape[2]
+        cached, repeats = slots - query.shape[2], query.shape[1] // heads
+        until = self.causal and mask is None
+        low, high = cached + tile.start, cached + tile.stop
+        end = high if until else slots if self.causal else min(slots, high + window - 1)
+        # queries, keys, and the first and last key of each kind of distance
+        spans = [
+            (query, self.key, max(0, low - window + 1), end),
+            (past, self.far_key, 0, max(0, high - window)),
+        ]
         if future is not None:
-            spans.append((future, far_key, min(slots, low + window), slots))
+            spans.append((future, self.far_key, min(slots, low + window), slots))
         logits = []
         for kind, (q, k, begin, stop) in enumerate(spans):
             # queries of heads that share keys are the rows of one matrix product
-            asked = q[:, :, tile].reshape(len(q), heads, -1, q.shape[-1]) * scaling
+            rows = q[:, :, tile].reshape(len(q), heads, -1, q.shape[-1]) * self.scaling
             shape = len(q), heads, repeats, high - low, stop - begin
-            scores = (asked @ k[:, :, begin:stop].mT).view(shape)
-            seen = None if mask is None else mask[:, :, None, tile, begin:stop]
-            scores = _masked(scores, seen, softcap)
-            delta = where[begin:stop] - at[0, tile, None]
+            scores = (rows @ k[:, :, begin:stop].mT).view(shape)
+            visible = None if mask is None else mask[:, :, None, tile, begin:stop]
+            scores = _masked(scores, visible, self.softcap)
+            delta = self.keys[0, begin:stop] - queries[0, tile, None]
             if kind == 0:
-                others = (delta <= -window) | (delta >= (1 if until else slots if causal else window))
-                scores.masked_fill_(others, -torch.inf)
+                beyond = 1 if until else slots if self.causal else window
+                scores.masked_fill_((delta <= -window) | (delta >= beyond), -torch.inf)
             elif kind == 1:  # the keys before these are far from every query of the tile
                 edge = max(0, low - window + 1)
                 scores[..., edge:].masked_fill_(delta[:, edge:] > -window, -torch.inf)
@@ -251,14 +284,14 @@ def _tiled(
                 scores[..., :edge].masked_fill_(delta[:, :edge] < window, -torch.inf)
             logits.append(scores)
         weights = F.softmax(torch.cat(logits, -1), -1, dtype=torch.float32).to(query.dtype)
-        weights = F.dropout(weights, dropout, module.training).flatten(2, 3)
+        weights = F.dropout(weights, self.dropout, self.module.training).flatten(2, 3)
         shares = torch.split(weights, [stop - begin for _, _, begin, stop in spans], -1)
         products = [
-            share @ value[:, :, begin:stop] for share, (_, _, begin, stop) in zip(shares, spans, strict=True)
+            share @ self.value[:, :, begin:stop]
+            for share, (_, _, begin, stop) in zip(shares, spans, strict=True)
         ]
         output = sum(products[1:], products[0])
-        outputs.append(output.view(len(query), query.shape[1], high - low, value.shape[-1]))
-    return torch.cat(outputs, 2).transpose(1, 2).contiguous()
+        return output.view(len(query), query.shape[1], high - low, self.value.shape[-1])
 
 
 def _masked(scores: Tensor, mask: Tensor | None, softcap: float | None) -> Tensor:
@@ -272,10 +305,10 @@ def _masked(scores: Tensor, mask: Tensor | None, softcap: float | None) -> Tenso
     return scores + mask
 
 
-def _rotated(rule: Rule, x: Tensor, places: Tensor) -> Tensor:
-    """Rotate x (batch, heads, T, head_dim) further by numbers of positions (batch or 1, T)."""
+def _rotated(rule: Rule, x: Tensor, shift: Tensor) -> Tensor:
+    """Rotate x (batch, heads, T, head_dim) further by a shift of positions (batch or 1, T)."""
     frequencies: Tensor = getattr(rule.rotary, rule.frequencies)
-    angle = (places[:, None, :, None].double() * frequencies.double()).float()
+    angle = (shift[:, None, :, None].double() * frequencies.double()).float()
     sin, cos = angle.sin(), angle.cos()
     width = 2 * len(frequencies)
     turned, rest = x[..., :width].float(), x[..., width:]

@@ -13,7 +13,7 @@ import floater
 from . import equations, zoo
 
 
-def places(name: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
+def site_positions(name: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the positions of each site's tokens, by counting."""
     if name in zoo.IMAGES:
         return {"tokens": torch.arange(zoo.IMAGES[name])[None]}
@@ -38,7 +38,7 @@ def places(name: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def written_out(name: str, flows: Any, given: dict[str, Tensor]) -> tuple[Tensor, int]:
     """The logits of the model that was never plugged, its attention replaced; and how often it ran."""
-    where = places(name, given)
+    where = site_positions(name, given)
     solved = {site: flows(site, positions) for site, positions in where.items()}
     model = zoo.build(name)
     albert = {0: [0, 2], 1: [1, 3], 2: [4, 6], 3: [5, 7]}  # two groups of two layers, four times a group

@@ -1,0 +1,123 @@
+"""Extension of rotary positions, by the configuration or by a method of this library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from floater.pretrained.extending import attention, clex, native, rotary
+from floater.pretrained.extending.errors import ExtendError
+from floater.pretrained.extending.extension import Extension, check_longer
+from floater.pretrained.extending.install import PLAIN, follows_length, install
+from floater.pretrained.extending.methods import INSTALLED
+from floater.pretrained.flows import is_count
+
+
+def extend_rotary(
+    model: Any, bodies: list[PreTrainedModel], length: int, method: str, options: dict[str, Any]
+) -> Extension:
+    """Rescale the rotary positions of a model.
+
+    Args:
+        model: model that contains the bodies; changed in place.
+        bodies: rotary bodies.
+        length: number of tokens to support.
+        method: name of the method.
+        options: options of the method.
+
+    Returns:
+        A summary of the extension.
+
+    Raises:
+        ExtendError: if the length or an option is not valid, or a body does not take the method.
+    """
+    old = max(native.supported(body.config) for body in bodies)
+    check_longer(length, old)
+    settings = {"method": method, "old": old, "new": length, **_settings(method, old, length, options)}
+    if method == native.scaling(bodies[0].config):
+        for body in bodies:
+            native.widen(body.config, length)
+            rotary.rebuild(body, changed=method != "longrope")
+        return _finish(model, bodies, settings, unchanged=False)
+    for body in bodies:
+        _check_body(body, length, method, options)
+    if method in INSTALLED:
+        install(model, settings)
+        for body in bodies:
+            native.state_factor(body.config)
+            body.config.max_position_embeddings = length
+    else:
+        for body in bodies:
+            rotary.scale(body.config, method, length, options)
+            rotary.rebuild(body, changed=method not in ("dynamic", "longrope"))
+    unchanged = method in ("self_extend", "log_n") or follows_length(settings)
+    return _finish(model, bodies, settings, unchanged=unchanged)
+
+
+def _finish(
+    model: Any, bodies: list[PreTrainedModel], settings: dict[str, Any], *, unchanged: bool
+) -> Extension:
+    """Record an extension that only the settings show, turn off the cache if it must be, and summarise."""
+    method, moving = settings["method"], bodies if follows_length(settings) else []
+    if method in PLAIN:
+        install(model, settings)
+    if method == "longrope":
+        ropes = [(body, native.parameters(body.config)) for body in bodies]
+        moving = [body for body, rope in ropes if rope["short_factor"] != rope["long_factor"]]
+    # Phi-3's generation resets its cache when the factors change
+    if any(body.config.model_type != "phi3" or follows_length(settings) for body in moving):
+        for body in bodies:
+            body.config.use_cache = False
+        if (generation := getattr(model, "generation_config", None)) is not None:
+            generation.use_cache = False
+    old, new = settings["old"], settings["new"]
+    return Extension(method, "rotary", old, new, unchanged, by_longest=bool(moving))
+
+
+def _check_body(body: nn.Module, length: int, method: str, options: dict[str, Any]) -> None:
+    """Refuse a body that does not take a method or its options."""
+    config: Any = body.config
+    width = rotary.rotated(config, native.parameters(config))
+    if method in ("clex", "dynamic", "ntk") and (width < 4 or width % 2):
+        raise ExtendError(
+            f"{type(body).__name__} rotates {width} components; {method!r} needs 4, 6, 8 or more"
+        )
+    if method in INSTALLED:
+        return
+    rotary.check_options(method, options, width // 2)
+    if reason := rotary.refusal(body, method, length, options):
+        raise ExtendError(f"{type(body).__name__} does not take {method!r}: {reason}")
+
+
+def _settings(method: str, old: int, length: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the checked options of a method that `install` records, with defaults for missing ones."""
+    if method == "clex":
+        start, declared = options.get("start", "yarn"), options.get("declared", True)
+        if start not in clex.SCALINGS:
+            raise ExtendError(f"start is {start!r}; it must be one of {', '.join(map(repr, clex.SCALINGS))}")
+        if not isinstance(declared, bool):
+            raise ExtendError(f"declared is {declared!r}; it must be True or False")
+        return {"start": start, "declared": declared}
+    if method == "dynamic":
+        return {"declared": options.get("declared", True)}
+    if method == "log_n":
+        return {"temperature": True}
+    if method != "self_extend":
+        return {}
+    window = options.get("window", max(1, old // 4))
+    if not is_count(window) or window >= old:
+        raise ExtendError(f"window is {window!r}; it must be a whole number from 1 to {old - 1}")
+    least = attention.groups(length, old, window)
+    group = options.get("group", least)
+    if not is_count(group) or group < least:
+        raise ExtendError(
+            f"group is {group!r}; with window={window} it must be a whole number of at least {least}, so "
+            f"that a text of {length} tokens has no distance above {old}"
+        )
+    temperature = options.get("temperature", False)
+    if not isinstance(temperature, bool):
+        raise ExtendError(f"temperature is {temperature!r}; it must be True or False")
+    return {"group": [window, group], "temperature": temperature}
