@@ -54,7 +54,7 @@ def test_asking_needs_no_other_package() -> None:
     code = (
         "import sys\nfrom floater.lab.cli import main\nmain(['configs'])\n"
         "try:\n    main(['train', '--help'])\nexcept SystemExit:\n    pass\n"
-        "print({'torch', 'transformers', 'numpy', 'yaml', 'jsonargparse'} & {*sys.modules})"
+        "print({'torch', 'transformers', 'numpy', 'yaml', 'docstring_parser'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"

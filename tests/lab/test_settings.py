@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from floater.lab.settings import SettingsError, convert, describe, dump, load, undocumented
-from floater.lab.yaml_format import Dumper, NotYamlError, parse
+from floater.lab.settings.yaml_format import Dumper, NotYamlError, parse
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from floater.lab.settings import SettingsError, load
-from floater.lab.yaml_format import MOST_BYTES
+from floater.lab.settings.yaml_format import MOST_BYTES
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from types import NoneType, UnionType
+from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from floater.encodings.checks import is_number, is_whole
+from floater.annotations import Mismatch, as_scalar, convert, members_of
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.spec import Site, StackSpec
@@ -105,24 +106,28 @@ did you mean 'blocks'?
             )
 
 
-_KINDS: dict[Any, str] = {
+_WORDS: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
     float: "a finite number",
     str: "a text",
     NoneType: "None",
-    Mapping: "a mapping of names",
 }
+"""The valid values of the types that options have."""
 
 
-def check_types(name: str, given: Mapping[str, Any]) -> None:
+def check_types(name: str, values: Mapping[str, Any]) -> None:
     """Refuse values of the wrong type, where the annotation of an option is of plain types.
 
     Options with several kinds of strings, and "scaling", are checked by the model, whose message names the
     valid ones.
 
+    Args:
+        name: name of the position model.
+        values: values of its options, by name.
+
     Raises:
-        PositionError: it names the first.
+        PositionError: if a value has the wrong type; the message names the first.
 
     Example:
         >>> check_types("t5", {"buckets": "many"})
@@ -132,34 +137,42 @@ def check_types(name: str, given: Mapping[str, Any]) -> None:
     hints: dict[str, Any] = {}
     with suppress(NameError):  # annotations for type checkers only
         hints = get_type_hints(_CATALOGUE[name].__init__)
-    for option, value in given.items():
-        kind = hints.get(option)
-        members = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-        own_words = option == "scaling" or (str in members and len(members) > 1)
-        valid = [_valid(each) for each in members]
-        if not own_words and all(valid) and not any(_fits(value, each) for each in members):
-            raise PositionError(f"{option} is {value!r}; it must be {' or '.join(dict.fromkeys(valid))}")
+    for option, value in values.items():
+        members = members_of(hints.get(option))
+        plain = [_plain(member) for member in members]
+        if option == "scaling" or (str in members and len(members) > 1) or not all(text for _, text in plain):
+            continue
+        if not any(_fits(value, kind) for kind, _ in plain):
+            valid = " or ".join(dict.fromkeys(text for _, text in plain))
+            raise PositionError(f"{option} is {value!r}; it must be {valid}")
 
 
-def _valid(kind: Any) -> str:
-    """Return the values that an annotation allows in words; empty where they are not plain."""
-    kind, inner = get_origin(kind) or kind, get_args(kind)
+def _plain(annotation: Any) -> tuple[Any, str]:
+    """Return the part of an annotation that can be checked, and its valid values in words; "" without one."""
+    kind, arguments = get_origin(annotation) or annotation, get_args(annotation)
     if kind in (list, tuple, Sequence):
-        return f"a list, each {each}" if (each := _valid(inner[0])) else "a list"
-    return _KINDS.get(Mapping if kind is dict else kind, "")
+        part, text = _plain(arguments[0])
+        return Sequence[part], f"a list, each {text}" if text else "a list"  # type: ignore[valid-type]
+    if kind in (dict, Mapping):
+        return Mapping[str, Any], "a mapping of names"
+    return (kind, _WORDS[kind]) if kind in _WORDS else (Any, "")
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Return whether an annotation with words in `_valid` allows a value."""
-    kind, inner = get_origin(kind) or kind, get_args(kind)
-    if kind in (list, tuple, Sequence):
-        known = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-        return known and (not _valid(inner[0]) or all(_fits(each, inner[0]) for each in value))
-    if kind in (int, float):
-        return is_number(value) if kind is float else is_whole(value)
-    if kind in (dict, Mapping):
-        return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-    return isinstance(value, kind)
+    """Return whether an annotation of `_plain` allows a value."""
+    try:
+        convert(kind, value, scalar=_as_finite)
+    except Mismatch:
+        return False
+    return True
+
+
+def _as_finite(kind: Any, value: Any) -> Any:
+    """Return a value as a scalar of a kind; refuse infinite numbers."""
+    scalar = as_scalar(kind, value)
+    if isinstance(scalar, float) and not math.isfinite(scalar):
+        raise ValueError(f"{value!r} is not finite")
+    return scalar
 
 
 def build(

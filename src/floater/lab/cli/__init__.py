@@ -85,10 +85,7 @@ def _code(error: Exception) -> int | None:
 
     if isinstance(error, FlowError):
         return 2 if isinstance(error, SpanTooLong) else 1
-    refused: tuple[type[Exception], ...] = (DataError, PositionError)
-    if "floater.lab.settings" in sys.modules:  # an extra, imported only to read settings
-        refused += (sys.modules["floater.lab.settings"].SettingsError,)
-    return 2 if isinstance(error, refused) else None
+    return 2 if isinstance(error, DataError | PositionError) else None
 
 
 def _fail(message: str, code: int = 2) -> int:

@@ -360,7 +360,7 @@ def _trusted(arguments: argparse.Namespace) -> bool:
 
 def _options(texts: Sequence[str]) -> dict[str, Any]:
     """Return options by name, parsed from texts name=value with the value in YAML."""
-    from floater.lab.yaml_format import NotYamlError, parse
+    from floater.lab.settings.yaml_format import NotYamlError, parse
 
     given: dict[str, Any] = {}
     for text in texts:

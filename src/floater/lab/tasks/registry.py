@@ -78,7 +78,8 @@ def task(name: Any, origin: str = "task") -> Task:
     Example:
         >>> task("translate", "mine.yaml")
         Traceback (most recent call last):
-        floater.lab.settings.SettingsError: mine.yaml: unknown task 'translate'; did you mean 'translation'?
+        floater.lab.settings.values.SettingsError: mine.yaml: unknown task 'translate'; \
+did you mean 'translation'?
     """
     known = isinstance(name, str)
     if known and name not in _TASKS:
@@ -107,10 +108,11 @@ def import_modules(modules: Any, origin: str, *, trusted: bool = False) -> None:
     Example:
         >>> import_modules(["no_such_module"], "mine.yaml", trusted=True)
         Traceback (most recent call last):
-        floater.lab.settings.SettingsError: mine.yaml: imports: No module named 'no_such_module'
+        floater.lab.settings.values.SettingsError: mine.yaml: imports: No module named 'no_such_module'
         >>> import_modules(["this"], "theirs.yaml", trusted=False)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        floater.lab.settings.SettingsError: theirs.yaml: imports: the module 'this' would run the code in ...
+        floater.lab.settings.values.SettingsError: theirs.yaml: imports: the module 'this' \
+would run the code in ...
     """
     if not isinstance(modules, list) or not all(isinstance(name, str) for name in modules):
         raise SettingsError(f"{origin}: imports is {modules!r}; it must be a list of names of modules")

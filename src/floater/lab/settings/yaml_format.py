@@ -44,7 +44,7 @@ def parse(text: str | bytes) -> Any:
     [1, 0.0003, 10, 1000, '12:30']
     >>> parse("no")
     Traceback (most recent call last):
-    floater.lab.yaml_format.NotYamlError: no can mean false or a text; write false, or 'no' in quotes
+    floater.lab.settings.yaml_format.NotYamlError: no can mean false or a text; write false, or 'no' in quotes
     """
     if len(text) > MOST_BYTES:
         raise NotYamlError(f"more than {MOST_BYTES:,} bytes: these are no settings")
