@@ -14,7 +14,7 @@ from floater import PositionModel, Positions, catalogue
 from floater.encodings import StackSpec, options
 from floater.encodings.card import CONTRACT
 from floater.encodings.measure import attend
-from floater.lab.listing import LETTERS, arguments, summary, table
+from floater.lab.cli.listing import LETTERS, arguments, summary, table
 
 HERE = Path(__file__).parent
 COUNTED = StackSpec(dim=512, heads=8, layers=6, max_length=512)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from floater.encodings import registry as encodings
-from floater.lab.cli.arguments import parse
+from floater.lab.cli.parser import parse
 from floater.lab.settings import load, read
 from floater.lab.study.settings import StudySettings
 from floater.lab.tasks import registry

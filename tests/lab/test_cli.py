@@ -470,7 +470,7 @@ def test_an_interrupted_command_says_how_to_go_on(
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("floater.lab.cli.commands.models", interrupted)
+    monkeypatch.setattr("floater.lab.cli.commands.models.run", interrupted)
     assert main(["models"]) == 130
     assert "resumes from its last checkpoint" in capsys.readouterr().err
 
@@ -485,7 +485,7 @@ def test_an_interruption_that_an_import_turns_into_another_error_is_one(
             signal.raise_signal(signal.SIGINT)
         raise ImportError("cannot load module more than once per process")
 
-    monkeypatch.setattr("floater.lab.cli.commands.models", imports)
+    monkeypatch.setattr("floater.lab.cli.commands.models.run", imports)
     assert main(["models"]) == 130
     said = capsys.readouterr().err
     assert said.startswith("floater: stopped by SIGINT")
@@ -496,6 +496,6 @@ def test_a_mistake_of_the_program_is_not_called_one_of_the_person(monkeypatch: p
     def broken(*arguments: object) -> None:
         raise ValueError("this is a bug")
 
-    monkeypatch.setattr("floater.lab.cli.commands.models", broken)
+    monkeypatch.setattr("floater.lab.cli.commands.models.run", broken)
     with pytest.raises(ValueError, match="this is a bug"):
         main(["models"])

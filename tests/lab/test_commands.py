@@ -12,15 +12,14 @@ import pytest
 
 import floater
 from floater.lab.cli import main
-from floater.lab.cli.arguments import KINDS, parser
-from floater.lab.cli.configs import shipped
-from floater.lab.cli.settings_help import TASKS
+from floater.lab.cli.parser import make_parser
+from floater.lab.cli.shipped import shipped
 from floater.lab.settings import load, read
 from floater.lab.study import analyses
 from floater.lab.study.settings import StudySettings
 from floater.lab.tasks import registry
 
-COMMANDS = list(parser()[1])
+COMMANDS = list(make_parser()[1])
 
 
 def ended(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -117,9 +116,10 @@ def test_unknown_names_are_answered_with_the_nearest(capsys: pytest.CaptureFixtu
         assert f"'{number}' is no finite number" in refused(capsys, "evaluate", "run", "--threshold", number)
 
 
-def test_names_that_are_known_without_extras_are_those_of_the_library() -> None:
-    assert registry.BUILTIN == TASKS
-    assert tuple(analyses.KINDS) == KINDS
+def test_the_help_lists_every_kind_of_plot(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(said(capsys, "help", "plot").split())
+    *kinds, last = analyses.KINDS
+    assert f"KIND {', '.join(kinds)} or {last}" in text
 
 
 def test_json_has_null_for_numbers_that_are_not_finite(

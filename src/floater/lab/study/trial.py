@@ -19,7 +19,6 @@ from zipfile import BadZipFile
 import numpy as np
 
 from floater.errors import DataError, first_line
-from floater.lab.console import show_messages
 from floater.lab.interruption import Interrupted, raising
 from floater.lab.settings import read as read_yaml
 from floater.lab.study.grid import COST, PLAN, TRIALS
@@ -29,6 +28,7 @@ from floater.lab.tasks.measurement import Measurement
 from floater.lab.training.digests import changed, digests
 from floater.lab.training.files import MANIFEST, discard, sync, write_json, write_whole
 from floater.lab.training.lock import file_lock
+from floater.lab.training.messages import show_messages
 from floater.lab.training.run import MODEL, RunWithSettings
 
 MEASURED = "measured"

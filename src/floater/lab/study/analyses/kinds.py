@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from floater.lab.study.analyses.similarity import similarity, similarity_map
 from floater.lab.study.analyses.smoothness import smoothness, smoothness_lines
 from floater.lab.study.analyses.subject import Source, Subject, chosen, run_tokens, subject
 from floater.lab.study.analyses.vectors import heat_map, placed_vectors, similar_order
+from floater.lab.study.plots import PLOTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -219,57 +220,17 @@ def _has_vectors(of: Subject) -> None:
 
 _PLACED = ("where", "length")
 _LINE, _PAIRS = 32768, 2048  # more is not visible, and numbers of all pairs would fill the memory
-KINDS = {
-    "vectors": Kind(
-        "heat map of the position vectors (Liu et al. 2020, Figure 3)",
-        _of_vectors,
-        _has_vectors,
-        _PLACED,
-        _LINE,
-    ),
-    "permuted_vectors": Kind(
-        "heat map of the position vectors, dimensions permuted (Liu et al. 2020, Figure 3b to 3d)",
-        _of_permuted,
-        _has_vectors,
-        _PLACED,
-        _LINE,
-    ),
-    "similarity": Kind(
-        "cosine similarity of positions (Dufter et al. 2022, Figure 10)",
-        _of_similarity,
-        _has_vectors,
-        _PLACED,
-        _PAIRS,
-    ),
-    "smoothness": Kind(
-        "norm and smoothness along the sequence",
-        _of_smoothness,
-        _has_vectors,
-        (*_PLACED, "trained"),
-        _LINE,
-    ),
-    "attention": Kind(
-        "attention by position alone, per head (Ke et al. 2021, Figure 5)",
-        _of_attention,
-        positional_logits,
-        _PLACED,
-        _PAIRS,
-    ),
-    "flow": Kind("the flow as curves over time", _of_flow, _has_flow, (*_PLACED, "trained"), _LINE),
-    "probe": Kind(
-        "how well a linear probe reads the position",
-        _of_probe,
-        lambda of: run_tokens(of.model, drawn(of, 2, 1)),
-        ("length", "text"),
-        _PAIRS,
-    ),
-    "reordering": Kind(
-        "whether a moved word is detected (Yang et al. 2019); needs a text",
-        _of_reordering,
-        Subject.tokenizer,
-        ("text",),
-    ),
+_ANALYSES: dict[str, tuple[Any, ...]] = {
+    "vectors": (_of_vectors, _has_vectors, _PLACED, _LINE),
+    "permuted_vectors": (_of_permuted, _has_vectors, _PLACED, _LINE),
+    "similarity": (_of_similarity, _has_vectors, _PLACED, _PAIRS),
+    "smoothness": (_of_smoothness, _has_vectors, (*_PLACED, "trained"), _LINE),
+    "attention": (_of_attention, positional_logits, _PLACED, _PAIRS),
+    "flow": (_of_flow, _has_flow, (*_PLACED, "trained"), _LINE),
+    "probe": (_of_probe, lambda of: run_tokens(of.model, drawn(of, 2, 1)), ("length", "text"), _PAIRS),
+    "reordering": (_of_reordering, Subject.tokenizer, ("text",)),
 }
+KINDS = {name: Kind(description, *_ANALYSES[name]) for name, description in PLOTS.items()}
 
 
 def kinds(source: Source) -> list[str]:

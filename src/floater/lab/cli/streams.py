@@ -113,7 +113,7 @@ def outliving_terminal() -> Iterator[None]:
     """Go on until the end of the block when the terminal is closed or nobody reads standard output.
 
     For work whose result is in files. SIGHUP, which a terminal sends when it is closed, is ignored, as by
-    `nohup`.
+    `nohup`. A command whose result is in files has it as a decorator: `@outliving_terminal()`.
     """
     before = sys.stdout
     sys.stdout = LastingStream(sys.stdout)
@@ -121,6 +121,7 @@ def outliving_terminal() -> Iterator[None]:
     handler = signal.signal(signal.SIGHUP, signal.SIG_IGN) if hangs_up else None
     try:
         yield
+        sys.stdout.flush()
     finally:
         sys.stdout = before
         if hangs_up:
