@@ -75,7 +75,7 @@ def test_a_command_of_a_page_is_valid(page: str, command: str) -> None:
         if words[1] == "study":
             load(StudySettings, path, overrides)
         else:
-            registry.of_config(read(path), str(path), overrides)
+            registry.from_config(read(path), str(path), overrides)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

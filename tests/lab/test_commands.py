@@ -150,7 +150,7 @@ def test_a_configuration_is_written_into_a_file_of_ones_own(
     asked = capsys.readouterr()
     assert asked.out == "copy.yaml\n"
     assert "floater train copy.yaml" in asked.err
-    _, settings = registry.of_config(read("copy.yaml"), "copy.yaml")
+    _, settings = registry.from_config(read("copy.yaml"), "copy.yaml")
     assert settings.data.problem == "copy"
     assert Path("copy.yaml").read_text().startswith("# floater train copy.yaml\n")
     assert main(["init", "survey_figure10", "mine.yaml"]) == 0

@@ -33,7 +33,7 @@ def task_of_run(arguments: argparse.Namespace) -> tuple[Task, RunPath]:
         DataError: if there is no directory; the message on a file in its place has a hint.
         SettingsError: if the run's configuration cannot be read, or names modules without consent to them.
     """
-    from floater.lab.tasks.registry import of_run, trust
+    from floater.lab.tasks.registry import from_run, trust
 
     start()
     run = arguments.run
@@ -43,4 +43,4 @@ def task_of_run(arguments: argparse.Namespace) -> tuple[Task, RunPath]:
         raise no_directory(run)
     if arguments.trust_code:
         trust(run)
-    return of_run(run)
+    return from_run(run)

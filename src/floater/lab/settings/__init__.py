@@ -4,10 +4,9 @@ The dataclass is the one source: annotations give the types, fields the defaults
 of a Google style docstring the meanings. Values are YAML 1.2; see `floater.lab.settings.yaml_format`.
 """
 
-from floater.lab.settings.description import describe, undocumented
 from floater.lab.settings.loading import Tree, load, make, peek, read
+from floater.lab.settings.text import describe, dump, undocumented
 from floater.lab.settings.values import SettingsError, convert
-from floater.lab.settings.writing import dump
 
 __all__ = [
     "SettingsError",

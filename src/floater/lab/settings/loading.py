@@ -42,7 +42,7 @@ def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
 
 
 def read(path: str | Path) -> Tree:
-    """Read the mapping in a YAML file; `make` turns it into settings once it is known of what.
+    """Read the mapping in a YAML file; `make` makes settings of it, once their class is known.
 
     Args:
         path: See `load`.
@@ -100,7 +100,7 @@ def make(cls: type[T], tree: Mapping[str, Any], origin: str, overrides: Sequence
 
 
 def peek(tree: Tree, name: str, default: Any, overrides: Sequence[str] = ()) -> Any:
-    """Return one value at the top of a mapping, as `make` would, before it is known what settings it is of.
+    """Return one value at the top of a mapping, as `make` would, before the class of the settings is known.
 
     Args:
         tree: What `read` returns.

@@ -81,7 +81,7 @@ def run_trial(folder: Path, name: str) -> None:
     plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
     torch.set_num_threads(plan["threads"])
     config = folder / TRIALS / f"{name}.yaml"
-    task, settings = registry.of_config(read_yaml(config), str(config), trusted=True)
+    task, settings = registry.from_config(read_yaml(config), str(config), trusted=True)
     run = task.train(settings)
     if not is_trained(run):
         write_json(run / COST, _cost(run))

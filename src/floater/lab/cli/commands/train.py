@@ -70,13 +70,13 @@ def _settings(task: str) -> type[Any]:
 def run(arguments: argparse.Namespace) -> None:
     from torch import distributed
 
-    from floater.lab.tasks.registry import of_config
+    from floater.lab.tasks.registry import from_config
     from floater.lab.training.run import RESULT
 
     start()
     tree = read_config(arguments.config, "train", "folder", "study")
     trusted = is_trusted(arguments)
-    task, settings = of_config(tree, arguments.config, arguments.overrides, trusted=trusted)
+    task, settings = from_config(tree, arguments.config, arguments.overrides, trusted=trusted)
     accepted = {"accept_changed_data": arguments.accept_changed_data}
     if arguments.epochs or arguments.steps:
         from floater.lab.training.lengthen import lengthen
