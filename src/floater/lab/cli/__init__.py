@@ -84,9 +84,11 @@ def _code(error: Exception) -> int | None:
 
 
 def _fail(message: str, code: int = 2) -> int:
+    """Print an error in one line and return the exit code."""
     print(f"floater: {' '.join(message.split())}", file=sys.stderr)
     return code
 
 
 def _one_line(message: Warning | str, *args: Any, **kwargs: Any) -> None:
+    """Print a warning in one line, as `warnings.showwarning` does in several."""
     print(f"floater: warning: {' '.join(str(message).split())}", file=sys.stderr)

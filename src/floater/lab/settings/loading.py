@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from floater.lab.settings.keys import Key, keys_of, unknown
 from floater.lab.settings.values import SettingsError, convert, shorten
-from floater.lab.settings.yaml_format import MOST_BYTES, NotYamlError, parse
+from floater.lab.settings.yaml_format import MAX_BYTES, NotYamlError, parse
 
 T = TypeVar("T")
 Tree = dict[str, Any]
@@ -56,7 +56,7 @@ def read(path: str | Path) -> Tree:
     """
     try:
         with Path(path).open("rb") as file:  # it may be no settings: a device, or data
-            tree = parse(file.read(MOST_BYTES + 1))
+            tree = parse(file.read(MAX_BYTES + 1))
         if not isinstance(tree, dict | None):
             raise SettingsError(f"the top level must be a mapping of keys, not {shorten(tree)}")
     except OSError as error:

@@ -130,9 +130,11 @@ def _options(arguments: argparse.Namespace, task: Task) -> dict[str, Any]:
     task_options, unknown = parse_options(task_parser, arguments.task_options, new)
     if unknown and not unknown[0].startswith("-"):
         parser.refuse(unknown[0])
-    for option in [*unknown[:1], *(flag(name) for name in options if name not in parameters)]:
+    # a task that reads no source refuses one itself
+    unknown += [flag(name) for name in options if name not in parameters and name != "source"]
+    if unknown:
         raise DataError(
-            f"{run} is a run of task '{task.name}', which takes no {option.partition('=')[0]}; "
+            f"{run} is a run of task '{task.name}', which takes no {unknown[0].partition('=')[0]}; "
             f"it takes {', '.join(map(flag, parameters))}"
         )
     options |= task_options

@@ -17,7 +17,7 @@ most used settings:
   folder                    directory of the study: trials, tables, report
   task, settings            what all trials share, as for floater train
   models                    the variants by name: position and its options, ...
-  seeds                     of the trainings, as in [1, 2, 3]
+  seeds                     seeds of the trainings, as in [1, 2, 3]
   baseline, comparisons     what variants are compared with
   tests                     test sets by name
   budget.cores, .memory     what the trials may use together

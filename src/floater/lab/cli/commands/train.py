@@ -21,9 +21,9 @@ most used settings:
   model.preset              sizes: tiny, small, transformer-base, ...
   model.position            position encoding; floater models lists them
   model.position_options    its options, as in model.position_options.delta=0.1
-  training.learning_rate    at its peak; also .warmup_steps, .lr_scheduler_type
+  training.learning_rate    peak rate; also .warmup_steps, .lr_scheduler_type
   training.num_train_epochs or training.max_steps
-  training.seed             of weights, dropout and the order of batches
+  training.seed             seed of weights, dropout and the order of batches
 
 examples:
   floater init translation/multi30k my.yaml     a configuration to begin with
