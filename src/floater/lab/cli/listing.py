@@ -149,7 +149,9 @@ def entry(name: str, spec: StackSpec, width: int = 110) -> str:
         cell: f"{_text(getattr(card.survey, cell))} in the survey: {why}"
         for cell, why in (card.survey.differs if card.survey else {}).items()
     }
-    exceptions = {key: f"{why} (else: {CONTRACT[key]})" for key, why in card.exceptions.items()}
+    exceptions: dict[str, str] = {
+        key: f"{why} (else: {CONTRACT[key]})" for key, why in card.exceptions.items()
+    }
     parts: list[tuple[str, Mapping[str, str]]] = [
         ("", facts),
         ("Options", defaults),
