@@ -57,7 +57,7 @@ class Abacus(PositionModel):
             "shift": "positions are counted within a number",
         },
     )
-    derives_places = True
+    derives_positions = True
 
     def __init__(
         self,
@@ -85,19 +85,19 @@ class Abacus(PositionModel):
         whole_numbers(positions, "abacus")
         token, document = tokens_and_documents(positions, "abacus")
 
-        def places(both: Tensor) -> Tensor:
+        def digit_index(both: Tensor) -> Tensor:
             digit = torch.isin(both[..., 0], both.new_tensor(self.digits))
             goes_on = torch.zeros_like(digit)
             goes_on[:, 1:] = digit[:, 1:] & digit[:, :-1] & (both[:, 1:, 1] == both[:, :-1, 1])
             return ((since(~goes_on) + 1) * digit)[..., None].expand_as(both)
 
-        found = skip_padding(torch.stack([token, document], -1), positions.key_valid, places)[..., 0]
+        index = skip_padding(torch.stack([token, document], -1), positions.key_valid, digit_index)[..., 0]
         if self.training:
-            found = torch.where(found > 0, found + torch.randint(self.max_offset + 1, (1,)).item(), found)
-        longest, size = int(found.max()) if found.numel() else 0, len(self.table)
+            index = torch.where(index > 0, index + torch.randint(self.max_offset + 1, (1,)).item(), index)
+        longest, size = int(index.max()) if index.numel() else 0, len(self.table)
         if longest >= size:
             raise PositionError(f"a number reaches place {longest}; 'abacus' has {size - 1} (size {size})")
-        return found
+        return index
 
     def embed(self, x: Tensor, state: Tensor) -> Tensor:
         return x + self.table[state].to(x.dtype)

@@ -138,7 +138,7 @@ def bias_of_distance(
         distances = Distances.of(positions, name)
         return DistanceBias(distances, added(distances.values)[:, 0])
     if (step := spacing(positions)) is not None:
-        distances = Distances.of_spacing(positions, step)
+        distances = Distances.from_spacing(positions, step)
         return DistanceBias(distances, added(distances.values)[:, 0])
     return added(positions.delta[:, None])
 
@@ -197,7 +197,7 @@ def describe_as(model: PositionModel, inner: PositionModel) -> None:
         return  # it does not act at this site
     point: Point = inner.card.point if model.card.point == "relative" else model.card.point
     model.card = replace(model.card, point=point, exceptions=inner.card.exceptions)
-    model.derives_places = inner.derives_places
+    model.derives_positions = inner.derives_positions
     if hasattr(inner, "needs"):
         model.needs = inner.needs
 

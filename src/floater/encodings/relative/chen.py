@@ -200,9 +200,9 @@ class ChenAbsolute(PositionBias):
         return positions, segments_of(positions, count, "chen_absolute")
 
     def added(self, state: Any, layer: int) -> PairBias | Tensor:
-        (places, segments), at = state, layer if len(self.query) > 1 else 0
-        query = self.query[at][:, places.query].transpose(0, 1)
-        bias = ProductBias(query, self.key[at][:, places.key].transpose(0, 1))
+        (positions, segments), at = state, layer if len(self.query) > 1 else 0
+        query = self.query[at][:, positions.query].transpose(0, 1)
+        bias = ProductBias(query, self.key[at][:, positions.key].transpose(0, 1))
         if self.segments is None:
             return bias
         more: Tensor = self.segments(segments, layer)

@@ -129,13 +129,13 @@ class Fire(PositionBias):
         if not positions.query.is_floating_point():
             distances = Distances.of(positions, "fire")
             if not torch.compiler.is_compiling():  # which cannot read the learned limits
-                places = torch.cat([positions.query.flatten(), positions.key.flatten()])
-                last = int(places.max()) if len(places) else 0
+                occurring = torch.cat([positions.query.flatten(), positions.key.flatten()])
+                last = int(occurring.max()) if len(occurring) else 0
                 near = tuple(last <= start for start in (self.multiplier.abs() * self.threshold).tolist())
         state = FireState(positions, distances, near)
-        return replace(state, shared=self.of_block(state, 0)) if len(self.c) == 1 else state
+        return replace(state, shared=self.block_bias(state, 0)) if len(self.c) == 1 else state
 
-    def of_block(self, state: FireState, block: int) -> DistanceBias | Tensor:
+    def block_bias(self, state: FireState, block: int) -> DistanceBias | Tensor:
         """Return the bias of a block, of the distance or (batch or 1, heads, T, S)."""
         # half precision has no odd number above 2,048
         dtype = torch.promote_types(self.c.dtype, torch.float32)
@@ -156,7 +156,7 @@ class Fire(PositionBias):
         return piecewise(back.sign() * share, *parameters)
 
     def added(self, state: FireState, layer: int) -> DistanceBias | Tensor:
-        return self.of_block(state, layer) if state.shared is None else state.shared
+        return self.block_bias(state, layer) if state.shared is None else state.shared
 
     def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
         # beyond the threshold the bias is a matrix, which is computed for `bias` only

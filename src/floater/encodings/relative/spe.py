@@ -175,11 +175,11 @@ class SineSPE(Precise, StochasticPositions):
         self.gain.mul_(2 / self.gain.norm(dim=-1, keepdim=True).sqrt())
 
     def processes(self, positions: Positions) -> tuple[Tensor, Tensor]:
-        wide, own = wide_dtype(self.frequency.device), self.frequency.dtype
+        wide, dtype = wide_dtype(self.frequency.device), self.frequency.dtype
         cycles = positions.query.to(wide)[..., None, None, None] * (self.frequency.to(wide).sigmoid() / 2)
         phase = 2 * math.pi * (cycles - cycles.detach().floor())
         query, key = (
-            torch.cat((angle.cos(), angle.sin()), dim=-1).to(own) for angle in (phase + self.offset, phase)
+            torch.cat((angle.cos(), angle.sin()), dim=-1).to(dtype) for angle in (phase + self.offset, phase)
         )
         weight = F.softplus(self.gain).repeat(1, 1, 2)[..., None] * query.shape[-1] ** -0.5
         z = weight * self.noise((*query.shape[-3:], self.realizations), self.gain, chunk=1)

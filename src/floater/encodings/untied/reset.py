@@ -137,15 +137,15 @@ class UntiedBias(PairBias):
         """
         if more.distances.index is not None or len(self.reset.key) > 1:
             return None
-        places = [at[0].nonzero().flatten().tolist() for at in (self.reset.query, self.reset.key)]
-        if max(map(len, places)) > 1:
+        indices = [at[0].nonzero().flatten().tolist() for at in (self.reset.query, self.reset.key)]
+        if max(map(len, indices)) > 1:
             return None
         (length, slots), table = more.distances.shape, more.table.to(dtype)
         row, column = table.new_zeros(len(table), slots), table.new_zeros(len(table), length)
-        if places[0]:
-            row = table[:, length - 1 - places[0][0] :][:, :slots]
-        if places[1]:
-            column = table[:, places[1][0] :][:, :length].flip(-1)
+        if indices[0]:
+            row = table[:, length - 1 - indices[0][0] :][:, :slots]
+        if indices[1]:
+            column = table[:, indices[1][0] :][:, :length].flip(-1)
         return row, column
 
 
