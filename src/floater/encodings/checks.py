@@ -49,7 +49,7 @@ def at_least_one(**options: float | None) -> None:
     """Refuse options below 1; None, a default, is allowed.
 
     Raises:
-        PositionError: if one is; the message names the first.
+        PositionError: if an option is below 1; the message names the first.
 
     Example:
         >>> at_least_one(width=0)

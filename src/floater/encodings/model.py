@@ -92,7 +92,7 @@ class PositionModel(nn.Module):
 
     @property
     def max_positions(self) -> int | None:
-        """Return how many positions the model has; None if it serves any length."""
+        """Return the number of positions that the model has; None if it serves any length."""
         return self.spec.max_length if self.bounded else None
 
     @property

@@ -47,7 +47,7 @@ def register(name: str) -> Callable[[_Model], _Model]:
 
 
 def catalogue() -> dict[str, type[PositionModel]]:
-    """Return every position model of the library by its name, in order of name.
+    """Return the position models of the library, by name and sorted by it.
 
     Example:
         >>> "floater" in catalogue()
@@ -122,7 +122,7 @@ def check_types(name: str, values: Mapping[str, Any]) -> None:
     valid ones.
 
     Raises:
-        PositionError: it names the first.
+        PositionError: if a value has another type; the message names the first.
 
     Example:
         >>> check_types("t5", {"buckets": "many"})
@@ -176,7 +176,7 @@ def build(
     initializer_range: float | None = None,
     **arguments: Any,
 ) -> PositionModel:
-    """Make a position model for a stack of blocks.
+    """Build a position model for a stack of blocks.
 
     Args:
         name: a name of the catalogue.
@@ -206,7 +206,7 @@ def build(
 
 
 def build_for(name: str, spec: StackSpec, **arguments: Any) -> PositionModel:
-    """Make a position model for a stack of blocks; see `build`."""
+    """Build a position model for a stack of blocks; see `build`."""
     check_options(name, arguments)
     check_types(name, arguments)
     try:

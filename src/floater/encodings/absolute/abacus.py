@@ -21,8 +21,8 @@ class Abacus(PositionModel):
     """A learned vector for the place of a digit in its number, shifted at random in training (section 3).
 
     Digit i of a number, i = 1, 2, ... in the order of the text, gets e[k + i]; k is uniform in 0 to
-    `max_offset`, sampled for each batch in training, and 0 in evaluation: so that the places beyond the
-    longest training number have trained vectors. Other tokens get e[0]. Numbers must be written with the
+    `max_offset`, sampled for each batch in training, and 0 in evaluation. Places beyond the longest training
+    number thus have trained vectors, too. Other tokens get e[0]. Numbers must be written with the
     least digit first, so that digits of the same place share a vector. The authors combine it with FIRE, as
     `compose` can. Positions are not read, only tokens and their order.
 
@@ -126,7 +126,13 @@ def tokens_and_documents(positions: Positions, name: str) -> tuple[Tensor, Tenso
 
 
 def since(begins: Tensor) -> Tensor:
-    """Return how many tokens ago the last run began, (batch, T), for the tokens (batch, T) that begin one.
+    """Return the number of tokens since the begin of each token's run.
+
+    Args:
+        begins: (batch, T) bool, True where a run begins.
+
+    Returns:
+        (batch, T), 0 where a run begins.
 
     Example:
         >>> since(torch.tensor([[True, False, False, True, False]])).tolist()

@@ -44,8 +44,13 @@ def named(part: Part) -> tuple[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class States:
-    """States of the encodings of a composition at the queries, and at all keys where a cache holds unrotated
-    ones, by the index of the rotation."""
+    """The states of the encodings of a composition.
+
+    Args:
+        models: the state of each encoding, at the positions of the queries.
+        key_states: the states of rotations at the positions of all keys, by the index of the encoding, where
+            a cache holds keys that are not rotated.
+    """
 
     models: list[Any]
     key_states: dict[int, Any]
@@ -155,10 +160,10 @@ class Composite(PositionModel):
 
     @classmethod
     def recipe(cls, options: Mapping[str, Any]) -> str:
-        """Return the recipe of the parts that have another than the plain Transformer's.
+        """Return the recipe for which the parts ask; without one that of the plain Transformer.
 
         Raises:
-            PositionError: if they have different ones.
+            PositionError: if parts ask for different recipes.
         """
         parts = map(named, cls.named_parts(options))
         recipes = {
@@ -181,7 +186,7 @@ class Composite(PositionModel):
 
     @property
     def models(self) -> list[PositionModel]:
-        """Return the encodings; those of a part that is a composition itself one by one."""
+        """Return the encodings; a part that is a composition itself is replaced by its own encodings."""
         leaves: list[PositionModel] = []
         for part in self.parts:
             leaves += part.models if isinstance(part, Composite) else [part]  # type: ignore[list-item]
@@ -205,12 +210,12 @@ class Composite(PositionModel):
 
     @property
     def reads_times(self) -> bool:
-        """Return whether a part does; each part is prepared at its own positions or times."""
+        """Return whether a part reads times; each part is prepared at those that it reads."""
         return any(part.reads_times for part in self.models)
 
     @property
     def reads_distances(self) -> bool:
-        """Return whether a part does and no other would read true distances beside it, as rotations do."""
+        """Return whether a part reads distances, and no other, as rotations do, reads true ones beside it."""
         return any(part.reads_distances for part in self.models) and not self.overrides("qkv")
 
     def overrides(self, *hooks: str) -> bool:

@@ -25,7 +25,7 @@ HeadsState = tuple[Tensor, Tensor, dict[int, dict[str, Tensor]]]
 def both(positions: Positions, model: PositionModel) -> tuple[Tensor, Tensor]:
     """Return the sinusoids of a token's own and of its second position, (batch or 1, T, dim) each.
 
-    Only a source is reordered: in the decoder of an encoder-decoder the second position is the own one.
+    Only a source is reordered: in the decoder of an encoder-decoder the second position is the token's own.
 
     Raises:
         PositionError: if there are no second positions.

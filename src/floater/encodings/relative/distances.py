@@ -226,7 +226,7 @@ class Distances:
 
 
 _BLOCK = 32
-"""Queries of a block of a plane's gradient."""
+"""Number of queries that the gradient of a plane processes at once."""
 
 
 class _Plane(torch.autograd.Function):

@@ -26,9 +26,9 @@ def piecewise(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
 
     Args:
         x: (...).
-        weight: (width,), and
-        bias: (width,) of the hidden units.
-        out: (heads, width), of the output.
+        weight: (width,) weights of the hidden units.
+        bias: (width,) biases of the hidden units.
+        out: (heads, width) weights of the output.
 
     Returns:
         (heads, ...): out relu(weight x + bias).
@@ -51,9 +51,15 @@ def piecewise(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class FireState:
-    """Positions of queries and keys; their distances, if these are integers; for each block, whether all
-    positions are below its threshold, so that its bias depends on distances alone; and the bias that all
-    blocks share."""
+    """State of a forward pass, shared by the blocks.
+
+    Args:
+        positions: positions of queries and keys.
+        distances: their distances; None for real positions.
+        near: for each block, whether all positions are below its threshold, so that its bias depends on
+            distances alone.
+        shared: the bias of all blocks, if they share one function.
+    """
 
     positions: Positions
     distances: Distances | None

@@ -38,7 +38,7 @@ class Solved(NamedTuple):
 
 
 class BiasTable(NamedTuple):
-    """Biases (U, blocks, heads) at the distances that occur, and the index of each pair's distance."""
+    """Biases (U, blocks, heads) at the U distances that occur, and these distances."""
 
     biases: Tensor
     distances: Distances
@@ -135,7 +135,7 @@ class FloaterRelative(PositionBias):
         self.readout = nn.Parameter(torch.empty(rows, width, spec.heads))
         shape = 2, spec.layers, spec.heads
         self.decay = nn.Parameter(torch.empty(shape)) if tail else None  # of r and a, through softplus
-        self.baked: int | None = None  # the positions whose biases are stored
+        self.baked: int | None = None  # number of positions whose biases are stored
         self.reset_parameters()
 
     @torch.no_grad()
@@ -181,7 +181,7 @@ class FloaterRelative(PositionBias):
         return self._solved(u, delta)
 
     def bias_table(self, distances: Distances) -> BiasTable:
-        """Return the biases at integer distances, each computed once."""
+        """Return the biases at a list of distances, each computed once."""
         if self.baked is not None:
             return BiasTable(self._stored(distances), distances)
         delta = distances.values.double()

@@ -18,7 +18,7 @@ Rescaled = tuple[Tensor, float]
 
 
 class _Plain(NamedTuple):
-    """Rotary positions before a rule."""
+    """Parameters of rotary positions before a rule rescales them."""
 
     dim: int
     base: float
@@ -173,7 +173,7 @@ def _proportional(x: _Plain, *, factor: float, partial_rotary_factor: float = 1.
 
 
 def _served(trained: int, factor: float, length: float | None) -> float:
-    """Return the declared length of texts, by default `factor` training lengths."""
+    """Return the declared length of texts, by default `factor` times the training length."""
     length = factor * trained if length is None else length
     if length < trained:
         raise PositionError(

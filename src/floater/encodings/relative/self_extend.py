@@ -44,10 +44,10 @@ class SelfExtend(Rotary):
         form: "floor", "leaky" or "rectified".
         group: G, above 1.
         window: w in tokens; half of max_length by default, at least 1.
-        pairs: see `Rotary`, as the next ones.
-        base: base of the frequencies.
-        partial: share of the components that rotate.
-        scaling: rule that rescales the frequencies.
+        pairs: see `Rotary`.
+        base: base of the frequencies, above 1.
+        partial: share of the components that rotate; see `Rotary`.
+        scaling: rule that rescales the frequencies; see `Rotary`.
 
     Raises:
         PositionError: if an option is not valid.

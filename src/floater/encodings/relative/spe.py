@@ -28,8 +28,8 @@ class Codes(NamedTuple):
     """Random processes along the tokens, shared by all blocks.
 
     Args:
-        query: (batch or 1, T, heads, head_dim, realizations), and
-        key: the same, correlated with it as the positions are.
+        query: (batch or 1, T, heads, head_dim, realizations).
+        key: the same shape, correlated with `query` as the positions are.
         gate: (heads, head_dim, realizations), the same for all positions; None without gates.
     """
 

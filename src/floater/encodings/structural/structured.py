@@ -20,7 +20,7 @@ from floater.structures import Structure, path_symbols, symbols
 
 _ALL_TOKENS = "it reads a tree or a graph over all tokens at once"
 WHOLE: Mapping[Contract, str] = {"cache": _ALL_TOKENS, "documents": _ALL_TOKENS}
-"""The exceptions of its models."""
+"""The exceptions (see `Card`) of encodings that read a tree or a graph."""
 
 
 class Structured(PositionModel):
@@ -40,8 +40,8 @@ class Structured(PositionModel):
         """Return the structure of the positions.
 
         Raises:
-            PositionError: if they have none, only a graph where a tree is needed, fewer queries than keys, or
-                packed documents.
+            PositionError: if the positions have no structure, only a graph where a tree is needed, fewer
+                queries than keys, or packed documents.
         """
         structure, name = positions.structure, f"'{name_of(self)}'"
         builder = "Positions.tree(parents)" if self.needs == "tree" else "Positions.graph(edges)"
@@ -86,10 +86,11 @@ class Paths:
         name: name of the model, for error messages.
 
     Attributes:
-        rows: (R, D) symbols, the distinct sequences of the batch, the empty path first, none last, and
-        lengths: (R,) number of symbols in each, at least 1; the rows are padded with 0.
-        sample_rows: (batch, U) the distinct sequences of each sample, numbers of rows, and
-        pair: (batch, T, T) index of the one that leads from a query's node to a key's.
+        rows: (R, D) symbols of the distinct sequences of the batch, padded with 0. The first row is the empty
+            path, the last one stands for no path.
+        lengths: (R,) number of symbols of each row, at least 1.
+        sample_rows: (batch, U) indices of the rows that occur in each sample.
+        pair: (batch, T, T) index into `sample_rows` of the path from a query's node to a key's.
 
     Raises:
         PositionError: if an edge has a label that the model does not have.

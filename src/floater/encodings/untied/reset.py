@@ -87,14 +87,14 @@ class Reset:
 
 @dataclass(eq=False)
 class UntiedBias(PairBias):
-    """Another bias, with [CLS] untied.
+    """A bias from which [CLS] is untied.
 
     Equation 9 adds products of two columns to the pairs without a [CLS]: with c_t = 1 at a [CLS], else 0,
     that is c_t theta_1 + (1 - c_t) theta_2 c_s. Where a bias b_{s-t} of the distance is added to all pairs,
     the columns subtract its entries in the row and the column of the [CLS].
 
     Args:
-        inner: the other bias.
+        inner: the bias before the reset.
         reset: masks of the [CLS] tokens.
         theta: (2, heads).
     """
@@ -170,7 +170,7 @@ class UntiedCls(PositionBias):
     Args:
         model: name of a model that only adds a content-free bias, such as "t5", "alibi",
             "dufter_relative" or "chen_absolute".
-        options: its options.
+        options: options of that model.
         cls: "first" (the token at position 0) or "special" (`Positions.special`).
 
     Raises:
