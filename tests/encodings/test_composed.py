@@ -130,7 +130,7 @@ def test_distances_are_read_only_if_a_part_reads_them():
     ):
         model = composed("compose", models=models)
         assert model.reads_distances == reads
-        assert model.derives_places != reads
+        assert model.derives_positions != reads
 
 
 def nested(*models):

@@ -22,6 +22,6 @@ __all__ = [
     "register",
 ]
 
-for _found in pkgutil.walk_packages(__path__, f"{__name__}."):
-    import_module(_found.name)
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    import_module(_module.name)
 plugins.load()

@@ -51,7 +51,7 @@ class PositionModel(nn.Module):
     Class attributes: `card` is the entry in the catalogue; `sites` are those of `StackSpec.site` where it
     acts; `length_aware` means that its decoder needs the final length of the text, `autoregressive` that
     a decoder may write one token after another; `bounded` that it has `max_length` positions;
-    `derives_places` that it derives positions itself, from order, segments, coordinates or a structure;
+    `derives_positions` that it derives them itself, from order, segments, coordinates or a structure;
     `needs_cross_attention` that it acts there alone; `stage` is when its `qkv` acts among composed models;
     `reads_content` means that its `bias` or `logits` reads queries or keys, as wide as a head;
     `reads_products` that its `logits` multiplies queries and keys as the dot products do, rotated;
@@ -78,7 +78,7 @@ class PositionModel(nn.Module):
     length_aware: ClassVar[bool] = False
     autoregressive: ClassVar[bool] = True
     bounded: ClassVar[bool] = False
-    derives_places: bool = False
+    derives_positions: bool = False
     needs_cross_attention: bool = False
     stage: Stage = Stage.KEEP
     reads_content: bool = True
@@ -92,7 +92,7 @@ class PositionModel(nn.Module):
 
     @property
     def max_positions(self) -> int | None:
-        """Return how many positions the model has; None if it serves any length."""
+        """Return the number of positions that the model has; None if it serves any length."""
         return self.spec.max_length if self.bounded else None
 
     @property
@@ -114,8 +114,8 @@ class PositionModel(nn.Module):
         queries and keys included, read the true positions: random times would blur the distances.
         """
         card = getattr(self, "card", None)  # the identity has none
-        own = self.length_aware or self.derives_places
-        return card is not None and card.point == "absolute" and not own
+        derives = self.length_aware or self.derives_positions
+        return card is not None and card.point == "absolute" and not derives
 
     @property
     def reads_distances(self) -> bool:
@@ -124,11 +124,11 @@ class PositionModel(nn.Module):
         Rotations of queries and keys do not: cached keys are rotated before a query is known.
         """
         card = getattr(self, "card", None)
-        relative = card is not None and card.point in ("relative", "both") and not self.derives_places
+        relative = card is not None and card.point in ("relative", "both") and not self.derives_positions
         return relative and self.overrides("bias", "logits") and not self.overrides("qkv")
 
     @classmethod
-    def recipe(cls, given: Mapping[str, Any]) -> str:
+    def recipe(cls, options: Mapping[str, Any]) -> str:
         """Return the name of the recipe of the Transformer around it (see `Card`), given its options."""
         card: Card | None = getattr(cls, "card", None)  # a user's encoding may have none
         return "transformer" if card is None else card.recipe
@@ -259,5 +259,5 @@ def _has_terms(model: Any) -> bool:
         return next((n for n, owner in enumerate(model.__mro__) if hook in vars(owner)), len(model.__mro__))
 
     hooks = "bias", "correlation", "logits", "weights", "mask", "value_bias"
-    own = defined("attention_terms")
-    return own < model.__mro__.index(PositionModel) and own <= min(map(defined, hooks))
+    terms = defined("attention_terms")
+    return terms < model.__mro__.index(PositionModel) and terms <= min(map(defined, hooks))

@@ -188,7 +188,7 @@ def check_times(times: Times, position: PositionModel, name: str) -> None:
         PositionError: if it reads no times, or counts tokens and times are not whole.
     """
     if times.relative:
-        if position.card.point not in ("relative", "both") or position.derives_places:
+        if position.card.point not in ("relative", "both") or position.derives_positions:
             raise PositionError(
                 f"times.relative is True, but '{name}' reads no distances, so nothing would change; relative "
                 "encodings, such as 'floater_relative' and 'alibi', do"

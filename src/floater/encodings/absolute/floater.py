@@ -44,7 +44,7 @@ def learned_field(
     """Build the field of the options `field`, `hidden` and `activation`, with adapted clocks.
 
     Raises:
-        PositionError: if there is none of this kind, or with this activation.
+        PositionError: if the kind is unknown, or a bounded field gets another activation than tanh.
 
     Example:
         >>> type(learned_field("bounded", 4, None, "tanh")).__name__
@@ -212,7 +212,7 @@ class Floater(PositionModel):
 
     @property
     def max_positions(self) -> int | None:
-        """Return how many positions a baked model has; None before."""
+        """Return the number of positions of a baked model; None if it is not baked."""
         return min((flow.length for flow in self.flows if isinstance(flow, BakedFlow)), default=None)
 
     def bake(self, length: int) -> None:

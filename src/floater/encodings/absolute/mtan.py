@@ -100,7 +100,7 @@ class MTAN(Precise):
                     (features[0], features[-1]), self.weight[layer], self.feature_bias[layer], strict=True
                 )
             ]
-        of_query, of_key = (
+        query, key = (
             part.view(*part.shape[:2], heads, part.shape[-1] // heads).transpose(1, 2) for part in parts
         )
-        return of_query * float(of_query.shape[-1] ** -0.5), of_key
+        return query * float(query.shape[-1] ** -0.5), key

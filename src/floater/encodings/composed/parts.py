@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from floater.encodings.card import Card, Point
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Projection, Stage
-from floater.encodings.registry import build_for, catalogue, name_of, options
+from floater.encodings.registry import build_for, catalogue, name_of
+from floater.encodings.registry import options as default_options
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
@@ -43,11 +44,16 @@ def named(part: Part) -> tuple[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class States:
-    """States of the encodings of a composition at the queries, and at all keys where a cache holds unrotated
-    ones, by the index of the rotation."""
+    """The states of the encodings of a composition.
+
+    Args:
+        models: the state of each encoding, at the positions of the queries.
+        key_states: the states of rotations at the positions of all keys, by the index of the encoding, where
+            a cache holds keys that are not rotated.
+    """
 
     models: list[Any]
-    of_keys: dict[int, Any]
+    key_states: dict[int, Any]
 
 
 class Composite(PositionModel):
@@ -89,8 +95,8 @@ class Composite(PositionModel):
         if not all(self._rotations_commute(indices) for indices in self._acting_in):
             why = "rotations in different planes do not commute"
             self.card = replace(self.card, exceptions={**self.card.exceptions, "shift": why})
-        self.derives_places = all(
-            part.derives_places for part in kinds if part.card.point in ("relative", "both")
+        self.derives_positions = all(
+            part.derives_positions for part in kinds if part.card.point in ("relative", "both")
         )
         self.needs_cross_attention = any(part.needs_cross_attention for part in self.models)
         trees = {part.needs for part in self.models if hasattr(part, "needs")}
@@ -153,17 +159,19 @@ class Composite(PositionModel):
                 )
 
     @classmethod
-    def recipe(cls, given: Mapping[str, Any]) -> str:
-        """Return the recipe of the parts that have another than the plain Transformer's.
+    def recipe(cls, options: Mapping[str, Any]) -> str:
+        """Return the recipe for which the parts ask; without one that of the plain Transformer.
 
         Raises:
-            PositionError: if they have different ones.
+            PositionError: if parts ask for different recipes.
         """
-        parts = map(named, cls.named_parts(given))
-        found = {
-            name: catalogue()[name].recipe(options(name) | own) for name, own in parts if name in catalogue()
+        parts = map(named, cls.named_parts(options))
+        recipes = {
+            name: catalogue()[name].recipe(default_options(name) | chosen)
+            for name, chosen in parts
+            if name in catalogue()
         }
-        asked = {recipe: name for name, recipe in found.items() if recipe != cls.card.recipe}
+        asked = {recipe: name for name, recipe in recipes.items() if recipe != cls.card.recipe}
         if len(asked) > 1:
             (one, first), (other, second) = list(asked.items())[:2]
             raise PositionError(
@@ -172,17 +180,17 @@ class Composite(PositionModel):
         return next(iter(asked), cls.card.recipe)
 
     @classmethod
-    def named_parts(cls, given: Mapping[str, Any]) -> Sequence[Part]:
+    def named_parts(cls, options: Mapping[str, Any]) -> Sequence[Part]:
         """Return the parts that options name."""
         raise NotImplementedError(f"{cls.__name__} must define named_parts")
 
     @property
     def models(self) -> list[PositionModel]:
-        """Return the encodings; those of a part that is a composition itself one by one."""
-        found: list[PositionModel] = []
+        """Return the encodings; a part that is a composition itself is replaced by its own encodings."""
+        leaves: list[PositionModel] = []
         for part in self.parts:
-            found += part.models if isinstance(part, Composite) else [part]  # type: ignore[list-item]
-        return found
+            leaves += part.models if isinstance(part, Composite) else [part]  # type: ignore[list-item]
+        return leaves
 
     def acting(self, layer: int) -> Sequence[int]:
         """Return the indices of the encodings that act in a block, among `models`."""
@@ -202,12 +210,12 @@ class Composite(PositionModel):
 
     @property
     def reads_times(self) -> bool:
-        """Return whether a part does; each part is prepared at its own positions or times."""
+        """Return whether a part reads times; each part is prepared at those that it reads."""
         return any(part.reads_times for part in self.models)
 
     @property
     def reads_distances(self) -> bool:
-        """Return whether a part does and no other would read true distances beside it, as rotations do."""
+        """Return whether a part reads distances, and no other, as rotations do, reads true ones beside it."""
         return any(part.reads_distances for part in self.models) and not self.overrides("qkv")
 
     def overrides(self, *hooks: str) -> bool:
@@ -219,17 +227,17 @@ class Composite(PositionModel):
             part.reset_parameters()
 
     def prepared(self, positions: Positions) -> States:
-        models, of_keys = self.models, {}
+        models, key_states = self.models, {}
         if positions.query.shape[1] != positions.key.shape[1]:
             late = {index for indices in self._late_in for index in indices}
-            of_keys = {index: models[index].prepared(positions.of_keys) for index in late}
-        return States([part.prepared(positions) for part in models], of_keys)
+            key_states = {index: models[index].prepared(positions.of_keys) for index in late}
+        return States([part.prepared(positions) for part in models], key_states)
 
     prepare = prepared
 
     def embed(self, x: Tensor, state: States) -> Tensor:
-        for part, own in zip(self.models, state.models, strict=True):
-            x = part.embed(x, own)
+        for part, part_state in zip(self.models, state.models, strict=True):
+            x = part.embed(x, part_state)
         return x
 
     def _acting(self, state: States, layer: int) -> Iterator[tuple[PositionModel, Any]]:
@@ -237,8 +245,8 @@ class Composite(PositionModel):
         return ((models[index], state.models[index]) for index in self._acting_in[layer])
 
     def block(self, x: Tensor, state: States, layer: int) -> Tensor:
-        for part, own in self._acting(state, layer):
-            x = part.block(x, own, layer)
+        for part, part_state in self._acting(state, layer):
+            x = part.block(x, part_state, layer)
         return x
 
     def residual(self, layer: int) -> bool:
@@ -247,17 +255,19 @@ class Composite(PositionModel):
     def on_projections(
         self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: States, layer: int
     ) -> None:
-        for part, own in self._acting(state, layer):
-            part.on_projections(projections, own, layer)
+        for part, part_state in self._acting(state, layer):
+            part.on_projections(projections, part_state, layer)
 
     def inputs(self, x: Tensor, state: States, layer: int) -> QKV:
-        for part, own in self._acting(state, layer):
+        for part, part_state in self._acting(state, layer):
             if part.overrides("inputs"):
-                return part.inputs(x, own, layer)
+                return part.inputs(x, part_state, layer)
         return x, x, x
 
     def projection_bias(self, name: Projection, state: States, layer: int) -> Tensor | None:
-        return _sum([part.projection_bias(name, own, layer) for part, own in self._acting(state, layer)])
+        return _sum(
+            [part.projection_bias(name, part_state, layer) for part, part_state in self._acting(state, layer)]
+        )
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: States, layer: int) -> QKV:
         models, late = self.models, self._late_in[layer]
@@ -269,15 +279,15 @@ class Composite(PositionModel):
     def rotated(self, q: Tensor, k: Tensor, state: States, layer: int) -> tuple[Tensor, Tensor]:
         models, width = self.models, self.spec.dim // self.spec.heads
         for index in self._late_in[layer]:
-            part, own = models[index], state.models[index]
+            part, part_state = models[index], state.models[index]
             (q_, q_more), (k_, k_more) = (
                 (x[..., :width].transpose(1, 2), x[..., width:]) for x in (q, k)
             )  # others have appended components
-            if index in state.of_keys:
-                q_ = part.qkv(q_, q_, q_, own, layer)[0]
-                k_ = part.qkv(k_, k_, k_, state.of_keys[index], layer)[1]
+            if index in state.key_states:
+                q_ = part.qkv(q_, q_, q_, part_state, layer)[0]
+                k_ = part.qkv(k_, k_, k_, state.key_states[index], layer)[1]
             else:
-                q_, k_, _ = part.qkv(q_, k_, k_, own, layer)
+                q_, k_, _ = part.qkv(q_, k_, k_, part_state, layer)
             q, k = (torch.cat([x.transpose(1, 2), more], -1) for x, more in ((q_, q_more), (k_, k_more)))
         return q, k
 
@@ -289,8 +299,8 @@ class Composite(PositionModel):
     def _bias(self, q: Tensor, k: Tensor, state: States, layer: int) -> Tensor | None:
         return _sum(
             [
-                part.bias(*self._content(part, q, k, state, layer), own, layer)
-                for part, own in self._acting(state, layer)
+                part.bias(*self._content(part, q, k, state, layer), part_state, layer)
+                for part, part_state in self._acting(state, layer)
             ]
         )
 
@@ -315,8 +325,8 @@ class Composite(PositionModel):
         acting = [pair for pair in self._acting(state, layer) if pair[0].overrides(*hooks)]
         if len(acting) != 1 or not acting[0][0].has_terms:
             return None
-        part, own = acting[0]
-        terms = part.attention_terms(q, k, own, layer)
+        part, part_state = acting[0]
+        terms = part.attention_terms(q, k, part_state, layer)
         if terms is None or terms.bias_alone:
             return terms
         if part.scale(q.shape[-1]) != self.scale(q.shape[-1]):
@@ -329,27 +339,31 @@ class Composite(PositionModel):
         return replace(terms, content=self.rotated(q, k, state, layer), asking=asking)
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: States, layer: int) -> Tensor:
-        for part, own in sorted(self._acting(state, layer), key=lambda pair: pair[0].stage < Stage.WIDEN):
-            logits = part.logits(logits, *self._content(part, q, k, state, layer), own, layer)
+        for part, part_state in sorted(
+            self._acting(state, layer), key=lambda pair: pair[0].stage < Stage.WIDEN
+        ):
+            logits = part.logits(logits, *self._content(part, q, k, state, layer), part_state, layer)
         bias = self._bias(q, k, state, layer) if self.overrides("logits") else None
         return logits if bias is None else logits + bias.to(logits.dtype)
 
     def weights(self, logits: Tensor, state: States, layer: int) -> Tensor:
-        for part, own in self._acting(state, layer):
+        for part, part_state in self._acting(state, layer):
             if part.overrides("weights"):
-                return part.weights(logits, own, layer)
+                return part.weights(logits, part_state, layer)
         return super().weights(logits, state, layer)
 
     def mask(self, state: States, layer: int) -> Tensor | None:
-        found = None
-        for part, own in self._acting(state, layer):
-            allowed = part.mask(own, layer)
+        mask = None
+        for part, part_state in self._acting(state, layer):
+            allowed = part.mask(part_state, layer)
             if allowed is not None:
-                found = allowed if found is None else found & allowed
-        return found
+                mask = allowed if mask is None else mask & allowed
+        return mask
 
     def value_bias(self, weights: Tensor, state: States, layer: int) -> Tensor | None:
-        return _sum([part.value_bias(weights, own, layer) for part, own in self._acting(state, layer)])
+        return _sum(
+            [part.value_bias(weights, part_state, layer) for part, part_state in self._acting(state, layer)]
+        )
 
     def scale(self, head_dim: int) -> float:
         return self._scaled[0].scale(head_dim) if self._scaled else super().scale(head_dim)
@@ -373,5 +387,5 @@ def reads_content(part: PositionModel) -> bool:
 
 def _sum(terms: Sequence[Tensor | None]) -> Tensor | None:
     """Return the sum of the tensors among the terms; None if there is none."""
-    given = [term for term in terms if term is not None]
-    return sum(given[1:], given[0]) if given else None
+    tensors = [term for term in terms if term is not None]
+    return sum(tensors[1:], tensors[0]) if tensors else None

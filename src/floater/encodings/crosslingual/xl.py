@@ -25,21 +25,21 @@ HeadsState = tuple[Tensor, Tensor, dict[int, dict[str, Tensor]]]
 def both(positions: Positions, model: PositionModel) -> tuple[Tensor, Tensor]:
     """Return the sinusoids of a token's own and of its second position, (batch or 1, T, dim) each.
 
-    Only a source is reordered: in the decoder of an encoder-decoder the second position is the own one.
+    Only a source is reordered: in the decoder of an encoder-decoder the second position is the token's own.
 
     Raises:
         PositionError: if there are no second positions.
     """
     spec = model.spec
     if spec.site == "decoder":
-        own = sinusoid(positions.query, spec.dim)
-        return own, own
+        primary = sinusoid(positions.query, spec.dim)
+        return primary, primary
     if positions.reordered is None:
         raise PositionError(f"no reordered in the positions; '{name_of(model)}' reads second positions")
-    places = positions.query, positions.reordered
-    rows = torch.broadcast_shapes(*(place.shape for place in places))  # type: ignore[no-untyped-call]
-    own, second = (sinusoid(place.expand(rows), spec.dim) for place in places)
-    return own, second
+    pair = positions.query, positions.reordered
+    rows = torch.broadcast_shapes(*(at.shape for at in pair))  # type: ignore[no-untyped-call]
+    primary, second = (sinusoid(at.expand(rows), spec.dim) for at in pair)
+    return primary, second
 
 
 @register("xl")
@@ -70,7 +70,7 @@ class CrossLingual(AddedVectors):
         point="absolute",
         equation="x_t + p_t + p_{r(t)}, r the order of the other language",
     )
-    derives_places = True
+    derives_positions = True
 
     def __init__(self, spec: StackSpec, *, join: str = "sum") -> None:
         super().__init__(spec)
@@ -125,7 +125,7 @@ class CrossLingualHeads(PositionModel):
         point="absolute",
         equation="(x_t + p_t) W_i in some heads i, (x_t + p_{r(t)}) W_i in others, r the other order",
     )
-    derives_places = True
+    derives_positions = True
 
     def __init__(self, spec: StackSpec, *, reordered: int | None = None) -> None:
         super().__init__(spec)
@@ -148,9 +148,9 @@ class CrossLingualHeads(PositionModel):
             dtype = (
                 next((p.dtype for p in linear.parameters()), None) if isinstance(linear, nn.Module) else None
             )
-            own, second = (linear(p.to(dtype)) for p in pair)
+            primary, second = (linear(p.to(dtype)) for p in pair)
             bias = linear(torch.zeros_like(pair[0][:1, :1], dtype=dtype))
-            added[name] = torch.cat([own[..., :first], second[..., first:]], -1) - bias
+            added[name] = torch.cat([primary[..., :first], second[..., first:]], -1) - bias
 
     def projection_bias(self, name: Projection, state: HeadsState, layer: int) -> Tensor | None:
         return state[2].get(layer, {}).get(name)

@@ -82,9 +82,9 @@ class LieRE(Precise):
         upper = self.entries.new_zeros(*self.entries.shape[1:3], self.size, self.size)
         upper[:, :, row, column] = self.entries[layer]
         skew = (upper - upper.mT).view(self.axes, self.spec.heads, -1, self.size, self.size)
-        place = state.to(dtype)[..., None, None, None, None]
+        coordinate = state.to(dtype)[..., None, None, None, None]
         with torch.autocast(state.device.type, enabled=False):  # a rounded generator is another rotation
-            rotations: Tensor = torch.linalg.matrix_exp((place * skew).sum(2))
+            rotations: Tensor = torch.linalg.matrix_exp((coordinate * skew).sum(2))
         return rotations
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Tensor, layer: int) -> QKV:

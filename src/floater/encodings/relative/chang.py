@@ -84,6 +84,6 @@ class Chang(PositionModel):
         dynamic = (q @ self.query[layer] * scale).gather(-1, column)
         if self.key is not None:
             mirrored = 2 * self.window - column
-            of_keys = (k @ self.key[layer] * scale).gather(-1, mirrored.transpose(-1, -2))
-            dynamic = dynamic + of_keys.transpose(-1, -2)
+            key_dots = (k @ self.key[layer] * scale).gather(-1, mirrored.transpose(-1, -2))
+            dynamic = dynamic + key_dots.transpose(-1, -2)
         return dynamic + self.fixed[layer][:, state].transpose(0, 1)

@@ -19,7 +19,7 @@ from floater.encodings.relative.bias import adds_bias_alone, describe_as
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
-_OWN = {"kerple": {"share_layers": False}}  # the released code has a kernel for each block
+_DEFAULTS = {"kerple": {"share_layers": False}}  # the released code has a kernel for each block
 
 
 @register("dape")
@@ -70,7 +70,8 @@ class Dape(PositionModel):
     ) -> None:
         super().__init__(spec)
         at_least_one(width=width)
-        inner = build_for(model, replace(spec, site="self"), **(_OWN.get(model, {}) | dict(options or {})))
+        options = _DEFAULTS.get(model, {}) | dict(options or {})
+        inner = build_for(model, replace(spec, site="self"), **options)
         if not adds_bias_alone(inner):
             raise PositionError(f"model is {model!r}; it must be an encoding that adds a bias of positions")
         self.inner = inner
@@ -82,7 +83,7 @@ class Dape(PositionModel):
 
     @property
     def max_positions(self) -> int | None:
-        """Return how many positions the bias has."""
+        """Return the number of positions of the bias; None if it serves any length."""
         return self.inner.max_positions
 
     def reset_parameters(self) -> None:

@@ -241,8 +241,8 @@ class Deberta(PositionModel):
             if name not in state.rows:
                 return None
             table, index = state.rows[name]
-            own = self.key if name == "key" else self.query
-            rows = state.projections[layer][name](table) if self.share else own[layer](table)
+            linears = self.key if name == "key" else self.query
+            rows = state.projections[layer][name](table) if self.share else linears[layer](table)
             rows = rows if index is None else rows[index]
             return rows.view(len(rows), self.spec.heads, -1).transpose(0, 1)
 

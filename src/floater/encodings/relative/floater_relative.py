@@ -37,8 +37,8 @@ class Solved(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Placed(NamedTuple):
-    """Biases (U, blocks, heads) at the distances that occur, and the index of each pair's distance."""
+class BiasTable(NamedTuple):
+    """Biases (U, blocks, heads) at the U distances that occur, and these distances."""
 
     biases: Tensor
     distances: Distances
@@ -135,7 +135,7 @@ class FloaterRelative(PositionBias):
         self.readout = nn.Parameter(torch.empty(rows, width, spec.heads))
         shape = 2, spec.layers, spec.heads
         self.decay = nn.Parameter(torch.empty(shape)) if tail else None  # of r and a, through softplus
-        self.baked: int | None = None  # the positions whose biases are stored
+        self.baked: int | None = None  # number of positions whose biases are stored
         self.reset_parameters()
 
     @torch.no_grad()
@@ -150,7 +150,7 @@ class FloaterRelative(PositionBias):
         shape = len(values), self.spec.layers, self.spec.heads
         biases = self.readout.new_empty(shape)
         if not biases.is_meta:  # else its weights are still to be loaded
-            biases = self.eval().placed(Distances(values, None, (length, length))).biases
+            biases = self.eval().bias_table(Distances(values, None, (length, length))).biases
         self.register_buffer("biases", biases)
         self.baked, self.endless = length, self.decay is None and self.clip < length
         del self.flow, self.readout, self.decay
@@ -167,11 +167,11 @@ class FloaterRelative(PositionBias):
         if self.decay is not None:
             self.decay.copy_(torch.tensor([-2.0, 0.0])[:, None, None].expand_as(self.decay))
 
-    def prepare(self, positions: Positions) -> Solved | Placed:
+    def prepare(self, positions: Positions) -> Solved | BiasTable:
         if self.baked is not None or not (positions.query.is_floating_point() or self.normalise):
-            return self.placed(Distances.of(positions, self.name))
+            return self.bias_table(Distances.of(positions, self.name))
         if not self.normalise and (step := spacing(positions)) is not None:
-            return self.placed(Distances.of_spacing(positions, step))
+            return self.bias_table(Distances.from_spacing(positions, step))
         delta = positions.delta.double()
         u = self._log(delta)
         if self.normalise:
@@ -180,16 +180,16 @@ class FloaterRelative(PositionBias):
             u = u * math.log1p(longest) / torch.log1p(last.clamp(min=longest))
         return self._solved(u, delta)
 
-    def placed(self, distances: Distances) -> Placed:
-        """Return the biases at integer distances, each computed once."""
+    def bias_table(self, distances: Distances) -> BiasTable:
+        """Return the biases at a list of distances, each computed once."""
         if self.baked is not None:
-            return Placed(self._stored(distances), distances)
+            return BiasTable(self._stored(distances), distances)
         delta = distances.values.double()
         solved = self._solved(self._log(delta), delta)
         vectors = solved.vectors.all()[0, :-1]
         rows = vectors.view(len(vectors), self.spec.layers, -1, self.spec.heads)
         biases = self._biases(rows.unbind(2), solved.delta[:, None], self.decay)
-        return Placed(biases, distances)
+        return BiasTable(biases, distances)
 
     def _stored(self, distances: Distances) -> Tensor:
         """Return the baked biases (U, blocks, heads) at distances."""
@@ -220,10 +220,10 @@ class FloaterRelative(PositionBias):
         return bias
 
     def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
-        return super().attention_terms(q, k, state, layer) if isinstance(state, Placed) else None
+        return super().attention_terms(q, k, state, layer) if isinstance(state, BiasTable) else None
 
-    def added(self, state: Solved | Placed, layer: int) -> DistanceBias | Tensor:
-        if isinstance(state, Placed):
+    def added(self, state: Solved | BiasTable, layer: int) -> DistanceBias | Tensor:
+        if isinstance(state, BiasTable):
             return DistanceBias(state.distances, state.biases[:, layer].T)
         directions = [state.vectors.at(layer, name)[0, :-1] for name in self.flow.names]
         decay = None if self.decay is None else self.decay[:, layer]

@@ -96,12 +96,12 @@ class FloaterRotary(Precise):
         if not rate > 0:
             raise PositionError(f"rate is {rate}; it must be positive")
         self.pairs, self.base, self.uncovered, self.rate = pairs, base, uncovered, rate
-        of_heads = spec.layers, spec.heads
-        self.phase = nn.Parameter(torch.empty(*of_heads, self.head_dim // 2, dtype=at_least_float32()))
+        shape = spec.layers, spec.heads
+        self.phase = nn.Parameter(torch.empty(*shape, self.head_dim // 2, dtype=at_least_float32()))
         self.generator = None
         if basis == "learned":
             entries = self.head_dim * (self.head_dim - 1) // 2
-            self.generator = nn.Parameter(torch.empty(*of_heads, entries, dtype=at_least_float32()))
+            self.generator = nn.Parameter(torch.empty(*shape, entries, dtype=at_least_float32()))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

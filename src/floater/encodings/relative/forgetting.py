@@ -92,5 +92,5 @@ class Forgetting(PositionModel):
         if state.valid is not None:
             gate = gate.masked_fill(~state.valid[:, None], 0.0)
         kept = gate.cumsum(-1)
-        of_query = kept[..., kept.shape[-1] - q.shape[2] :]
-        return -(of_query[..., None] - kept[..., None, :]).abs()
+        query_gates = kept[..., kept.shape[-1] - q.shape[2] :]
+        return -(query_gates[..., None] - kept[..., None, :]).abs()

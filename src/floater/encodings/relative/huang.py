@@ -148,8 +148,8 @@ class Huang3(Huang):
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor:
         # adding the product with r - 1 to the plain product keeps all else that was added to the logits
         rows = state.rows(self.table[layer], self.spec.max_length - 1).to(q.dtype) - 1
-        places = torch.arange(len(state.values), device=q.device)
-        index = state.plane(places) if state.index is None else state.index
+        indices = torch.arange(len(state.values), device=q.device)
+        index = state.plane(indices) if state.index is None else state.index
         parts = [
             checkpoint(_triple, part, k, rows, at, use_reentrant=False)
             for part, at in zip(torch.split(q, self.chunk, 2), torch.split(index, self.chunk, 1), strict=True)
@@ -178,8 +178,8 @@ class Huang4(Huang):
     name = "huang4"
 
     def reset_parameters(self) -> None:
-        own = self.spec.initializer_range
-        nn.init.normal_(self.table, std=self.table.shape[-1] ** -0.5 if own is None else own)
+        std = self.spec.initializer_range
+        nn.init.normal_(self.table, std=self.table.shape[-1] ** -0.5 if std is None else std)
 
     def bias(self, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor | None:
         rows = state.rows(self.table[layer], self.spec.max_length - 1)

@@ -149,7 +149,7 @@ class Path(PositionModel):
         """
         shift = k.shape[-2] - q.shape[-2]
         system = (beta[..., None] * (w @ w.mT)).tril(-1)
-        of_query, of_key = q @ w.mT, w @ k.mT
+        query_dots, key_dots = q @ w.mT, w @ k.mT
 
         def solve(right: Tensor, transposed: bool) -> Tensor:
             matrix = system.mT if transposed else system
@@ -158,9 +158,9 @@ class Path(PositionModel):
             )
             return solved
 
-        earlier = solve(beta[..., None] * of_key.tril(-1), False)
-        change = -of_query.tril(shift) @ earlier
+        earlier = solve(beta[..., None] * key_dots.tril(-1), False)
+        change = -query_dots.tril(shift) @ earlier
         if self.spec.causal:
             return change
-        later = beta[..., None] * solve(of_key.triu(), True)
-        return change - of_query.triu(shift + 1) @ later
+        later = beta[..., None] * solve(key_dots.triu(), True)
+        return change - query_dots.triu(shift + 1) @ later

@@ -116,7 +116,7 @@ def check_pairs(spec: StackSpec, pairs: str, base: float, partial: float = 1.0) 
     """Return the number of components of a head that rotate, if they form pairs.
 
     Raises:
-        PositionError: if that is odd or 0, `pairs` or `partial` is not valid, or `base` is not above 1.
+        PositionError: if that number is odd or 0, `pairs` or `partial` is not valid, or `base` is at most 1.
 
     Example:
         >>> check_pairs(StackSpec(dim=8, heads=2, layers=1, max_length=16), "half", 10000.0)

@@ -44,10 +44,10 @@ class SelfExtend(Rotary):
         form: "floor", "leaky" or "rectified".
         group: G, above 1.
         window: w in tokens; half of max_length by default, at least 1.
-        pairs: see `Rotary`, as the next ones.
-        base: base of the frequencies.
-        partial: share of the components that rotate.
-        scaling: rule that rescales the frequencies.
+        pairs: see `Rotary`.
+        base: base of the frequencies, above 1.
+        partial: share of the components that rotate; see `Rotary`.
+        scaling: rule that rescales the frequencies; see `Rotary`.
 
     Raises:
         PositionError: if an option is not valid.
@@ -106,16 +106,16 @@ class SelfExtend(Rotary):
         else:
             far, shift = at * 0, window
         # of near pairs; of far keys; of queries with earlier and, unless causal, with later far keys
-        places = [at, far, far + shift] + [far - shift] * (not self.spec.causal)
-        turns = [super(SelfExtend, self).prepare(replace(positions, query=place)) for place in places]
+        shifted = [at, far, far + shift] + [far - shift] * (not self.spec.causal)
+        turns = [super(SelfExtend, self).prepare(replace(positions, query=query)) for query in shifted]
         return turns, (positions.key[:, None, :] - positions.query[:, :, None])[:, None]
 
     def qkv(  # type: ignore[override]
         self, q: Tensor, k: Tensor, v: Tensor, state: tuple[list[Turns], Tensor], layer: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        near, of_key, *of_query = state[0]
-        queries = torch.cat([self.rotate(q, turns) for turns in (near, *of_query)], -1)
-        keys = torch.cat([self.rotate(k, near), self.rotate(k, of_key)], -1)
+        near, far_key, *far_queries = state[0]
+        queries = torch.cat([self.rotate(q, turns) for turns in (near, *far_queries)], -1)
+        keys = torch.cat([self.rotate(k, near), self.rotate(k, far_key)], -1)
         return queries, F.pad(keys, (0, queries.shape[-1] - keys.shape[-1])), v
 
     def logits(
@@ -124,11 +124,11 @@ class SelfExtend(Rotary):
         width = self.spec.dim // self.spec.heads
         near, far = k[..., :width], k[..., width : 2 * width]
         scale, delta = self.scale(width), state[1]
-        found = torch.where(
+        products = torch.where(
             delta.abs() < self.window,
             q[..., :width] @ near.mT * scale,
             q[..., width : 2 * width] @ far.mT * scale,
         )
         if self.spec.causal:
-            return found
-        return torch.where(delta >= self.window, q[..., 2 * width : 3 * width] @ far.mT * scale, found)
+            return products
+        return torch.where(delta >= self.window, q[..., 2 * width : 3 * width] @ far.mT * scale, products)

@@ -28,8 +28,8 @@ class Codes(NamedTuple):
     """Random processes along the tokens, shared by all blocks.
 
     Args:
-        query: (batch or 1, T, heads, head_dim, realizations), and
-        key: the same, correlated with it as the positions are.
+        query: (batch or 1, T, heads, head_dim, realizations).
+        key: the same shape, correlated with `query` as the positions are.
         gate: (heads, head_dim, realizations), the same for all positions; None without gates.
     """
 
@@ -175,11 +175,11 @@ class SineSPE(Precise, StochasticPositions):
         self.gain.mul_(2 / self.gain.norm(dim=-1, keepdim=True).sqrt())
 
     def processes(self, positions: Positions) -> tuple[Tensor, Tensor]:
-        wide, own = wide_dtype(self.frequency.device), self.frequency.dtype
+        wide, dtype = wide_dtype(self.frequency.device), self.frequency.dtype
         cycles = positions.query.to(wide)[..., None, None, None] * (self.frequency.to(wide).sigmoid() / 2)
         phase = 2 * math.pi * (cycles - cycles.detach().floor())
         query, key = (
-            torch.cat((angle.cos(), angle.sin()), dim=-1).to(own) for angle in (phase + self.offset, phase)
+            torch.cat((angle.cos(), angle.sin()), dim=-1).to(dtype) for angle in (phase + self.offset, phase)
         )
         weight = F.softplus(self.gain).repeat(1, 1, 2)[..., None] * query.shape[-1] ** -0.5
         z = weight * self.noise((*query.shape[-3:], self.realizations), self.gain, chunk=1)

@@ -42,7 +42,7 @@ class StickBreaking(PositionModel):
         point="relative",
         equation="sum_s beta_{ts} prod_{s<l<t} (1 - beta_{tl}) v_s, beta_{ts} = sigmoid(q_t k_s / sqrt(d_h))",
     )
-    derives_places = True
+    derives_positions = True
 
     def __init__(self, spec: StackSpec, *, attend_current: bool = False) -> None:
         super().__init__(spec)
@@ -52,21 +52,21 @@ class StickBreaking(PositionModel):
         """Return each query's own key, (T, S) bool, and the keys by their distance, (batch or 1, T, S)."""
         length, slots = positions.query.shape[1], positions.key.shape[1]
         key = torch.arange(slots, device=positions.key.device)
-        own = key[slots - length :, None] == key
+        diagonal = key[slots - length :, None] == key
         if self.spec.causal:
-            return own, None
+            return diagonal, None
         # the distance in tokens, without the padding between them
         count = key[None] if positions.key_valid is None else positions.key_valid.cumsum(1)
         delta = count[:, None, :] - count[:, slots - length :, None]
         # two stable sorts: by the side, then by the distance
         by_side = (delta > 0).long().argsort(dim=-1, stable=True)
         by_distance = delta.abs().gather(-1, by_side).argsort(dim=-1, stable=True)
-        return own, by_side.gather(-1, by_distance)
+        return diagonal, by_side.gather(-1, by_distance)
 
     def weights(self, logits: Tensor, state: tuple[Tensor, Tensor | None], layer: int) -> Tensor:
-        own, nearest = state
+        diagonal, nearest = state
         if not self.attend_current:
-            logits = logits.masked_fill(own, -torch.inf)
+            logits = logits.masked_fill(diagonal, -torch.inf)
         wide = logits.to(at_least_float32(logits.dtype))
         left = F.logsigmoid(-wide)
         if nearest is None:

@@ -23,7 +23,7 @@ def bucket(distance: Tensor, buckets: int, max_distance: int, *, both: bool) -> 
     Args:
         distance: (...); real ones are rounded towards 0, but with `both` those between 0 and 1 have a bucket
             of their own, as they are after the query.
-        buckets: their number; with `both` half of them for keys after the query.
+        buckets: number of buckets; with `both` half of them are for keys after the query.
         max_distance: distance from which on all share the last bucket.
         both: whether keys after the query have buckets of their own; otherwise they share that of distance 0.
 
@@ -67,7 +67,7 @@ class T5(PositionBias):
     Args:
         directions: "both", "past" (later keys share the bucket of distance 0), or "auto": "past" in a causal
             stack, where half of the buckets of "both" are never used, else "both".
-        buckets: their number; even, at least 4.
+        buckets: number of buckets; even, at least 4.
         max_distance: distance at which the last bucket begins; above the number of exact buckets.
         scaled: whether dot products are divided by sqrt(head_dim).
 

@@ -98,7 +98,7 @@ class Tener(PositionModel):
         if self.form == "released":
             half = self.head_dim // 2
             at = 10000.0 ** (-torch.arange(half, dtype=at.dtype, device=at.device) / (half - 1))
-        query, key = (Waves.of(places, at, self.u.dtype) for places in (positions.query, positions.key))
+        query, key = (Waves.of(side, at, self.u.dtype) for side in (positions.query, positions.key))
         return TenerState(query, key)
 
     def inputs(self, x: Tensor, state: TenerState, layer: int) -> QKV:

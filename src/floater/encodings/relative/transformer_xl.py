@@ -22,7 +22,13 @@ from floater.positions import Positions
 
 @dataclass(frozen=True)
 class XLState:
-    """Whole positions: the distances and their sinusoids (N, d). Real ones: waves of queries and keys."""
+    """State of a forward pass, shared by the blocks.
+
+    Args:
+        distances: the distances of whole positions; None for real ones.
+        sinusoids: the sinusoids of these distances, (N, dim).
+        waves: the waves of queries and keys at real positions; None for whole ones.
+    """
 
     distances: Distances | None
     sinusoids: Tensor | None

@@ -22,12 +22,19 @@ _GAMMA = 0.4
 
 
 class XPosState(NamedTuple):
-    """Sines and cosines of the queries' positions, times zeta^t for queries and zeta^-t for keys."""
+    """State of a forward pass, shared by the blocks.
+
+    Args:
+        query: sines and cosines times zeta^t, for queries.
+        key: sines and cosines times zeta^-t, for keys.
+        largest: the logarithm of the largest factor.
+        farthest: the farthest position.
+    """
 
     query: tuple[Tensor, Tensor]
     key: tuple[Tensor, Tensor]
-    largest: float  # of the factors
-    farthest: float  # position
+    largest: float
+    farthest: float
 
 
 @register("xpos")

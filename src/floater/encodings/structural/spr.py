@@ -138,11 +138,11 @@ class SPRRelative(Structured):
             nn.init.normal_(table, std=table.shape[-1] ** -0.5)
 
     def prepare(self, positions: Positions) -> tuple[slice, Tensor]:
-        found = tree_relations(self.structure(positions)).clamp(-self.reach, self.reach) + self.reach
-        if not found.numel():
-            return slice(0), found
-        low, high = int(found.min()), int(found.max())
-        return slice(low, high + 1), found - low
+        relations = tree_relations(self.structure(positions)).clamp(-self.reach, self.reach) + self.reach
+        if not relations.numel():
+            return slice(0), relations
+        low, high = int(relations.min()), int(relations.max())
+        return slice(low, high + 1), relations - low
 
     def bias(self, q: Tensor, k: Tensor, state: tuple[slice, Tensor], layer: int) -> Tensor | None:
         if layer not in self.blocks:

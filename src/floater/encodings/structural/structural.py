@@ -106,12 +106,12 @@ class Structural(Structured):
     def prepare(self, positions: Positions) -> PairVectors:
         paths = Paths(self.structure(positions), self.labels, name_of(self))
         encode = self._attend if self.encoder == "attention" else self._convolve
-        return PairVectors(encode(self.symbol(paths.rows), paths)[paths.own], paths.pair)
+        return PairVectors(encode(self.symbol(paths.rows), paths)[paths.sample_rows], paths.pair)
 
     def _attend(self, x: Tensor, paths: Paths) -> Tensor:
         """Map (R, D, dim) to (R, dim)."""
-        place = torch.arange(x.shape[1], device=x.device)
-        x = x + sinusoid(place, self.spec.dim).to(x.dtype)
+        index = torch.arange(x.shape[1], device=x.device)
+        x = x + sinusoid(index, self.spec.dim).to(x.dtype)
         mixed = F.scaled_dot_product_attention(
             self.query(x), self.key(x), self.value(x), attn_mask=paths.valid[:, None, :]
         )
