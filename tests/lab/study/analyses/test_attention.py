@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from floater.encodings import AttentionContext
 from floater.errors import DataError
 from floater.lab.study.analyses import head_map, head_maps, panels, positional_logits, vectors
 from floater.positions import Positions
@@ -89,7 +90,9 @@ def test_flows_meet_in_every_block() -> None:
     row = model.encoder.position
     state = row.prepare(Positions.arange(T))
     logits = positional_logits(model, T)["block 2"]
-    q, k = (row.projection_bias(name, state, 1)[0].view(T, 2, 8) for name in ("query", "key"))
+    q, k = (
+        row.projection_bias(name, AttentionContext(state, 1))[0].view(T, 2, 8) for name in ("query", "key")
+    )
     assert torch.allclose(logits, torch.einsum("thd,shd->hts", q, k) / 8**0.5, atol=1e-6)
 
 
