@@ -63,10 +63,7 @@ class Tener(PositionModel):
             recurring=True,
             unbound=True,
             parameters="2*d*l*h",
-            differs={
-                "injection": "keys read the block's input itself: W_k is the identity",
-                "parameters": "u and v of a head are d/h wide",
-            },
+            differs={"parameters": "u and v of a head are d/h wide"},
         ),
     )
 

@@ -56,6 +56,7 @@ class FloaterTree(FloaterRelative, Structured):
         PositionError: if an option is not valid, or the positions have no tree.
 
     Example:
+        >>> from floater.encodings import AttentionContext
         >>> model = FloaterTree(StackSpec(dim=8, heads=2, layers=1, max_length=16))
         >>> q = torch.zeros(1, 2, 3, 4)
         >>> bias = model.bias(q, q, AttentionContext(model.prepare(Positions.tree([[1, -1, 1]])), 0))

@@ -177,6 +177,7 @@ class UntiedCls(PositionBias):
         PositionError: if the model is not of that kind, or an option is not valid.
 
     Example:
+        >>> from floater.encodings import AttentionContext
         >>> model = UntiedCls(StackSpec(dim=8, heads=1, layers=1, max_length=16), model="alibi")
         >>> _ = torch.nn.init.ones_(model.theta)
         >>> q = torch.zeros(1, 1, 3, 8)
