@@ -16,8 +16,7 @@ from transformers.utils.generic import can_return_tuple
 from floater.positions import Positions
 from floater.transformer.base import bidirectional, first_tokens
 from floater.transformer.config import FloaterConfig
-from floater.transformer.models import FloaterHead
-from floater.transformer.recipe import pooler
+from floater.transformer.models import FloaterHead, pooler
 
 
 class FloaterForQuestionAnswering(FloaterHead):

@@ -18,7 +18,6 @@ from floater.transformer.config import FloaterConfig
 from floater.transformer.flex import flex_applies, flex_attention, flex_learns
 from floater.transformer.linear import linear_attention
 from floater.transformer.memory import Earlier
-from floater.transformer.recipe import Recipe
 from floater.transformer.tiled import tiled_attention
 
 # queries from which tiles are faster than matrices of all pairs: products with vectors of the distance take
@@ -130,7 +129,7 @@ class Attention(nn.Module):
         self.layer = layer
         self.causal = causal
         self.heads = config.num_attention_heads
-        bias = Recipe.of(config).bias
+        bias = config.resolved_recipe.bias
         self.query = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
         self.key = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
         self.value = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
@@ -359,7 +358,7 @@ class CrossAttention(Attention):
 
     def __init__(self, config: FloaterConfig, layer: int) -> None:
         super().__init__(config, layer)
-        self.scaled = Recipe.of(config).scale_cross_attention
+        self.scaled = config.resolved_recipe.scale_cross_attention
 
     def forward(  # type: ignore[override]
         self,

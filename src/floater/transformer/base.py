@@ -176,7 +176,7 @@ class FloaterPreTrainedModel(PreTrainedModel):
 
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__(config)
-        self.recipe = Recipe.of(config)
+        self.recipe = config.resolved_recipe
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Self:

@@ -19,6 +19,7 @@ from transformers import (
     Cache,
     DynamicCache,
 )
+from transformers.activations import ACT2FN
 from transformers.utils.generic import can_return_tuple
 
 from floater.positions import Positions
@@ -45,7 +46,6 @@ from floater.transformer.outputs import (
 )
 from floater.transformer.placement import at_ids, build_positions, merge_positions
 from floater.transformer.reading import Reading
-from floater.transformer.recipe import HeadTransform, pooler
 from floater.transformer.recording import recording, wanted
 from floater.transformer.stacks import Encoder
 
@@ -182,6 +182,53 @@ class FloaterHead(FloaterPreTrainedModel):
             return None
         loss = self.loss_function(labels=labels, num_items_in_batch=items, **given)
         return with_auxiliary(loss, found.auxiliary_loss, labels, items)
+
+
+class HeadTransform(nn.Module):
+    """A linear map, the activation and a norm, which BERT has before its output matrix.
+
+    Source: google-research/bert, `get_masked_lm_output`.
+
+    Args:
+        config: width, activation and recipe.
+
+    Example:
+        >>> import torch
+        >>> HeadTransform(FloaterConfig(hidden_size=8, num_attention_heads=2))(torch.zeros(1, 3, 8)).shape
+        torch.Size([1, 3, 8])
+    """
+
+    def __init__(self, config: FloaterConfig) -> None:
+        super().__init__()
+        self.linear = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACT2FN[config.activation_function]
+        self.norm = config.resolved_recipe.normalization(config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., dim) to (..., dim)."""
+        out: Tensor = self.norm(self.activation(self.linear(x)))
+        return out
+
+
+def pooler(config: FloaterConfig) -> nn.Module:
+    """Return the layers of a classifier before its last map: BERT's linear map and tanh.
+
+    With the head "linear" there are none. Source: google-research/bert, `BertModel`; fairseq's RoBERTa
+    initialises it for each task.
+
+    Args:
+        config: width and recipe.
+
+    Example:
+        >>> pooler(FloaterConfig(recipe="bert"))
+        Sequential(
+          (0): Linear(in_features=512, out_features=512, bias=True)
+          (1): Tanh()
+        )
+    """
+    if config.resolved_recipe.head == "linear":
+        return nn.Identity()
+    return nn.Sequential(nn.Linear(config.hidden_size, config.hidden_size), nn.Tanh())
 
 
 class FloaterForMaskedLM(FloaterHead):

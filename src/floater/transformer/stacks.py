@@ -16,7 +16,6 @@ from floater.transformer.config import FloaterConfig
 from floater.transformer.halting import Halting
 from floater.transformer.memory import Earlier, Memory, check_memory
 from floater.transformer.reading import Reading, check_reading, record_rule, spaced
-from floater.transformer.recipe import Recipe
 from floater.transformer.times import Times, check_times, randomised
 
 
@@ -49,7 +48,7 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
         vocabulary=config.vocab_size,
         causal=causal,
         horizon=None if times is None else times.horizon,
-        initializer_range=Recipe.of(config).table_std,
+        initializer_range=config.resolved_recipe.table_std,
         **given,
     )
     if model.needs_cross_attention and not config.is_encoder_decoder:
@@ -102,7 +101,7 @@ class Stack(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.repeats = layers if config.share_layers else 1
         self.blocks = nn.ModuleList(map(blocks, range(1 if config.share_layers else layers)))
-        self.recipe = recipe = Recipe.of(config)
+        self.recipe = recipe = config.resolved_recipe
         self.embedding_norm, self.norm = (
             recipe.normalization(config.hidden_size) if wanted else nn.Identity()
             for wanted in (recipe.embedding_norm, config.norm_first)
