@@ -153,7 +153,7 @@ def test_parts_with_different_recipes_are_refused_unless_the_configuration_has_o
         with pytest.raises(
             PositionError, match="'bert_a' asks for the recipe 'bert' and 'gpt_alibi' for 'gpt'"
         ):
-            ours(["bert_a", "gpt_alibi"]).resolved_recipe
+            _ = ours(["bert_a", "gpt_alibi"]).resolved_recipe
         assert ours(["bert_a", "gpt_alibi"], recipe="gpt").resolved_recipe == RECIPES["gpt"]
 
 
