@@ -59,7 +59,7 @@ class FloaterForQuestionAnswering(FloaterHead):
         Raises:
             ValueError: if only one of the positions is given.
         """
-        found = self.model.hidden(input_ids, attention_mask, inputs_embeds, **kwargs)
+        found = self.model.encode(input_ids, attention_mask, inputs_embeds, **kwargs)
         start, end = self.qa_outputs(found.last_hidden_state).unbind(-1)
         if (start_positions is None) != (end_positions is None):
             raise ValueError("give both start_positions and end_positions, or neither")
@@ -118,7 +118,7 @@ class FloaterForMultipleChoice(FloaterHead):
         if given is None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         rows = [None if x is None else x.flatten(0, 1) for x in (input_ids, attention_mask, inputs_embeds)]
-        found = self.model.hidden(*rows, positions=positions, **kwargs)
+        found = self.model.encode(*rows, positions=positions, **kwargs)
         first = first_tokens(found.last_hidden_state, rows[1], positions)
         logits = self.classifier(self.dropout(self.pooler(first))).view(given.shape[:2])
         loss = None if labels is None else F.cross_entropy(logits, labels)

@@ -20,7 +20,6 @@ from floater.positions import Positions
 from floater.transformer.alignment import align
 from floater.transformer.blocks import DecoderBlock, EncoderBlock
 from floater.transformer.config import FloaterConfig
-from floater.transformer.halting import Halting
 from floater.transformer.recipe import Recipe
 from floater.transformer.stacks import Stack
 
@@ -255,8 +254,6 @@ class FloaterPreTrainedModel(PreTrainedModel):
             nn.init.ones_(module.weight)
             if isinstance(module, nn.LayerNorm):
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, Halting):
-            nn.init.ones_(module.probability.bias)
         elif isinstance(module, Stack):
             # its projections are initialised by now; weights of a checkpoint are left alone by nn.init
             init_roles(module)
@@ -294,10 +291,6 @@ class FloaterPreTrainedModel(PreTrainedModel):
         if not (self.recipe.scale_logits and self.config.tie_word_embeddings):
             return hidden
         return hidden * float(hidden.shape[-1] ** -0.5)
-
-    def ponder_loss(self, costs: list[Tensor]) -> Tensor | None:
-        """Return the weighted sum of what halting cost in stacks of blocks; None without halting."""
-        return sum(costs[1:], costs[0]) * self.config.ponder_cost if costs else None
 
     def uses_cache(self, asked: bool | None, labels: Tensor | None) -> bool:
         """Return whether to keep keys and values: as requested, else as configured, never in training."""

@@ -89,9 +89,6 @@ class FloaterConfig(PreTrainedConfig):
         attention: "softmax", or "linear" in time (Katharopoulos et al. 2020) for position models that leave
             the attention matrix alone.
         share_layers: one block, applied as often as there are layers (Dehghani et al. 2019).
-        halting: threshold between 0 and 1 at which a position needs no further layer (adaptive computation
-            time; see `Halting`); needs share_layers. None means that every position takes all layers.
-        ponder_cost: weight in the loss of the layers that positions take, with halting.
         use_cache: whether models keep keys and values by default; never in training.
         tie_word_embeddings: one matrix for source, target and output embeddings.
         pad_token_id: padding.
@@ -137,8 +134,6 @@ class FloaterConfig(PreTrainedConfig):
     recipe: str | dict[str, Any] | None = None
     attention: str = "softmax"
     share_layers: bool = False
-    halting: float | None = None
-    ponder_cost: float | int = 0.01
     use_cache: bool = True
     tie_word_embeddings: bool = True
     pad_token_id: int | None = 0
@@ -149,6 +144,12 @@ class FloaterConfig(PreTrainedConfig):
     baked: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
+        # Configurations that were saved when positions could halt have these.
+        kwargs.pop("ponder_cost", None)
+        if (halting := kwargs.pop("halting", None)) is not None:
+            raise ValueError(
+                f"halting is {halting}; adaptive halting is no longer supported, only null is valid"
+            )
         for name in kwargs.keys() - _THEIRS:
             if (meant := _nearest(name)) is not None:
                 raise ValueError(f"FloaterConfig has no '{name}'; did you mean '{meant}'?")
@@ -166,12 +167,6 @@ class FloaterConfig(PreTrainedConfig):
             raise ValueError(
                 f"attention_dropout is {self.attention_dropout}; linear attention has no weights to drop"
             )
-        if self.halting is not None and not 0 < self.halting < 1:
-            raise ValueError(f"halting is {self.halting}; it must be between 0 and 1")
-        if self.halting is not None and not self.share_layers:
-            raise ValueError("halting needs share_layers=True: a position may stop after any number of steps")
-        if self.ponder_cost < 0:
-            raise ValueError(f"ponder_cost is {self.ponder_cost}; it must be at least 0")
         if isinstance(self.position, list):
             if self.position_options:
                 raise ValueError("position is a list; give options in its entries, not in position_options")

@@ -95,8 +95,6 @@ class EventsOutput(ModelOutput):
         raw: raw parameters of the distribution of the time to it (batch, T, ...).
         mean: expected values (batch, T, features), in their units.
         std: their standard deviations.
-        auxiliary_loss: with halting, its mean cost times `config.ponder_cost`, which training adds to the
-            loss.
     """
 
     nll: Tensor | None = None
@@ -105,7 +103,6 @@ class EventsOutput(ModelOutput):
     raw: Tensor | None = None
     mean: Tensor | None = None
     std: Tensor | None = None
-    auxiliary_loss: Tensor | None = None
 
 
 def event_positions(config: EventsConfig, times: Tensor, mask: Tensor) -> Positions:
@@ -199,8 +196,7 @@ class FloaterForEvents(FloaterPreTrainedModel):
             mean, std = self.config.log_gap or (0.0, 1.0)
             logs = (torch.where(follows, elapsed, 1.0).log() - mean) / std
             x = x + F.pad(self.gap(logs.unsqueeze(-1)), (0, 0, 1, 0))
-        costs: list[Tensor] = []
-        hidden = self.encoder(x, positions, costs=costs, counted=mask)
+        hidden = self.encoder(x, positions)
         logits, raw = self.type_head(hidden).float(), self.gap_head(hidden)
         gap = -self.gaps(raw[:, :-1]).log_prob(torch.where(follows, elapsed, 1.0))
         of_type = F.cross_entropy(
@@ -212,7 +208,6 @@ class FloaterForEvents(FloaterPreTrainedModel):
             nll_gap=gap,
             type_logits=logits,
             raw=raw,
-            auxiliary_loss=self.ponder_loss(costs),
         )
 
 
@@ -277,8 +272,7 @@ class FloaterForSeries(FloaterPreTrainedModel):
         standard = ((values - mean) / scale).masked_fill(~shown, 0.0).to(self.event.weight.dtype)
         x = self.event(torch.cat((standard, shown.to(standard.dtype)), -1))
         positions = replace(unordered_positions(config, times, mask), key_valid=shown.any(-1))
-        costs: list[Tensor] = []
-        hidden = self.encoder(x, positions, costs=costs, counted=mask)
+        hidden = self.encoder(x, positions)
         middle, width = self.value_head(hidden).float().chunk(2, -1)
         width = F.softplus(width) + NARROWEST
         nll = None
@@ -286,9 +280,7 @@ class FloaterForSeries(FloaterPreTrainedModel):
             wanted = torch.where(asked.bool(), (values - mean) / scale, 0.0)
             density = Normal(middle, width, validate_args=False).log_prob(wanted) - scale.log()
             nll = torch.where(asked.bool(), -density, 0.0)
-        return EventsOutput(
-            nll=nll, mean=middle * scale + mean, std=width * scale, auxiliary_loss=self.ponder_loss(costs)
-        )
+        return EventsOutput(nll=nll, mean=middle * scale + mean, std=width * scale)
 
 
 def unordered_positions(config: EventsConfig, times: Tensor, mask: Tensor) -> Positions:

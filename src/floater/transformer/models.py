@@ -20,6 +20,13 @@ from transformers import (
     DynamicCache,
 )
 from transformers.activations import ACT2FN
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    CausalLMOutputWithPast,
+    MaskedLMOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
 from transformers.utils.generic import can_return_tuple
 
 from floater.positions import Positions
@@ -35,15 +42,7 @@ from floater.transformer.base import (
 from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
 from floater.transformer.memory import Memory
-from floater.transformer.outputs import (
-    IGNORED,
-    CausalLM,
-    Hidden,
-    MaskedLM,
-    SequenceClassifier,
-    TokenClassifier,
-    with_auxiliary,
-)
+from floater.transformer.outputs import IGNORED
 from floater.transformer.placement import at_ids, build_positions, merge_positions
 from floater.transformer.reading import Reading
 from floater.transformer.recording import recording, wanted
@@ -85,7 +84,7 @@ class FloaterModel(FloaterPreTrainedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         **kwargs: Any,
-    ) -> Hidden:
+    ) -> BaseModelOutput:
         """Return hidden states of token ids (batch, T).
 
         Args:
@@ -107,8 +106,7 @@ class FloaterModel(FloaterPreTrainedModel):
             kwargs: nothing but what Hugging Face passes along.
 
         Returns:
-            `last_hidden_state` (batch, T, dim), with halting `auxiliary_loss`, and the requested states and
-            weights.
+            `last_hidden_state` (batch, T, dim), and the requested states and weights.
 
         Raises:
             ValueError: if not exactly one of ids and embeddings is given, the mask or the positions do not
@@ -134,31 +132,19 @@ class FloaterModel(FloaterPreTrainedModel):
             placed = at_ids(position_ids, placed, len(x))
         if input_ids is not None:
             placed = placed.but(token=input_ids)
-        costs: list[Tensor] = []
         asked = wanted(self.config, output_hidden_states, output_attentions)
         with recording(self.encoder, **asked) as recorded:
-            states = self.encoder(x, placed, past_key_values, memory, costs, reading=reading)
-        return Hidden(
+            states = self.encoder(x, placed, past_key_values, memory, reading)
+        return BaseModelOutput(
             last_hidden_state=states,
             hidden_states=recorded.hidden_states(states),
             attentions=tuple(recorded.attentions) or None,
-            auxiliary_loss=self.ponder_loss(costs),
         )
 
-    def encode(self, *args: Any, **kwargs: Any) -> Hidden:
+    def encode(self, *args: Any, **kwargs: Any) -> BaseModelOutput:
         """Return the result of `forward` as an object, whatever `config.return_dict` is."""
-        out: Hidden = self(*args, **kwargs, return_dict=True)
+        out: BaseModelOutput = self(*args, **kwargs, return_dict=True)
         return out
-
-    def hidden(self, *args: Any, **kwargs: Any) -> Hidden:
-        """Return the result of `encode`, for heads without a loss for the cost of halting.
-
-        Raises:
-            ValueError: with halting, whose cost would be lost.
-        """
-        if self.config.halting is not None:
-            raise ValueError("halting has a cost that this head does not pass on; use `encode`")
-        return self.encode(*args, **kwargs)
 
 
 class FloaterHead(FloaterPreTrainedModel):
@@ -174,14 +160,12 @@ class FloaterHead(FloaterPreTrainedModel):
         self.loss_type = loss_type
         self.model = FloaterModel(config)
 
-    def loss_of(
-        self, found: Hidden, labels: Tensor | None, items: Tensor | int | None, **given: Any
-    ) -> Tensor | None:
-        """Return the loss with the cost of halting, a mean over `items` labels; None without labels."""
+    def loss_of(self, labels: Tensor | None, items: Tensor | int | None, **arguments: Any) -> Tensor | None:
+        """Return the loss, a mean over `items` labels; None without labels."""
         if labels is None:
             return None
-        loss = self.loss_function(labels=labels, num_items_in_batch=items, **given)
-        return with_auxiliary(loss, found.auxiliary_loss, labels, items)
+        loss: Tensor = self.loss_function(labels=labels, num_items_in_batch=items, **arguments)
+        return loss
 
 
 class HeadTransform(nn.Module):
@@ -267,7 +251,7 @@ class FloaterForMaskedLM(FloaterHead):
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
-    ) -> MaskedLM:
+    ) -> MaskedLMOutput:
         """Return logits (batch, T, vocabulary), and with labels (batch, T), -100 ignored, the mean loss.
 
         `num_items_in_batch` replaces the number of labels that the loss is divided by. The other arguments
@@ -276,8 +260,10 @@ class FloaterForMaskedLM(FloaterHead):
         found = self.model.encode(input_ids, attention_mask, inputs_embeds, **kwargs)
         logits = self.lm_head(self.scaled(self.transform(found.last_hidden_state)))
         given = {"logits": logits, "vocab_size": logits.shape[-1]}
-        loss = self.loss_of(found, labels, num_items_in_batch, **given)
-        return MaskedLM(loss=loss, logits=logits, **found.beside)
+        loss = self.loss_of(labels, num_items_in_batch, **given)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=found.hidden_states, attentions=found.attentions
+        )
 
 
 class FloaterForSequenceClassification(FloaterHead):
@@ -313,7 +299,7 @@ class FloaterForSequenceClassification(FloaterHead):
         labels: Tensor | None = None,
         positions: Positions | None = None,
         **kwargs: Any,
-    ) -> SequenceClassifier:
+    ) -> SequenceClassifierOutput:
         """Return logits (batch, labels), and with labels (batch,) or (batch, labels) the mean loss.
 
         The other arguments are those of `FloaterModel.forward`.
@@ -321,8 +307,10 @@ class FloaterForSequenceClassification(FloaterHead):
         found = self.model.encode(input_ids, attention_mask, inputs_embeds, positions=positions, **kwargs)
         first = first_tokens(found.last_hidden_state, attention_mask, positions)
         logits = self.classifier(self.dropout(self.pooler(first)))
-        loss = self.loss_of(found, labels, None, pooled_logits=logits, config=self.config)
-        return SequenceClassifier(loss=loss, logits=logits, **found.beside)
+        loss = self.loss_of(labels, None, pooled_logits=logits, config=self.config)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=found.hidden_states, attentions=found.attentions
+        )
 
 
 class FloaterForTokenClassification(FloaterHead):
@@ -357,7 +345,7 @@ class FloaterForTokenClassification(FloaterHead):
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
-    ) -> TokenClassifier:
+    ) -> TokenClassifierOutput:
         """Return logits (batch, T, labels), and with labels (batch, T), -100 ignored, the mean loss.
 
         `num_items_in_batch` replaces the number of labels that the loss is divided by. The other arguments
@@ -365,8 +353,10 @@ class FloaterForTokenClassification(FloaterHead):
         """
         found = self.model.encode(input_ids, attention_mask, inputs_embeds, **kwargs)
         logits = self.classifier(self.dropout(found.last_hidden_state))
-        loss = self.loss_of(found, labels, num_items_in_batch, logits=logits, config=self.config)
-        return TokenClassifier(loss=loss, logits=logits, **found.beside)
+        loss = self.loss_of(labels, num_items_in_batch, logits=logits, config=self.config)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=found.hidden_states, attentions=found.attentions
+        )
 
 
 class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
@@ -401,7 +391,7 @@ class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
         num_items_in_batch: Tensor | int | None = None,
         reading: Reading | None = None,
         **kwargs: Any,
-    ) -> CausalLM:
+    ) -> CausalLMOutputWithPast:
         """Return logits (batch, T, vocabulary), and with labels (batch, T), -100 ignored, the mean loss.
 
         Labels are the inputs: the loss compares each with the logits one token earlier. The first token of
@@ -421,8 +411,14 @@ class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
             begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
             labels = labels.masked_fill(begins, IGNORED)
         given = {"logits": logits, "vocab_size": logits.shape[-1]}
-        loss = self.loss_of(found, labels, num_items_in_batch, **given)
-        return CausalLM(loss=loss, logits=logits, past_key_values=past_key_values, **found.beside)
+        loss = self.loss_of(labels, num_items_in_batch, **given)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=past_key_values,
+            hidden_states=found.hidden_states,
+            attentions=found.attentions,
+        )
 
 
 AutoConfig.register("floater", FloaterConfig)

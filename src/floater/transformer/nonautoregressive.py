@@ -18,7 +18,7 @@ from floater.encodings.decoder.pnat import PositionLearning, heuristic_order
 from floater.positions import Positions
 from floater.transformer.base import refuse
 from floater.transformer.config import FloaterConfig
-from floater.transformer.outputs import IGNORED, Seq2SeqLM, total
+from floater.transformer.outputs import IGNORED, Seq2SeqLM
 from floater.transformer.placement import build_positions
 from floater.transformer.seq2seq import (
     FloaterForConditionalGeneration,
@@ -147,11 +147,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
             assert auxiliary is not None
             auxiliary = auxiliary + pointer.loss(x, lengths, picks)
         x = x.gather(1, picks[..., None].expand_as(x))
-        costs: list[Tensor] = []
-        hidden = self.decoder(x, build_positions(valid, x.shape[1], 0, x.device), source, placed, None, costs)
-        auxiliary = total(
-            auxiliary, self.ponder_loss(costs), getattr(encoder_outputs, "auxiliary_loss", None)
-        )
+        hidden = self.decoder(x, build_positions(valid, x.shape[1], 0, x.device), source, placed)
         logits = self.lm_head(self.scaled(hidden))
         loss = self.loss_of(logits, labels, auxiliary, num_items_in_batch)
         return Seq2SeqLM(loss=loss, logits=logits, encoder_last_hidden_state=source, auxiliary_loss=auxiliary)

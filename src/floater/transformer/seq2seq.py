@@ -19,7 +19,7 @@ from floater.transformer.base import FloaterPreTrainedModel, cached, changed, em
 from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
 from floater.transformer.length_predictor import LengthPredictor
-from floater.transformer.outputs import IGNORED, Hidden, Seq2SeqLM, total, with_auxiliary
+from floater.transformer.outputs import IGNORED, Seq2SeqLM, with_auxiliary
 from floater.transformer.placement import build_positions, merge_positions
 from floater.transformer.reading import Reading, record_rule
 from floater.transformer.recording import recording, wanted
@@ -125,16 +125,14 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         placed = source_positions(attention_mask, x, positions).but(target_length=None)
         if input_ids is not None:
             placed = placed.but(token=input_ids)
-        costs: list[Tensor] = []
         if not self.training:
             (placed,) = self.encoder.spaced(self.encoder.rule(reading), placed, apart=True)
         with recording(self.encoder, states=states, attentions=attentions) as recorded:
-            hidden = self.encoder(x, placed, None, None, costs, reading=reading)
-        out = Hidden(
+            hidden = self.encoder(x, placed, reading=reading)
+        out = BaseModelOutput(
             last_hidden_state=hidden,
             hidden_states=recorded.hidden_states(hidden),
             attentions=tuple(recorded.attentions) or None,
-            auxiliary_loss=self.ponder_loss(costs),
         )
         record_rule(out, self.encoder.rule(reading))
         return out
@@ -319,16 +317,9 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         placed = placed.but(target_length=length)
         if decoder_input_ids is not None:
             placed = placed.but(token=decoder_input_ids)
-        costs: list[Tensor] = []
-        counted = None
-        if self.config.halting is not None and decoder_attention_mask is None:
-            counted = written(decoder_input_ids, labels, self.config.pad_token_id)
         with recording(self.decoder, **asked) as recorded:
-            hidden = self.decoder(y, placed, source, source_placed, cache, costs, counted, reading)
+            hidden = self.decoder(y, placed, source, source_placed, cache, reading)
         logits = self.lm_head(self.scaled(hidden))
-        auxiliary = total(
-            auxiliary, self.ponder_loss(costs), getattr(encoder_outputs, "auxiliary_loss", None)
-        )
         loss = self.loss_of(logits, labels, auxiliary, num_items_in_batch)
         return Seq2SeqLM(
             loss=loss,
@@ -342,23 +333,6 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             encoder_attentions=getattr(encoder_outputs, "attentions", None),
             auxiliary_loss=auxiliary,
         )
-
-
-def written(ids: Tensor | None, labels: Tensor | None, pad: int | None) -> Tensor | None:
-    """Return a mask (batch, T) of the tokens of a padded target that are its own; None if unknown.
-
-    Example:
-        >>> import torch
-        >>> written(torch.tensor([[0, 5, 0, 0], [0, 5, 6, 7]]), None, pad=0).sum(1)
-        tensor([2, 4])
-    """
-    if labels is not None:
-        return labels != IGNORED
-    if ids is None or pad is None:
-        return None
-    own = ids != pad
-    own[:, 0] = True  # the first one may be the padding token, as T5's is
-    return own
 
 
 def source_positions(mask: Tensor | None, x: Tensor, positions: Positions | None) -> Positions:

@@ -13,7 +13,6 @@ from floater.encodings.spec import Site
 from floater.positions import Positions
 from floater.transformer.blocks import DecoderBlock, EncoderBlock
 from floater.transformer.config import FloaterConfig
-from floater.transformer.halting import Halting
 from floater.transformer.memory import Earlier, Memory, check_memory
 from floater.transformer.reading import Reading, check_reading, record_rule, spaced
 from floater.transformer.times import Times, check_times, randomised
@@ -71,10 +70,9 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
 
 
 class Stack(nn.Module):
-    """A sequence of blocks, or one block applied repeatedly, with or without halting.
+    """A sequence of blocks, or one block applied repeatedly.
 
-    With `config.share_layers` all steps share one block (Dehghani et al. 2019, section 2.1); with
-    `config.halting` each position decides how many of them it takes (see `Halting`).
+    With `config.share_layers` all steps share one block (Dehghani et al. 2019, section 2.1).
 
     Args:
         config: sizes.
@@ -106,7 +104,6 @@ class Stack(nn.Module):
             recipe.normalization(config.hidden_size) if wanted else nn.Identity()
             for wanted in (recipe.embedding_norm, config.norm_first)
         )
-        self.halting = None if config.halting is None else Halting(config.hidden_size, config.halting)
 
     def rule(self, reading: Reading | None, *, check: bool = True) -> Reading:
         """Return the reading rule of this pass.
@@ -133,43 +130,18 @@ class Stack(nn.Module):
         """Return positions at the times of a rule; see `floater.transformer.reading.spaced`."""
         return spaced(rule, self.times, self.config.training_length, *several, apart=apart)
 
-    def steps(
-        self,
-        x: Tensor,
-        state: Any,
-        positions: Positions,
-        step: Callable[[Tensor, int], Tensor],
-        *,
-        every: bool,
-        costs: list[Tensor] | None,
-        counted: Tensor | None = None,
-    ) -> Tensor:
-        """Take all steps.
+    def run(self, x: Tensor, block: Callable[[nn.Module, Tensor, int], Tensor]) -> Tensor:
+        """Apply all blocks and the last norm.
 
         Args:
             x: (batch, T, dim), the input of the first block.
-            state: the position model's state.
-            positions: positions of the tokens.
-            step: function that applies the block of a step: states and number of the step to states.
-            every: with halting, take steps that no position needs, as later tokens read them from a cache.
-            costs: list to which, with halting, the mean of steps and remainders over the tokens is appended.
-            counted: (batch, T) bool mask of the tokens of that mean; None means those that are keys.
+            block: function that applies a block: the block, its input and the number of the step.
 
         Returns:
             (batch, T, dim).
         """
-        if self.halting is None:
-            for layer in range(self.repeats * len(self.blocks)):
-                x = step(x, layer)
-        else:
-            found = self.halting(
-                x, self.repeats, step, lambda x, layer: self.position.block(x, state, layer), every
-            )
-            valid, x = positions.key_valid, found.hidden
-            if counted is None and valid is not None:
-                counted = valid[:, valid.shape[1] - x.shape[1] :]
-            if costs is not None:
-                costs.append(found.cost(counted))
+        for layer in range(self.repeats * len(self.blocks)):
+            x = block(self.blocks[layer % len(self.blocks)], x, layer)
         out: Tensor = self.norm(x)
         return self.dropout(out) if self.recipe.final_dropout else out
 
@@ -200,8 +172,6 @@ class Encoder(Stack):
         positions: Positions,
         cache: Cache | None = None,
         memory: Memory | None = None,
-        costs: list[Tensor] | None = None,
-        counted: Tensor | None = None,
         reading: Reading | None = None,
     ) -> Tensor:
         """Encode embeddings.
@@ -211,8 +181,6 @@ class Encoder(Stack):
             positions: positions of the tokens, and of the cached or remembered ones before them.
             cache: keys and values of earlier steps (a causal stack).
             memory: memory of earlier segments (a causal stack), which is extended.
-            costs: list to which, with halting, the mean of steps and remainders over the tokens is appended.
-            counted: (batch, T) bool mask of the tokens of that mean; None means those that are keys.
             reading: rule for long texts in evaluation mode; None means `config.reading`.
 
         Returns:
@@ -243,12 +211,11 @@ class Encoder(Stack):
         state = self.position.prepared(positions)
         visible = positions.visible
 
-        def step(x: Tensor, layer: int) -> Tensor:
+        def apply(block: nn.Module, x: Tensor, layer: int) -> Tensor:
             earlier = None
             if memory is not None:
                 read.append(x)
                 earlier = Earlier(memory.hidden[layer], whole) if memory.length else None
-            block = self.blocks[layer % len(self.blocks)]
             out: Tensor = block(
                 x,
                 self.position,
@@ -262,8 +229,7 @@ class Encoder(Stack):
             return out
 
         x = self.dropout(self.embedding_norm(self.position.embed(x, state)))
-        every = cache is not None or memory is not None
-        x = self.steps(x, state, positions, step, every=every, costs=costs, counted=counted)
+        x = self.run(x, apply)
         if memory is not None:
             memory.extend(read)
         return x
@@ -301,8 +267,6 @@ class Decoder(Stack):
         source: Tensor,
         source_positions: Positions,
         cache: Cache | None = None,
-        costs: list[Tensor] | None = None,
-        counted: Tensor | None = None,
         reading: Reading | None = None,
     ) -> Tensor:
         """Decode target embeddings.
@@ -313,8 +277,6 @@ class Decoder(Stack):
             source: (batch, S, dim), the encoder's output.
             source_positions: positions of the source tokens.
             cache: an `EncoderDecoderCache` of earlier steps.
-            costs: see `Encoder.forward`.
-            counted: see `Encoder.forward`.
             reading: see `Encoder.forward`; both positions have its times already.
 
         Returns:
@@ -326,8 +288,8 @@ class Decoder(Stack):
         source_state = self.cross_position.prepared(source_positions)
         visible = positions.visible
 
-        def step(x: Tensor, layer: int) -> Tensor:
-            out: Tensor = self.blocks[layer % len(self.blocks)](
+        def apply(block: nn.Module, x: Tensor, layer: int) -> Tensor:
+            out: Tensor = block(
                 x,
                 source,
                 self.position,
@@ -343,5 +305,4 @@ class Decoder(Stack):
             return out
 
         x = self.dropout(self.embedding_norm(self.position.embed(x, state)))
-        every = cache is not None
-        return self.steps(x, state, positions, step, every=every, costs=costs, counted=counted)
+        return self.run(x, apply)
