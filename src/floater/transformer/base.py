@@ -236,11 +236,11 @@ class FloaterPreTrainedModel(PreTrainedModel):
             raise PositionError(f"'{self.config.position}' has no flow to bake")
         for model in [module for module in self.modules() if isinstance(module, PositionModel)]:
             model.bake(length)
-        shared, own = self.config, copy.copy(self.config)
-        own.baked = length
+        shared, baked = self.config, copy.copy(self.config)
+        baked.baked = length
         for module in self.modules():
             if module.__dict__.get("config") is shared:
-                module.config = own  # type: ignore[assignment]
+                module.config = baked  # type: ignore[assignment]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -101,9 +101,9 @@ class Memory:
             ValueError: if the memory is of another batch, or a shape does not fit.
         """
         shape = tuple(x.shape[:2])
-        for name, given in (("attention mask is", mask), ("document ids are", documents)):
-            if given is not None and tuple(given.shape) != shape:
-                raise ValueError(f"the {name} {tuple(given.shape)}; with a memory it must be {shape}")
+        for name, tensor in (("attention mask is", mask), ("document ids are", documents)):
+            if tensor is not None and tuple(tensor.shape) != shape:
+                raise ValueError(f"the {name} {tuple(tensor.shape)}; with a memory it must be {shape}")
         if not self.length:
             self._segment = mask, documents
             return self._segment

@@ -45,7 +45,7 @@ from floater.transformer.memory import Memory
 from floater.transformer.outputs import IGNORED
 from floater.transformer.placement import at_ids, build_positions, merge_positions
 from floater.transformer.reading import Reading
-from floater.transformer.recording import recording, wanted
+from floater.transformer.recording import recording
 from floater.transformer.stacks import Encoder
 
 
@@ -132,19 +132,9 @@ class FloaterModel(FloaterPreTrainedModel):
             placed = at_ids(position_ids, placed, len(x))
         if input_ids is not None:
             placed = placed.but(token=input_ids)
-        asked = wanted(self.config, output_hidden_states, output_attentions)
-        with recording(self.encoder, **asked) as recorded:
-            states = self.encoder(x, placed, past_key_values, memory, reading)
-        return BaseModelOutput(
-            last_hidden_state=states,
-            hidden_states=recorded.hidden_states(states),
-            attentions=tuple(recorded.attentions) or None,
-        )
-
-    def encode(self, *args: Any, **kwargs: Any) -> BaseModelOutput:
-        """Return the result of `forward` as an object, whatever `config.return_dict` is."""
-        out: BaseModelOutput = self(*args, **kwargs, return_dict=True)
-        return out
+        with recording(self.encoder, output_hidden_states, output_attentions) as recorded:
+            hidden = self.encoder(x, placed, past_key_values, memory, reading)
+        return recorded.output(hidden)
 
 
 class FloaterHead(FloaterPreTrainedModel):
@@ -257,12 +247,11 @@ class FloaterForMaskedLM(FloaterHead):
         `num_items_in_batch` replaces the number of labels that the loss is divided by. The other arguments
         are those of `FloaterModel.forward`.
         """
-        found = self.model.encode(input_ids, attention_mask, inputs_embeds, **kwargs)
-        logits = self.lm_head(self.scaled(self.transform(found.last_hidden_state)))
-        given = {"logits": logits, "vocab_size": logits.shape[-1]}
-        loss = self.loss_of(labels, num_items_in_batch, **given)
+        outputs = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+        logits = self.lm_head(self.scaled(self.transform(outputs.last_hidden_state)))
+        loss = self.loss_of(labels, num_items_in_batch, logits=logits, vocab_size=logits.shape[-1])
         return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=found.hidden_states, attentions=found.attentions
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
 
@@ -304,12 +293,14 @@ class FloaterForSequenceClassification(FloaterHead):
 
         The other arguments are those of `FloaterModel.forward`.
         """
-        found = self.model.encode(input_ids, attention_mask, inputs_embeds, positions=positions, **kwargs)
-        first = first_tokens(found.last_hidden_state, attention_mask, positions)
+        outputs = self.model(
+            input_ids, attention_mask, inputs_embeds, positions=positions, return_dict=True, **kwargs
+        )
+        first = first_tokens(outputs.last_hidden_state, attention_mask, positions)
         logits = self.classifier(self.dropout(self.pooler(first)))
         loss = self.loss_of(labels, None, pooled_logits=logits, config=self.config)
         return SequenceClassifierOutput(
-            loss=loss, logits=logits, hidden_states=found.hidden_states, attentions=found.attentions
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
 
@@ -351,11 +342,11 @@ class FloaterForTokenClassification(FloaterHead):
         `num_items_in_batch` replaces the number of labels that the loss is divided by. The other arguments
         are those of `FloaterModel.forward`.
         """
-        found = self.model.encode(input_ids, attention_mask, inputs_embeds, **kwargs)
-        logits = self.classifier(self.dropout(found.last_hidden_state))
+        outputs = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))
         loss = self.loss_of(labels, num_items_in_batch, logits=logits, config=self.config)
         return TokenClassifierOutput(
-            loss=loss, logits=logits, hidden_states=found.hidden_states, attentions=found.attentions
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
 
@@ -400,24 +391,29 @@ class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
         training mode, or with a `memory`. `num_items_in_batch` replaces the number of labels that the loss
         is divided by. The other arguments are those of `FloaterModel.forward`.
         """
-        wanted = self.uses_cache(use_cache, labels) and kwargs.get("memory") is None
-        if wanted and past_key_values is None:
+        caches = self.uses_cache(use_cache, labels) and kwargs.get("memory") is None
+        if caches and past_key_values is None:
             past_key_values = DynamicCache()
-        found = self.model.encode(
-            input_ids, attention_mask, inputs_embeds, past_key_values, reading=reading, **kwargs
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            inputs_embeds,
+            past_key_values,
+            reading=reading,
+            return_dict=True,
+            **kwargs,
         )
-        logits = self.lm_head(self.scaled(found.last_hidden_state))
+        logits = self.lm_head(self.scaled(outputs.last_hidden_state))
         if labels is not None and (documents := kwargs.get("document_ids")) is not None:
             begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
             labels = labels.masked_fill(begins, IGNORED)
-        given = {"logits": logits, "vocab_size": logits.shape[-1]}
-        loss = self.loss_of(labels, num_items_in_batch, **given)
+        loss = self.loss_of(labels, num_items_in_batch, logits=logits, vocab_size=logits.shape[-1])
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
             past_key_values=past_key_values,
-            hidden_states=found.hidden_states,
-            attentions=found.attentions,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
         )
 
 

@@ -22,9 +22,8 @@ from floater.transformer.length_predictor import LengthPredictor
 from floater.transformer.outputs import IGNORED, Seq2SeqLM, with_auxiliary
 from floater.transformer.placement import build_positions, merge_positions
 from floater.transformer.reading import Reading, record_rule
-from floater.transformer.recording import recording, wanted
+from floater.transformer.recording import recording
 from floater.transformer.stacks import Decoder, Encoder
-from floater.transformer.times import randomised
 
 
 class _EncoderOnly(nn.Module):
@@ -38,28 +37,10 @@ class _EncoderOnly(nn.Module):
         object.__setattr__(self, "model", model)  # not a submodule: its parameters are the model's
 
     def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        positions: Positions | None = None,
-        target_length: Tensor | None = None,  # for the decoder
-        reading: Reading | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-        return_dict: bool = True,
-        **kwargs: Any,
+        self, *args: Any, target_length: Tensor | None = None, return_dict: bool = True, **kwargs: Any
     ) -> BaseModelOutput:
-        refuse(self.model, kwargs)
-        asked = wanted(self.model.config, output_hidden_states, output_attentions)
-        found = self.model.encode(input_ids, attention_mask, inputs_embeds, positions, reading, **asked)
-        out = BaseModelOutput(
-            last_hidden_state=found.last_hidden_state,
-            hidden_states=found.hidden_states,
-            attentions=found.attentions,
-        )
-        record_rule(out, self.model.encoder.rule(reading))
-        return out
+        """Return the result of `FloaterForConditionalGeneration.encode`; the length is for the decoder."""
+        return self.model.encode(*args, **kwargs)
 
 
 class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationMixin):
@@ -108,69 +89,32 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
 
     def encode(
         self,
-        input_ids: Tensor | None,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         positions: Positions | None = None,
         reading: Reading | None = None,
-        *,
-        states: bool = False,
-        attentions: bool = False,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        **kwargs: Any,
     ) -> BaseModelOutput:
         """Return the encoder's output for source tokens (batch, S) or embeddings (batch, S, dim).
 
-        The target length of the positions is for the decoder. Source and target have one `reading`.
+        The target length of the positions is for the decoder. Source and target have one `reading`. The other
+        arguments are those of `forward`.
         """
+        refuse(self, kwargs)
         x = embed(self.recipe, self.embedding, input_ids, inputs_embeds)
         placed = source_positions(attention_mask, x, positions).but(target_length=None)
         if input_ids is not None:
             placed = placed.but(token=input_ids)
-        if not self.training:
-            (placed,) = self.encoder.spaced(self.encoder.rule(reading), placed, apart=True)
-        with recording(self.encoder, states=states, attentions=attentions) as recorded:
+        rule = self.encoder.rule(reading)
+        (placed,) = self.encoder.timed(rule, placed, apart=True)
+        with recording(self.encoder, output_hidden_states, output_attentions) as recorded:
             hidden = self.encoder(x, placed, reading=reading)
-        out = BaseModelOutput(
-            last_hidden_state=hidden,
-            hidden_states=recorded.hidden_states(hidden),
-            attentions=tuple(recorded.attentions) or None,
-        )
-        record_rule(out, self.encoder.rule(reading))
+        out = recorded.output(hidden)
+        record_rule(out, rule)
         return out
-
-    def timed(
-        self,
-        source: Positions,
-        target: Positions,
-        cache: Cache | None,
-        encoded: Any,
-        reading: Reading | None,
-    ) -> tuple[Positions, ...]:
-        """Give source and target times of one rule: random in training, else those of the reading.
-
-        Args:
-            source: positions of the source tokens.
-            target: positions of the target tokens.
-            cache: keys and values of earlier target tokens.
-            encoded: the encoder's output, if it ran in a call of its own.
-            reading: see `forward`.
-
-        Raises:
-            ValueError: if times would differ from those of the encoder or of cached keys.
-        """
-        times, rule = self.encoder.times, self.encoder.rule(reading)
-        if not self.training:
-            record_rule(encoded, rule)
-            record_rule(cache, rule)
-            apart = cache is not None or encoded is not None
-            return self.encoder.spaced(rule, source, target, apart=apart)
-        if times is None or source.query_time is not None:
-            return source, target
-        if encoded is not None or cache is not None:
-            raise ValueError(
-                "in training source and target share random times, new in each pass: give input_ids and no "
-                "cache, or call eval()"
-            )
-        return randomised(times, source, target)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Shift labels (batch, T) right by the decoder's start token; -100 becomes padding.
@@ -306,18 +250,20 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         if read is None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         source_placed = source_positions(attention_mask, read, positions)
-        source_placed, placed = self.timed(source_placed, placed, cache, encoder_outputs, reading)
-        asked = wanted(self.config, output_hidden_states, output_attentions)
+        source_placed, placed = self.encoder.timed(
+            self.encoder.rule(reading), source_placed, placed, before=(encoder_outputs, cache)
+        )
+        asked = output_hidden_states, output_attentions
         if encoder_outputs is None:
             encoder_outputs = self.encode(
-                input_ids, attention_mask, inputs_embeds, source_placed, reading, **asked
+                input_ids, attention_mask, inputs_embeds, source_placed, reading, *asked
             )
         source = encoder_outputs[0]
         length, auxiliary = self.target_lengths(source, source_placed, target_length, labels)
         placed = placed.but(target_length=length)
         if decoder_input_ids is not None:
             placed = placed.but(token=decoder_input_ids)
-        with recording(self.decoder, **asked) as recorded:
+        with recording(self.decoder, *asked) as recorded:
             hidden = self.decoder(y, placed, source, source_placed, cache, reading)
         logits = self.lm_head(self.scaled(hidden))
         loss = self.loss_of(logits, labels, auxiliary, num_items_in_batch)

@@ -71,7 +71,7 @@ def test_states_are_those_of_the_blocks() -> None:
     model = made("rotary", FloaterForConditionalGeneration, decoder_layers=1)
     ids = torch.arange(10)[None]
     states = run_tokens(model, ids)
-    assert torch.equal(states[-1], model.encode(ids).last_hidden_state)
+    assert torch.equal(states[-1], model(ids).last_hidden_state)
     assert torch.equal(states[0], model.embedding(ids) * 32**0.5)
     assert len(states) == 3
 
