@@ -219,7 +219,8 @@ class Encoder(Stack):
             if memory.length:
                 memory_state = self.position.prepared(positions.of_keys)
         state, visible = self.position.prepared(positions), positions.visible
-        x, inputs = self.start(x, state), list[Tensor]()
+        inputs: list[Tensor] = []
+        x = self.start(x, state)
         for layer, block in self.steps():
             earlier = None
             if memory is not None:
