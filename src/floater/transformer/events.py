@@ -296,8 +296,8 @@ def unordered_positions(config: EventsConfig, times: Tensor, mask: Tensor) -> Po
     late = times.to(torch.float64).masked_fill(~mask, torch.inf)
     order = late.argsort(dim=1, stable=True)
     step = config.time_per_position * config.unit
-    placed = Positions.events(times.gather(1, order), mask.gather(1, order), time_per_position=step)
-    at = torch.empty_like(placed.query).scatter_(1, order, placed.query)
+    ordered = Positions.events(times.gather(1, order), mask.gather(1, order), time_per_position=step)
+    at = torch.empty_like(ordered.query).scatter_(1, order, ordered.query)
     return Positions(at, at, mask)
 
 

@@ -29,7 +29,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
-from floater.positions import Positions
+from floater.positions import Positions, build_positions, merge_positions
 from floater.transformer.base import (
     FloaterPreTrainedModel,
     bidirectional,
@@ -43,7 +43,6 @@ from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
 from floater.transformer.memory import Memory
 from floater.transformer.outputs import IGNORED
-from floater.transformer.placement import at_ids, build_positions, merge_positions
 from floater.transformer.reading import Reading
 from floater.transformer.recording import recording
 from floater.transformer.stacks import Encoder
@@ -125,15 +124,22 @@ class FloaterModel(FloaterPreTrainedModel):
                 raise ValueError("a memory goes with neither a cache nor given positions")
             attention_mask, document_ids = memory.before(x, attention_mask, document_ids)
             earlier = memory.length
-        placed = build_positions(attention_mask, x.shape[1], earlier, x.device, document_ids)
-        if positions is not None:
-            placed = merge_positions(positions, placed, attention_mask, len(x))
-        if position_ids is not None:
-            placed = at_ids(position_ids, placed, len(x))
+        defaults = build_positions(
+            x.shape[:2],
+            earlier,
+            mask=attention_mask,
+            document_ids=document_ids,
+            position_ids=position_ids,
+            device=x.device,
+        )
+        if positions is None:
+            positions = defaults
+        else:
+            positions = merge_positions(positions, defaults, attention_mask, len(x))
         if input_ids is not None:
-            placed = placed.but(token=input_ids)
+            positions = positions.but(token=input_ids)
         with recording(self.encoder, output_hidden_states, output_attentions) as recorded:
-            hidden = self.encoder(x, placed, past_key_values, memory, reading)
+            hidden = self.encoder(x, positions, past_key_values, memory, reading)
         return recorded.output(hidden)
 
 

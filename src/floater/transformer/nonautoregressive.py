@@ -15,14 +15,13 @@ from transformers.utils.generic import can_return_tuple
 
 from floater.encodings import PositionError, catalogue, options
 from floater.encodings.decoder.pnat import PositionLearning, heuristic_order
-from floater.positions import Positions
+from floater.positions import Positions, build_positions
 from floater.transformer.base import refuse
 from floater.transformer.config import FloaterConfig
 from floater.transformer.outputs import IGNORED, Seq2SeqLM
-from floater.transformer.placement import build_positions
 from floater.transformer.seq2seq import (
     FloaterForConditionalGeneration,
-    source_positions,
+    encoder_positions,
 )
 
 SOFTNESS = 0.3
@@ -126,12 +125,12 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         if encoder_outputs is None:
             encoder_outputs = self.encode(input_ids, attention_mask, inputs_embeds, positions)
         source, targets = encoder_outputs[0], labels if target_ids is None else target_ids
-        placed = source_positions(attention_mask, source, positions)
-        lengths, auxiliary = self.target_lengths(source, placed, target_length, targets)
+        source_positions = encoder_positions(attention_mask, source, positions)
+        lengths, auxiliary = self.target_lengths(source, source_positions, target_length, targets)
         assert lengths is not None
         lengths = lengths.expand(len(source))
-        placed = replace(placed, target_length=lengths)  # refuses lengths that cannot be
-        x = soft_copy(source, placed.key_valid, lengths)
+        source_positions = replace(source_positions, target_length=lengths)  # refuses lengths that cannot be
+        x = soft_copy(source, source_positions.key_valid, lengths)
         valid = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
         pointer = self._pointer
         if targets is None:
@@ -147,7 +146,8 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
             assert auxiliary is not None
             auxiliary = auxiliary + pointer.loss(x, lengths, picks)
         x = x.gather(1, picks[..., None].expand_as(x))
-        hidden = self.decoder(x, build_positions(valid, x.shape[1], 0, x.device), source, placed)
+        target_positions = build_positions(x.shape[:2], mask=valid, device=x.device)
+        hidden = self.decoder(x, target_positions, source, source_positions)
         logits = self.lm_head(self.scaled(hidden))
         loss = self.loss_of(logits, labels, auxiliary, num_items_in_batch)
         return Seq2SeqLM(loss=loss, logits=logits, encoder_last_hidden_state=source, auxiliary_loss=auxiliary)
@@ -184,8 +184,8 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         refuse(self, kwargs)
         start, end, pad = self._ends()
         outputs = self.encode(input_ids, attention_mask, None, positions)
-        placed = source_positions(attention_mask, outputs[0], positions)
-        lengths, _ = self.target_lengths(outputs[0], placed, target_length, None)
+        source_positions = encoder_positions(attention_mask, outputs[0], positions)
+        lengths, _ = self.target_lengths(outputs[0], source_positions, target_length, None)
         assert lengths is not None
         lengths = lengths.expand(len(outputs[0]))
         logits: Tensor = self(

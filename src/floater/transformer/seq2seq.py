@@ -14,13 +14,12 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from floater.encodings import PositionError, catalogue
-from floater.positions import Positions
+from floater.positions import Positions, build_positions, merge_positions
 from floater.transformer.base import FloaterPreTrainedModel, cached, changed, embed, refuse
 from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
 from floater.transformer.length_predictor import LengthPredictor
 from floater.transformer.outputs import IGNORED, Seq2SeqLM, with_auxiliary
-from floater.transformer.placement import build_positions, merge_positions
 from floater.transformer.reading import Reading, record_rule
 from floater.transformer.recording import recording
 from floater.transformer.stacks import Decoder, Encoder
@@ -105,13 +104,13 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         """
         refuse(self, kwargs)
         x = embed(self.recipe, self.embedding, input_ids, inputs_embeds)
-        placed = source_positions(attention_mask, x, positions).but(target_length=None)
+        positions = encoder_positions(attention_mask, x, positions).but(target_length=None)
         if input_ids is not None:
-            placed = placed.but(token=input_ids)
+            positions = positions.but(token=input_ids)
         rule = self.encoder.rule(reading)
-        (placed,) = self.encoder.timed(rule, placed, apart=True)
+        (positions,) = self.encoder.timed(rule, positions, apart=True)
         with recording(self.encoder, output_hidden_states, output_attentions) as recorded:
-            hidden = self.encoder(x, placed, reading=reading)
+            hidden = self.encoder(x, positions, reading=reading)
         out = recorded.output(hidden)
         record_rule(out, rule)
         return out
@@ -136,14 +135,14 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         return inputs
 
     def target_lengths(
-        self, source: Tensor, placed: Positions, given: Tensor | None, labels: Tensor | None
+        self, source: Tensor, source_positions: Positions, given: Tensor | None, labels: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the lengths of the targets, and in training the loss of the length predictor.
 
         Args:
             source: (batch, S, dim), the encoder's output.
-            placed: positions of the source tokens.
-            given: (batch,) lengths, or None for those of `placed`, the labels, or the predictor.
+            source_positions: positions of the source tokens.
+            given: (batch,) lengths, or None for those of `source_positions`, the labels, or the predictor.
             labels: (batch, T), -100 ignored, or None.
 
         Returns:
@@ -156,16 +155,16 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         if self.length is None:
             if given is not None:
                 raise TypeError(f"position model '{self.config.position}' does not take target_length")
-            return placed.target_length, None
+            return source_positions.target_length, None
         if given is not None and given.shape not in ((1,), (len(source),)):
             raise ValueError(f"target_length is {tuple(given.shape)}; it must be ({len(source)},)")
-        length = placed.target_length if given is None else given
+        length = source_positions.target_length if given is None else given
         if length is None and labels is not None:
             length = labels.ne(IGNORED).sum(1).clamp(min=1)
         if length is None:
-            return self.length(source, placed.key_valid), None
+            return self.length(source, source_positions.key_valid), None
         learns = self.training or labels is not None
-        return length, self.length.loss(source, placed.key_valid, length) if learns else None
+        return length, self.length.loss(source, source_positions.key_valid, length) if learns else None
 
     def loss_of(
         self, logits: Tensor, labels: Tensor | None, auxiliary: Tensor | None, items: Tensor | int | None
@@ -244,27 +243,29 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         if self.uses_cache(use_cache, labels) and cache is None:
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         y = embed(self.recipe, self.embedding, decoder_input_ids, decoder_inputs_embeds)
-        placed = build_positions(decoder_attention_mask, y.shape[1], cached(cache), y.device)
+        target_positions = build_positions(
+            y.shape[:2], cached(cache), mask=decoder_attention_mask, device=y.device
+        )
         read = inputs_embeds if input_ids is None else input_ids
         read = read if encoder_outputs is None else encoder_outputs[0]
         if read is None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
-        source_placed = source_positions(attention_mask, read, positions)
-        source_placed, placed = self.encoder.timed(
-            self.encoder.rule(reading), source_placed, placed, before=(encoder_outputs, cache)
+        source_positions = encoder_positions(attention_mask, read, positions)
+        source_positions, target_positions = self.encoder.timed(
+            self.encoder.rule(reading), source_positions, target_positions, before=(encoder_outputs, cache)
         )
         asked = output_hidden_states, output_attentions
         if encoder_outputs is None:
             encoder_outputs = self.encode(
-                input_ids, attention_mask, inputs_embeds, source_placed, reading, *asked
+                input_ids, attention_mask, inputs_embeds, source_positions, reading, *asked
             )
         source = encoder_outputs[0]
-        length, auxiliary = self.target_lengths(source, source_placed, target_length, labels)
-        placed = placed.but(target_length=length)
+        length, auxiliary = self.target_lengths(source, source_positions, target_length, labels)
+        target_positions = target_positions.but(target_length=length)
         if decoder_input_ids is not None:
-            placed = placed.but(token=decoder_input_ids)
+            target_positions = target_positions.but(token=decoder_input_ids)
         with recording(self.decoder, *asked) as recorded:
-            hidden = self.decoder(y, placed, source, source_placed, cache, reading)
+            hidden = self.decoder(y, target_positions, source, source_positions, cache, reading)
         logits = self.lm_head(self.scaled(hidden))
         loss = self.loss_of(logits, labels, auxiliary, num_items_in_batch)
         return Seq2SeqLM(
@@ -281,10 +282,10 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         )
 
 
-def source_positions(mask: Tensor | None, x: Tensor, positions: Positions | None) -> Positions:
+def encoder_positions(mask: Tensor | None, x: Tensor, positions: Positions | None) -> Positions:
     """Return the positions of the source tokens whose embeddings or encodings are x."""
-    placed = build_positions(mask, x.shape[1], 0, x.device)
-    return placed if positions is None else merge_positions(positions, placed, mask, len(x))
+    defaults = build_positions(x.shape[:2], mask=mask, device=x.device)
+    return defaults if positions is None else merge_positions(positions, defaults, mask, len(x))
 
 
 AutoModelForSeq2SeqLM.register(FloaterConfig, FloaterForConditionalGeneration)

@@ -71,7 +71,7 @@ def test_states_are_those_of_the_blocks() -> None:
     model = made("rotary", FloaterForConditionalGeneration, decoder_layers=1)
     ids = torch.arange(10)[None]
     states = run_tokens(model, ids)
-    assert torch.equal(states[-1], model(ids).last_hidden_state)
+    assert torch.equal(states[-1], model.encode(ids).last_hidden_state)
     assert torch.equal(states[0], model.embedding(ids) * 32**0.5)
     assert len(states) == 3
 
@@ -86,7 +86,7 @@ def test_states_of_a_shared_block_are_those_of_its_steps() -> None:
         torch.testing.assert_close(
             model.encoder.blocks[0](before, model.encoder.position, state, None), after
         )
-    torch.testing.assert_close(second, model(ids).last_hidden_state)
+    torch.testing.assert_close(second, model.encode(ids).last_hidden_state)
 
 
 def test_a_tokenizer_that_takes_a_line_for_a_word_finds_no_sentence(tmp_path: Path) -> None:
