@@ -86,7 +86,7 @@ def test_states_of_a_shared_block_are_those_of_its_steps() -> None:
         torch.testing.assert_close(
             model.encoder.blocks[0](before, model.encoder.position, state, None), after
         )
-    torch.testing.assert_close(second, model.encode(ids).last_hidden_state)
+    torch.testing.assert_close(second, model(ids).last_hidden_state)
 
 
 def test_a_tokenizer_that_takes_a_line_for_a_word_finds_no_sentence(tmp_path: Path) -> None:
