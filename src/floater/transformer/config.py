@@ -68,35 +68,37 @@ class FloaterConfig(PreTrainedConfig):
         decoder_layers: blocks of the decoder of an encoder-decoder.
         position: name of a position model (`floater.catalogue()`); or a list of names and of mappings of
             `name` and options, short for "compose" with the option `models`.
-        position_options: its options; none with a list.
+        position_options: options of the position model; none with a list.
         training_length: training length in tokens; see `StackSpec.max_length`.
         times: random times of training, as in {"mode": "stretch", "max_scale": 4.0}; see
             `floater.transformer.times.Times`. None trains at the positions.
         reading: default rule for long texts in evaluation mode, as in {"group": [32, 4]}; see
             `floater.transformer.reading.Reading`.
-        attention_temperature: in training and reading: "log" multiplies logits by max(1, log n / log L), n
-            the keys that a query sees and L the training length; "learned" by s log n, s learned for each
-            head of a block, at first 1 / log L (Nakanishi 2025, Scalable-Softmax). None leaves logits alone.
-        dropout: after the embeddings and after each sub-layer.
-        attention_dropout: dropout of the attention weights.
-        activation_dropout: dropout inside the feed-forward layers.
+        attention_temperature: factor of the attention logits: "log" multiplies them by max(1, log n / log L),
+            n the number of keys that a query sees and L the training length; "learned" by s log n, s learned
+            for each head of a block, at first 1 / log L (Nakanishi 2025, Scalable-Softmax). None leaves
+            logits alone.
+        dropout: dropout probability after the embeddings and after each sub-layer.
+        attention_dropout: dropout probability of the attention weights.
+        activation_dropout: dropout probability inside the feed-forward layers.
         activation_function: activation of the feed-forward layers, by its Hugging Face name.
-        norm_first: pre-norm blocks with a last norm, instead of post-norm.
+        norm_first: whether norms come before the sub-layers, with a last norm, instead of after them.
         recipe: initialisation, scales and norms of the Transformer around the encoding: a name of
             `floater.transformer.RECIPES`, or a mapping of `preset`, such a name, and of other values
             (see `Recipe`). None takes the recipe on the encoding's card: "bert" for BERT's and TUPE's,
             else "transformer".
-        attention: "softmax", or "linear" in time (Katharopoulos et al. 2020) for position models that leave
-            the attention matrix alone.
-        share_layers: one block, applied as often as there are layers (Dehghani et al. 2019).
+        attention: kind of attention: "softmax", or "linear" in time (Katharopoulos et al. 2020) for
+            position models that leave the attention matrix alone.
+        share_layers: whether one block is applied as often as there are layers (Dehghani et al. 2019).
         use_cache: whether models keep keys and values by default; never in training.
-        tie_word_embeddings: one matrix for source, target and output embeddings.
-        pad_token_id: padding.
-        bos_token_id: start of a text.
-        eos_token_id: end of a text.
-        decoder_start_token_id: first token of the decoder of an encoder-decoder.
-        is_decoder: a causal stack (language model).
-        baked: positions whose vectors are stored in place of a flow; see `FloaterPreTrainedModel.bake`.
+        tie_word_embeddings: whether source, target and output embeddings are one matrix.
+        pad_token_id: id of the padding token.
+        bos_token_id: id of the token that starts a text.
+        eos_token_id: id of the token that ends a text, or ids.
+        decoder_start_token_id: id of the first token of the decoder of an encoder-decoder.
+        is_decoder: whether the stack is causal (a language model).
+        baked: number of positions whose vectors are stored in place of a flow; see
+            `FloaterPreTrainedModel.bake`.
 
     Raises:
         ValueError: if num_attention_heads does not divide hidden_size, or another value is not valid.
@@ -219,7 +221,7 @@ class FloaterConfig(PreTrainedConfig):
 
         Args:
             name: a key of `PRESETS`.
-            changes: any other field, or one of the preset's to change.
+            changes: values of other fields, or other values of the preset's fields.
 
         Raises:
             ValueError: if there is no such preset or field.

@@ -102,7 +102,7 @@ class FloaterModel(FloaterPreTrainedModel):
                 from the mask; short for `positions`. With cached tokens both must be equal.
             output_hidden_states: return the input of the first block and the output of each.
             output_attentions: return the attention weights, with `attn_implementation="eager"`.
-            kwargs: nothing but what Hugging Face passes along.
+            kwargs: arguments that Hugging Face passes along; others are refused.
 
         Returns:
             `last_hidden_state` (batch, T, dim), and the requested states and weights.

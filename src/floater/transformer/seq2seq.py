@@ -135,30 +135,35 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         return inputs
 
     def target_lengths(
-        self, source: Tensor, source_positions: Positions, given: Tensor | None, labels: Tensor | None
+        self,
+        source: Tensor,
+        source_positions: Positions,
+        target_length: Tensor | None,
+        labels: Tensor | None,
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the lengths of the targets, and in training the loss of the length predictor.
 
         Args:
             source: (batch, S, dim), the encoder's output.
             source_positions: positions of the source tokens.
-            given: (batch,) lengths, or None for those of `source_positions`, the labels, or the predictor.
+            target_length: (batch,) lengths, or None for those of `source_positions`, the labels, or the
+                predictor.
             labels: (batch, T), -100 ignored, or None.
 
         Returns:
-            (batch or 1,) or None without a length predictor; a scalar or None.
+            The lengths (batch or 1,), None without a length predictor; the loss, a scalar, or None.
 
         Raises:
             TypeError: if lengths are given to a model that does not read them.
             ValueError: if they are not one for each source.
         """
         if self.length is None:
-            if given is not None:
+            if target_length is not None:
                 raise TypeError(f"position model '{self.config.position}' does not take target_length")
             return source_positions.target_length, None
-        if given is not None and given.shape not in ((1,), (len(source),)):
-            raise ValueError(f"target_length is {tuple(given.shape)}; it must be ({len(source)},)")
-        length = source_positions.target_length if given is None else given
+        if target_length is not None and target_length.shape not in ((1,), (len(source),)):
+            raise ValueError(f"target_length is {tuple(target_length.shape)}; it must be ({len(source)},)")
+        length = source_positions.target_length if target_length is None else target_length
         if length is None and labels is not None:
             length = labels.ne(IGNORED).sum(1).clamp(min=1)
         if length is None:
@@ -223,7 +228,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             output_hidden_states: return the inputs of the first blocks of encoder and decoder and the outputs
                 of each.
             output_attentions: return all attention weights, with `attn_implementation="eager"`.
-            kwargs: nothing but what Hugging Face passes along.
+            kwargs: arguments that Hugging Face passes along; others are refused.
 
         Returns:
             `logits` (batch, T, vocabulary), `loss` if there are labels, the cache, the encoder's output, and
