@@ -9,9 +9,8 @@ from torch import nn
 from floater import PositionError, Positions, build, catalogue
 from floater.encodings import AttentionContext
 from floater.encodings.measure import attend
-from floater.transformer import FloaterConfig, FloaterForCausalLM
+from floater.transformer import RECIPES, FloaterConfig, FloaterForCausalLM
 from floater.transformer.reading import Reading, check_reading
-from floater.transformer.recipe import of_encoding
 
 SIZES = {"dim": 8, "heads": 2, "layers": 4, "max_length": 16}
 
@@ -152,8 +151,8 @@ def test_facts_of_nested_parts_are_those_of_the_whole():
             nested("cope"),
             FloaterConfig(position=[{"name": "compose", "models": ["cope"]}]),
         )
-    recipe = FloaterConfig(position=["alibi", {"name": "compose", "models": ["bert_a"]}])
-    assert of_encoding(recipe) == "bert"
+    config = FloaterConfig(position=["alibi", {"name": "compose", "models": ["bert_a"]}])
+    assert config.resolved_recipe == RECIPES["bert"]
 
 
 def test_an_encoding_that_changes_a_bias_has_the_facts_of_that_bias():

@@ -16,7 +16,6 @@ from floater.encodings.context import AttentionContext, Projection
 from floater.transformer.config import FloaterConfig
 from floater.transformer.kernels import kernel_for
 from floater.transformer.memory import Earlier
-from floater.transformer.recipe import Recipe
 
 _SPEC = StackSpec(dim=1, heads=1, layers=1, max_length=1)
 _IDENTITY = PositionModel(_SPEC)
@@ -57,7 +56,7 @@ class Attention(nn.Module):
         self.layer = layer
         self.causal = causal
         self.heads = config.num_attention_heads
-        bias = Recipe.of(config).bias
+        bias = config.resolved_recipe.bias
         self.query = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
         self.key = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
         self.value = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
@@ -169,7 +168,7 @@ class CrossAttention(Attention):
 
     def __init__(self, config: FloaterConfig, layer: int) -> None:
         super().__init__(config, layer)
-        self.scaled = Recipe.of(config).scale_cross_attention
+        self.scaled = config.resolved_recipe.scale_cross_attention
 
     def forward(  # type: ignore[override]
         self,

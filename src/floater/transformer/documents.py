@@ -32,9 +32,9 @@ class DocumentsConfig(FloaterConfig):
         position_source: step between the positions of sentences: by the "length" of the sentence before, or
             by one ("index").
         sentence_length: words per position with "length".
-        word_layers: blocks of the word level.
-        word_position: name of its position model.
-        word_position_options: its options.
+        word_layers: number of blocks of the word level.
+        word_position: name of the position model of the word level.
+        word_position_options: options of that position model.
         word_length: training length of the word level.
 
     Raises:
@@ -142,7 +142,7 @@ class FloaterForDocuments(FloaterPreTrainedModel):
             words: (N, W) ids of the words of all sentences, padded on the right.
             sentences: (batch, S) the rows of each document's sentences, -1 after the last.
             labels: (batch,), for a loss.
-            kwargs: nothing but what Hugging Face passes along.
+            kwargs: arguments that Hugging Face passes along; others are refused.
 
         Returns:
             `logits` (batch, labels), and with labels the mean `loss`.

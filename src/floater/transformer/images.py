@@ -102,7 +102,7 @@ class FloaterForImageClassification(FloaterPreTrainedModel):
             labels: (batch,).
             scaled: whether the coordinates of patches of another resolution are those of the training grid
                 (position interpolation), or count patches.
-            kwargs: nothing but what Hugging Face passes along.
+            kwargs: arguments that Hugging Face passes along; others are refused.
 
         Raises:
             ValueError: if the images are not of the configured channels, or patches do not fill them.
