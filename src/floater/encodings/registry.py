@@ -48,7 +48,7 @@ def register(name: str) -> Callable[[_Model], _Model]:
 
 
 def catalogue() -> dict[str, type[PositionModel]]:
-    """Return every position model of the library by its name, in order of name.
+    """Return the position models of the library, by name and sorted by it.
 
     Example:
         >>> "floater" in catalogue()
@@ -65,7 +65,7 @@ def name_of(model: PositionModel) -> str:
         'none'
     """
     kind = type(model)
-    return next((name for name, known in _CATALOGUE.items() if known is kind), kind.__name__)
+    return next((name for name, registered in _CATALOGUE.items() if registered is kind), kind.__name__)
 
 
 def options(name: str) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def options(name: str) -> dict[str, Any]:
     return {parameter.name: parameter.default for parameter in parameters}
 
 
-def check_options(name: str, given: Iterable[str]) -> None:
+def check_options(name: str, names: Iterable[str]) -> None:
     """Refuse names that are no options of a position model.
 
     Raises:
@@ -98,11 +98,11 @@ def check_options(name: str, given: Iterable[str]) -> None:
         floater.encodings.errors.PositionError: unknown option 'block' of position model 'sinusoidal'; \
 did you mean 'blocks'?
     """
-    known = options(name)
-    for option in given:
-        if option not in known:
+    valid = options(name)
+    for option in names:
+        if option not in valid:
             raise PositionError(
-                f"unknown option '{option}' of position model '{name}'{_nearest(option, known)}"
+                f"unknown option '{option}' of position model '{name}'{_nearest(option, valid)}"
             )
 
 
@@ -187,9 +187,9 @@ def build(
     causal: bool = False,
     horizon: int | None = None,
     initializer_range: float | None = None,
-    **given: Any,
+    **arguments: Any,
 ) -> PositionModel:
-    """Make a position model for a stack of blocks.
+    """Build a position model for a stack of blocks.
 
     Args:
         name: a name of the catalogue.
@@ -202,7 +202,7 @@ def build(
         causal: see `StackSpec`.
         horizon: see `StackSpec`; the number of entries of a table that is read at times.
         initializer_range: see `StackSpec`.
-        given: options of the model, by name.
+        arguments: options of the model, by name.
 
     Returns:
         The model; at a site where it does not act (such as a table of positions at "cross"), the identity.
@@ -215,25 +215,25 @@ def build(
         True
     """
     spec = StackSpec(dim, heads, layers, max_length, site, vocabulary, causal, horizon, initializer_range)
-    return build_for(name, spec, **given)
+    return build_for(name, spec, **arguments)
 
 
-def build_for(name: str, spec: StackSpec, **given: Any) -> PositionModel:
-    """Make a position model for a stack of blocks; see `build`."""
-    check_options(name, given)
-    check_types(name, given)
+def build_for(name: str, spec: StackSpec, **arguments: Any) -> PositionModel:
+    """Build a position model for a stack of blocks; see `build`."""
+    check_options(name, arguments)
+    check_types(name, arguments)
     try:
-        model = _CATALOGUE[name](spec, **given)
+        model = _CATALOGUE[name](spec, **arguments)
     except ValueError as error:  # of its flow: a solver or an activation
         raise PositionError(str(error)) from error
     end, horizon = model.max_positions, spec.horizon
     if horizon is not None and end is not None and end < horizon and model.reads_times:
-        model = _CATALOGUE[name](replace(spec, max_length=horizon), **given)
+        model = _CATALOGUE[name](replace(spec, max_length=horizon), **arguments)
     return model if spec.site in model.sites else PositionModel(spec)
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    names = list(known)
+def _nearest(word: str, valid: Iterable[str]) -> str:
+    names = list(valid)
     near = difflib.get_close_matches(word, names, n=1)
     if near:
         return f"; did you mean '{near[0]}'?"

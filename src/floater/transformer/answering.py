@@ -16,8 +16,7 @@ from transformers.utils.generic import can_return_tuple
 from floater.positions import Positions
 from floater.transformer.base import bidirectional, first_tokens
 from floater.transformer.config import FloaterConfig
-from floater.transformer.models import FloaterHead
-from floater.transformer.recipe import pooler
+from floater.transformer.models import FloaterHead, pooler
 
 
 class FloaterForQuestionAnswering(FloaterHead):
@@ -60,8 +59,8 @@ class FloaterForQuestionAnswering(FloaterHead):
         Raises:
             ValueError: if only one of the positions is given.
         """
-        found = self.model.hidden(input_ids, attention_mask, inputs_embeds, **kwargs)
-        start, end = self.qa_outputs(found.last_hidden_state).unbind(-1)
+        outputs = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+        start, end = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
         if (start_positions is None) != (end_positions is None):
             raise ValueError("give both start_positions and end_positions, or neither")
         loss = None
@@ -71,8 +70,8 @@ class FloaterForQuestionAnswering(FloaterHead):
             loss=loss,
             start_logits=start,
             end_logits=end,
-            hidden_states=found.hidden_states,
-            attentions=found.attentions,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
         )
 
 
@@ -115,16 +114,16 @@ class FloaterForMultipleChoice(FloaterHead):
         The mask has the shape of the ids; embeddings are (batch, choices, T, dim). The other arguments are
         those of `FloaterModel.forward`, over batch x choices rows.
         """
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        if given is None:
+        inputs = input_ids if inputs_embeds is None else inputs_embeds
+        if inputs is None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         rows = [None if x is None else x.flatten(0, 1) for x in (input_ids, attention_mask, inputs_embeds)]
-        found = self.model.hidden(*rows, positions=positions, **kwargs)
-        first = first_tokens(found.last_hidden_state, rows[1], positions)
-        logits = self.classifier(self.dropout(self.pooler(first))).view(given.shape[:2])
+        outputs = self.model(*rows, positions=positions, return_dict=True, **kwargs)
+        first = first_tokens(outputs.last_hidden_state, rows[1], positions)
+        logits = self.classifier(self.dropout(self.pooler(first))).view(inputs.shape[:2])
         loss = None if labels is None else F.cross_entropy(logits, labels)
         return MultipleChoiceModelOutput(
-            loss=loss, logits=logits, hidden_states=found.hidden_states, attentions=found.attentions
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
 

@@ -20,7 +20,6 @@ from floater.positions import Positions
 from floater.transformer.alignment import align
 from floater.transformer.blocks import DecoderBlock, EncoderBlock
 from floater.transformer.config import FloaterConfig
-from floater.transformer.halting import Halting
 from floater.transformer.recipe import Recipe
 from floater.transformer.stacks import Stack
 
@@ -49,7 +48,7 @@ def refuse(model: nn.Module, unused: Mapping[str, Any]) -> None:
     """Refuse arguments of a forward pass that would be ignored silently.
 
     Raises:
-        TypeError: if one is neither None nor False nor known to change nothing.
+        TypeError: if an argument is neither None nor False nor known to change nothing.
 
     Example:
         >>> refuse(nn.Identity(), {"position_ids": torch.arange(3)})
@@ -115,10 +114,10 @@ def embed(recipe: Recipe, embedding: nn.Embedding, ids: Tensor | None, embeds: T
     """Return token embeddings, by the recipe scaled by sqrt(d) (Vaswani et al. 2017, section 3.4).
 
     Args:
-        recipe: the recipe, which decides it.
+        recipe: the recipe, which decides on the scale.
         embedding: the table.
-        ids: (batch, T), or
-        embeds: (batch, T, dim), rows of the table, not yet scaled.
+        ids: (batch, T), or None.
+        embeds: (batch, T, dim), rows of the table that are not scaled yet, or None.
 
     Returns:
         (batch, T, dim).
@@ -142,7 +141,7 @@ def init_roles(stack: Stack) -> None:
     """Initialise weights whose scale depends on their role: queries, and outputs to the residual stream.
 
     Args:
-        stack: its other weights are initialised already.
+        stack: the stack, whose other weights are initialised already.
     """
     config, recipe = stack.config, stack.recipe
     head_dim = config.hidden_size // config.num_attention_heads
@@ -176,7 +175,7 @@ class FloaterPreTrainedModel(PreTrainedModel):
 
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__(config)
-        self.recipe = Recipe.of(config)
+        self.recipe = config.resolved_recipe
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Self:
@@ -237,11 +236,11 @@ class FloaterPreTrainedModel(PreTrainedModel):
             raise PositionError(f"'{self.config.position}' has no flow to bake")
         for model in [module for module in self.modules() if isinstance(module, PositionModel)]:
             model.bake(length)
-        shared, own = self.config, copy.copy(self.config)
-        own.baked = length
+        shared, baked = self.config, copy.copy(self.config)
+        baked.baked = length
         for module in self.modules():
             if module.__dict__.get("config") is shared:
-                module.config = own  # type: ignore[assignment]
+                module.config = baked  # type: ignore[assignment]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -255,8 +254,6 @@ class FloaterPreTrainedModel(PreTrainedModel):
             nn.init.ones_(module.weight)
             if isinstance(module, nn.LayerNorm):
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, Halting):
-            nn.init.ones_(module.probability.bias)
         elif isinstance(module, Stack):
             # its projections are initialised by now; weights of a checkpoint are left alone by nn.init
             init_roles(module)
@@ -294,10 +291,6 @@ class FloaterPreTrainedModel(PreTrainedModel):
         if not (self.recipe.scale_logits and self.config.tie_word_embeddings):
             return hidden
         return hidden * float(hidden.shape[-1] ** -0.5)
-
-    def ponder_loss(self, costs: list[Tensor]) -> Tensor | None:
-        """Return the weighted sum of what halting cost in stacks of blocks; None without halting."""
-        return sum(costs[1:], costs[0]) * self.config.ponder_cost if costs else None
 
     def uses_cache(self, asked: bool | None, labels: Tensor | None) -> bool:
         """Return whether to keep keys and values: as requested, else as configured, never in training."""

@@ -66,9 +66,9 @@ class Axial(AddedVectors):
                 f"{spec.dim}"
             )
         self.segment, self.order = segment, order
-        of_segment, of_place = (first, spec.dim - first)[:: 1 if order == "released" else -1]
-        self.segments = nn.Parameter(torch.empty(-(-spec.max_length // segment), of_segment))
-        self.places = nn.Parameter(torch.empty(segment, of_place))
+        segment_dim, offset_dim = (first, spec.dim - first)[:: 1 if order == "released" else -1]
+        self.segments = nn.Parameter(torch.empty(-(-spec.max_length // segment), segment_dim))
+        self.places = nn.Parameter(torch.empty(segment, offset_dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

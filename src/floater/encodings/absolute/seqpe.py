@@ -118,15 +118,15 @@ class SeqPE(PositionBias):
 
     def prepare(self, positions: Positions) -> ProductBias:
         whole_numbers(positions, "seqpe", self.max_positions)
-        places = positions.query, positions.key
-        at = torch.cat([place.flatten() for place in places])
+        sides = positions.query, positions.key
+        at = torch.cat([side.flatten() for side in sides])
         index = torch.arange(len(at), device=at.device)
         if not torch.compiler.is_compiling():  # the number of distinct positions depends on the data
             at, index = torch.unique(at, return_inverse=True)
         both = self.projections(self.vectors(at)).unflatten(-1, (2, self.spec.heads, -1))
-        rows = torch.split(index, [place.numel() for place in places])
+        rows = torch.split(index, [side.numel() for side in sides])
         query, key = (
-            both[row.view(place.shape), n].transpose(1, 2)
-            for n, (row, place) in enumerate(zip(rows, places, strict=True))
+            both[row.view(side.shape), n].transpose(1, 2)
+            for n, (row, side) in enumerate(zip(rows, sides, strict=True))
         )
         return ProductBias(query * self.scale(query.shape[-1]), key)

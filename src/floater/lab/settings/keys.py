@@ -21,12 +21,14 @@ class Key(NamedTuple):
         default: Its default; ``MISSING`` for a required key.
         meaning: Its text in the ``Attributes:`` section; empty where there is none.
         beside: Names that may be written beside the key instead of in its dict.
+        removed: Keys of a former version, which the section may have without a value.
     """
 
     annotation: Any
     default: Any
     meaning: str
     beside: Collection[str]
+    removed: Collection[str]
 
     @property
     def is_free_form(self) -> bool:
@@ -54,8 +56,8 @@ def keys_of(cls: Any, prefix: str = "", instance: Any = MISSING) -> dict[str, Ke
             )
         default = factory() if callable(factory) and factory != annotation else field.default
         default = default if instance is MISSING else getattr(instance, name)
-        beside = field.metadata.get("beside", ())
-        keys[prefix + name] = Key(annotation, default, meanings.get(name, ""), beside)
+        names = (field.metadata.get(which, ()) for which in ("beside", "removed"))
+        keys[prefix + name] = Key(annotation, default, meanings.get(name, ""), *names)
         keys |= keys_of(annotation, f"{prefix}{name}.", default) if is_dataclass(annotation) else {}
     return keys
 

@@ -19,9 +19,10 @@ def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
     """Read an instance of ``cls`` from a YAML file and overrides, applied from left to right.
 
     A dotted key reaches into nested dataclasses and free-form dicts. A dict whose field has names as its
-    metadata "beside" takes these names from beside it. A dict in the file replaces the default
-    dict; an override of one of its keys keeps the others. Relative paths stay as written: they are relative
-    to the working directory, not to the file.
+    metadata "beside" takes these names from beside it; keys that its metadata has as "removed", of a former
+    version, may be there without a value. A dict in the file replaces the default dict; an override of one of
+    its keys keeps the others. Relative paths stay as written: they are relative to the working directory, not
+    to the file.
 
     Args:
         cls: A dataclass, possibly with dataclasses as fields.
@@ -136,6 +137,8 @@ def _flat(keys: dict[str, Key], values: Tree, tree: Mapping[str, Any], prefix: s
     """
     flat: Tree = {}
     for part, value in tree.items():
+        if value is None and prefix and part in keys[prefix[:-1]].removed:
+            continue
         name = f"{prefix}{part}"
         if name not in keys:
             name, path = _owner(keys, name)

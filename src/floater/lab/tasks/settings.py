@@ -48,8 +48,6 @@ class Changes:
         attention_temperature: "log" or "learned" scale of the logits, which grows with the logarithm of the
             number of keys.
         share_layers: true to apply one block as many times as there are layers, as Universal Transformers do.
-        halting: threshold between 0 and 1 at which a token skips further layers; requires share_layers.
-        ponder_cost: weight in the loss of the number of layers that tokens take, with halting.
         tie_word_embeddings: true for one matrix of source, target and output embeddings.
     """
 
@@ -67,8 +65,6 @@ class Changes:
     attention: Literal["softmax", "linear"] | None = None
     attention_temperature: Literal["log", "learned"] | None = None
     share_layers: bool | None = None
-    halting: float | None = None
-    ponder_cost: float | None = None
     tie_word_embeddings: bool | None = None
 
     def __post_init__(self) -> None:
@@ -114,7 +110,10 @@ class Model:
     max_length: int = 1024
     times: dict[str, Any] | None = None
     reading: dict[str, Any] | None = None
-    changes: Changes = field(default_factory=Changes)
+    changes: Changes = field(
+        default_factory=Changes,
+        metadata={"removed": ("halting", "ponder_cost")},  # runs of 0.1 have them
+    )
 
     encoder_decoder: ClassVar[bool] = False
     Config: ClassVar[type[FloaterConfig]] = FloaterConfig

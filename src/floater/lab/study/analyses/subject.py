@@ -398,8 +398,6 @@ def run_tokens(model: PreTrainedModel, ids: Tensor, mask: Tensor | None = None) 
         DataError: if the model cannot be run on text.
     """
     stack = reader(model)
-    if getattr(model.config, "halting", None):
-        raise DataError(f"{type(model).__name__} halts, at each token after as many steps as it likes")
     ids = ids.to(model.device)
     mask = torch.ones_like(ids) if mask is None else mask.to(model.device)
     inner = next((module for module in model.modules() if isinstance(module, Encoder)), None)
