@@ -18,11 +18,11 @@ from transformers import PreTrainedModel
 from floater.errors import DataError
 from floater.lab.tasks.examples import Collate, Encoded, Examples
 from floater.lab.tasks.language_modeling.data import Document, Example, collate, stream_batch
+from floater.lab.tasks.language_modeling.head import logits_at
 from floater.lab.tasks.measurement import Array, Measurement, perplexity
 from floater.lab.training import TokenBatchSampler
 from floater.lab.training.run import evaluating
 from floater.transformer import FloaterForCausalLM
-from floater.transformer.head import logits_at
 from floater.transformer.memory import Memory
 from floater.transformer.outputs import IGNORED
 

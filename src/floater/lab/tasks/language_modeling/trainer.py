@@ -7,8 +7,8 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from floater.lab.tasks.language_modeling.head import has_head, head_at
 from floater.lab.training.run_trainer import RunTrainer
-from floater.transformer.head import has_head, head_at
 from floater.transformer.memory import Memory
 from floater.transformer.outputs import IGNORED
 
