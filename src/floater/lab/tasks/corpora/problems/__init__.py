@@ -66,7 +66,7 @@ def _residues(data: Data) -> list[str]:
 
 
 def _poly_words(data: Data) -> list[str]:
-    signed = map(str, (*arithmetic.COEFFICIENTS, *arithmetic.PLACES, *arithmetic.DEGREES))
+    signed = map(str, (*arithmetic.COEFFICIENTS, *arithmetic.POINTS, *arithmetic.DEGREES))
     signs = [arithmetic.PLUS, arithmetic.TIMES, arithmetic.POWER]
     return list(dict.fromkeys([EQUALS, "x", "in", *signs, *signed, *_residues(data)]))
 
