@@ -240,7 +240,7 @@ class Encoder(Stack):
         if memory is not None:
             check_memory(self.position, self.causal)
             if memory.length:
-                whole = self.position.prepared(positions.of_keys)
+                whole = self.position.prepared(positions.keys_as_queries)
         state = self.position.prepared(positions)
         visible = positions.visible
 

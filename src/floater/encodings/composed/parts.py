@@ -222,7 +222,7 @@ class Composite(PositionModel):
         models, of_keys = self.models, {}
         if positions.query.shape[1] != positions.key.shape[1]:
             late = {index for indices in self._late_in for index in indices}
-            of_keys = {index: models[index].prepared(positions.of_keys) for index in late}
+            of_keys = {index: models[index].prepared(positions.keys_as_queries) for index in late}
         return States([part.prepared(positions) for part in models], of_keys)
 
     prepare = prepared

@@ -136,7 +136,7 @@ def load_subject(source: Source) -> Subject:
 
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterModel
-        >>> subject(FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, training_length=64))).trained
+        >>> load_subject(FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, training_length=64))).trained
         64
     """
     if isinstance(source, Subject):
