@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from floater.flow.collocation.solution import Solution
 from floater.flow.errors import FlowError
 from floater.flow.snapshot import Derived, Snapshot
-from floater.flow.solution import Solution
 from floater.flow.vectors import as_slice, distinct
 
 Solve = Callable[..., Tensor]

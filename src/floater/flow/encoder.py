@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from floater.flow.cache import VectorCache, VectorTable
 from floater.flow.collocation.plan import SolverState
+from floater.flow.collocation.solution import Solution
 from floater.flow.collocation.solver import solve_dense
 from floater.flow.compiled import number, opaque
 from floater.flow.errors import FlowDiverged, FlowError, SpanTooLong
 from floater.flow.precision import wide_dtype
 from floater.flow.runge_kutta import FIXED_STEP_METHODS
-from floater.flow.solution import Solution
 from floater.flow.solve import COLLOCATION, PAPER_STEPS, check_options, solve
 from floater.flow.vector_fields import ScaledField
 from floater.flow.vectors import FlowVectors, check_positions, distinct

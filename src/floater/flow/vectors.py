@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from floater.flow.collocation.solution import Samples
 from floater.flow.precision import full_precision, wide_dtype
-from floater.flow.solution import Samples
 
 
 @dataclass(frozen=True)

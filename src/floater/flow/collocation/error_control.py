@@ -16,9 +16,9 @@ from floater.flow.collocation.mesh import Mesh
 from floater.flow.collocation.newton import solve_velocities
 from floater.flow.collocation.plan import Plan
 from floater.flow.collocation.quadrature import NODES, gauss_rule, truncation_error
+from floater.flow.collocation.solution import Solution
 from floater.flow.collocation.state_form import StateForm
 from floater.flow.precision import full_precision, norms, wide_dtype
-from floater.flow.solution import Solution
 
 # The promise to the caller: an error of at most MOST tolerances, plus 20 roundings of the start to float32
 # (2^-23) amplified by the flow, which no solver could avoid. Errors are counted in tolerances throughout.

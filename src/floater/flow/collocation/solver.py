@@ -27,11 +27,11 @@ from floater.flow.collocation.mesh import mesh_of
 from floater.flow.collocation.mesh_selection import NoMesh, Stiff, choose_edges
 from floater.flow.collocation.newton import solve_velocities
 from floater.flow.collocation.plan import Plan, SolverState
+from floater.flow.collocation.solution import Solution
 from floater.flow.collocation.state_form import StateForm
 from floater.flow.dynamics import check_problem
 from floater.flow.errors import FlowDiverged, FlowError, FlowInaccurate
 from floater.flow.precision import full_precision, wide_dtype
-from floater.flow.solution import Solution
 from floater.flow.stiffness import failure as stiff_or_divergent
 from floater.flow.units import KINKED
 
