@@ -8,7 +8,8 @@ import torch
 import transformers
 from transformer_cases import like_bert, registered
 
-from floater.encodings import PositionError, catalogue
+from floater.encodings import AttentionContext, PositionError, catalogue
+from floater.encodings.attention import project
 from floater.transformer import (
     RECIPES,
     FloaterForCausalLM,
@@ -192,6 +193,6 @@ def test_a_map_without_a_bias_still_takes_the_positions():
     kept = {}
     attention.register_forward_pre_hook(lambda _, given: kept.update(x=given[0], state=given[2]))
     model(ids)
-    bias = position.projection_bias("query", kept["state"], 0)
-    found = attention.project("query", attention.query, kept["x"], position, kept["state"], 0).flatten(-2)
+    bias = position.projection_bias("query", AttentionContext(kept["state"], 0))
+    found = project(attention.query, kept["x"], bias)
     torch.testing.assert_close(found, kept["x"] @ attention.query.weight.T + bias, rtol=1e-5, atol=1e-5)

@@ -5,12 +5,14 @@ from importlib import import_module
 
 from floater.encodings import plugins
 from floater.encodings.card import Card, SurveyRow
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import build, catalogue, options, register
 from floater.encodings.spec import StackSpec
 
 __all__ = [
+    "AttentionContext",
     "Card",
     "PositionError",
     "PositionModel",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, Point
+from floater.encodings.context import AttentionContext, Projection
 from floater.encodings.errors import PositionError
-from floater.encodings.model import QKV, PositionModel, Projection, Stage
+from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.registry import build_for, catalogue, name_of
 from floater.encodings.registry import options as default_options
 from floater.encodings.spec import StackSpec
@@ -240,76 +241,70 @@ class Composite(PositionModel):
             x = part.embed(x, part_state)
         return x
 
-    def _acting(self, state: States, layer: int) -> Iterator[tuple[PositionModel, Any]]:
-        models = self.models
-        return ((models[index], state.models[index]) for index in self._acting_in[layer])
+    def _acting(
+        self, context: AttentionContext[States]
+    ) -> Iterator[tuple[PositionModel, AttentionContext[Any]]]:
+        """Yield the encodings that act in a block, each with a context of its own state."""
+        models, states = self.models, context.state.models
+        return (
+            (models[index], context.with_state(states[index])) for index in self._acting_in[context.layer]
+        )
 
     def block(self, x: Tensor, state: States, layer: int) -> Tensor:
-        for part, part_state in self._acting(state, layer):
-            x = part.block(x, part_state, layer)
+        for index in self._acting_in[layer]:
+            x = self.models[index].block(x, state.models[index], layer)
         return x
 
     def residual(self, layer: int) -> bool:
         return all(self.models[index].residual(layer) for index in self._acting_in[layer])
 
-    def on_projections(
-        self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: States, layer: int
-    ) -> None:
-        for part, part_state in self._acting(state, layer):
-            part.on_projections(projections, part_state, layer)
-
-    def inputs(self, x: Tensor, state: States, layer: int) -> QKV:
-        for part, part_state in self._acting(state, layer):
+    def inputs(self, context: AttentionContext[States]) -> QKV:
+        for part, at in self._acting(context):
             if part.overrides("inputs"):
-                return part.inputs(x, part_state, layer)
-        return x, x, x
+                return part.inputs(at)
+        return super().inputs(context)
 
-    def projection_bias(self, name: Projection, state: States, layer: int) -> Tensor | None:
-        return _sum(
-            [part.projection_bias(name, part_state, layer) for part, part_state in self._acting(state, layer)]
-        )
+    def projection_bias(self, name: Projection, context: AttentionContext[States]) -> Tensor | None:
+        return _sum([part.projection_bias(name, at) for part, at in self._acting(context)])
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: States, layer: int) -> QKV:
-        models, late = self.models, self._late_in[layer]
-        now = [index for index in self._acting_in[layer] if index not in late]
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[States]) -> QKV:
+        models, late = self.models, self._late_in[context.layer]
+        now = [index for index in self._acting_in[context.layer] if index not in late]
         for index in sorted(now, key=lambda index: models[index].stage):
-            q, k, v = models[index].qkv(q, k, v, state.models[index], layer)
+            q, k, v = models[index].qkv(q, k, v, context.with_state(context.state.models[index]))
         return q, k, v
 
-    def rotated(self, q: Tensor, k: Tensor, state: States, layer: int) -> tuple[Tensor, Tensor]:
-        models, width = self.models, self.spec.dim // self.spec.heads
-        for index in self._late_in[layer]:
-            part, part_state = models[index], state.models[index]
+    def rotated(self, q: Tensor, k: Tensor, context: AttentionContext[States]) -> tuple[Tensor, Tensor]:
+        width = self.spec.dim // self.spec.heads
+        for index in self._late_in[context.layer]:
+            part, at = self.models[index], context.with_state(context.state.models[index])
             (q_, q_more), (k_, k_more) = (
                 (x[..., :width].transpose(1, 2), x[..., width:]) for x in (q, k)
             )  # others have appended components
-            if index in state.key_states:
-                q_ = part.qkv(q_, q_, q_, part_state, layer)[0]
-                k_ = part.qkv(k_, k_, k_, state.key_states[index], layer)[1]
+            if index in context.state.key_states:
+                q_ = part.qkv(q_, q_, q_, at)[0]
+                k_ = part.qkv(k_, k_, k_, context.with_state(context.state.key_states[index]))[1]
             else:
-                q_, k_, _ = part.qkv(q_, k_, k_, part_state, layer)
+                q_, k_, _ = part.qkv(q_, k_, k_, at)
             q, k = (torch.cat([x.transpose(1, 2), more], -1) for x, more in ((q_, q_more), (k_, k_more)))
         return q, k
 
-    def bias(self, q: Tensor, k: Tensor, state: States, layer: int) -> Tensor | None:
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[States]) -> Tensor | None:
         if self.overrides("logits"):
             return None  # `logits` adds it
-        return self._bias(q, k, state, layer)
+        return self._bias(q, k, context)
 
-    def _bias(self, q: Tensor, k: Tensor, state: States, layer: int) -> Tensor | None:
+    def _bias(self, q: Tensor, k: Tensor, context: AttentionContext[States]) -> Tensor | None:
         return _sum(
-            [
-                part.bias(*self._content(part, q, k, state, layer), part_state, layer)
-                for part, part_state in self._acting(state, layer)
-            ]
+            [part.bias(*self._content(part, q, k, context), at) for part, at in self._acting(context)]
         )
 
     def _content(
-        self, part: PositionModel, q: Tensor, k: Tensor, state: States, layer: int
+        self, part: PositionModel, q: Tensor, k: Tensor, context: AttentionContext[States]
     ) -> tuple[Tensor, Tensor]:
         """Return the queries and keys that a part reads: without what other parts have appended."""
         if part.reads_products:
-            q, k = self.rotated(q, k, state, layer)
+            q, k = self.rotated(q, k, context)
         if part.stage < Stage.WIDEN and part.reads_content:
             width = self.spec.dim // self.spec.heads
             return q[..., :width], k[..., :width]
@@ -320,50 +315,48 @@ class Composite(PositionModel):
         """Return whether a part has terms; they serve where no other part acts on logits or values."""
         return any(part.has_terms for part in self.models)
 
-    def attention_terms(self, q: Tensor, k: Tensor, state: States, layer: int) -> AttentionTerms | None:
+    def attention_terms(
+        self, q: Tensor, k: Tensor, context: AttentionContext[States]
+    ) -> AttentionTerms | None:
         hooks = "bias", "logits", "weights", "value_bias"
-        acting = [pair for pair in self._acting(state, layer) if pair[0].overrides(*hooks)]
+        acting = [pair for pair in self._acting(context) if pair[0].overrides(*hooks)]
         if len(acting) != 1 or not acting[0][0].has_terms:
             return None
-        part, part_state = acting[0]
-        terms = part.attention_terms(q, k, part_state, layer)
+        part, part_context = acting[0]
+        terms = part.attention_terms(q, k, part_context)
         if terms is None or terms.bias_alone:
             return terms
         if part.scale(q.shape[-1]) != self.scale(q.shape[-1]):
             return None  # products of queries and keys would have another scale than those of its `bias`
-        if not self._late_in[layer]:
+        if not self._late_in[context.layer]:
             return terms
         if terms.content is not None or terms.keys is not None:
             return None  # they read keys that are not those of the products
         asking = q if terms.asking is None else terms.asking
-        return replace(terms, content=self.rotated(q, k, state, layer), asking=asking)
+        return replace(terms, content=self.rotated(q, k, context), asking=asking)
 
-    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: States, layer: int) -> Tensor:
-        for part, part_state in sorted(
-            self._acting(state, layer), key=lambda pair: pair[0].stage < Stage.WIDEN
-        ):
-            logits = part.logits(logits, *self._content(part, q, k, state, layer), part_state, layer)
-        bias = self._bias(q, k, state, layer) if self.overrides("logits") else None
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[States]) -> Tensor:
+        for part, at in sorted(self._acting(context), key=lambda pair: pair[0].stage < Stage.WIDEN):
+            logits = part.logits(logits, *self._content(part, q, k, context), at)
+        bias = self._bias(q, k, context) if self.overrides("logits") else None
         return logits if bias is None else logits + bias.to(logits.dtype)
 
-    def weights(self, logits: Tensor, state: States, layer: int) -> Tensor:
-        for part, part_state in self._acting(state, layer):
+    def weights(self, logits: Tensor, context: AttentionContext[States]) -> Tensor:
+        for part, at in self._acting(context):
             if part.overrides("weights"):
-                return part.weights(logits, part_state, layer)
-        return super().weights(logits, state, layer)
+                return part.weights(logits, at)
+        return super().weights(logits, context)
 
-    def mask(self, state: States, layer: int) -> Tensor | None:
+    def mask(self, context: AttentionContext[States]) -> Tensor | None:
         mask = None
-        for part, part_state in self._acting(state, layer):
-            allowed = part.mask(part_state, layer)
+        for part, at in self._acting(context):
+            allowed = part.mask(at)
             if allowed is not None:
                 mask = allowed if mask is None else mask & allowed
         return mask
 
-    def value_bias(self, weights: Tensor, state: States, layer: int) -> Tensor | None:
-        return _sum(
-            [part.value_bias(weights, part_state, layer) for part, part_state in self._acting(state, layer)]
-        )
+    def value_bias(self, weights: Tensor, context: AttentionContext[States]) -> Tensor | None:
+        return _sum([part.value_bias(weights, at) for part, at in self._acting(context)])
 
     def scale(self, head_dim: int) -> float:
         return self._scaled[0].scale(head_dim) if self._scaled else super().scale(head_dim)

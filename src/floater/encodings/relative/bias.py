@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Point
+from floater.encodings.context import AttentionContext
 from floater.encodings.model import PositionModel
 from floater.encodings.relative.distances import Distances, consecutive, spacing
 from floater.encodings.spec import StackSpec
@@ -165,12 +166,12 @@ class PositionBias(PositionModel):
         added = self.added(state, layer)
         return added.matrix if isinstance(added, PairBias) else added
 
-    def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
-        added = self.added(state, layer)
+    def attention_terms(self, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> AttentionTerms | None:
+        added = self.added(context.state, context.layer)
         return None if isinstance(added, Tensor) else added.terms(q, k, self.scale(q.shape[-1]))
 
-    def bias(self, q: Tensor, k: Tensor, state: Any, layer: int) -> Tensor | None:
-        return self.correlation(state, layer)
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> Tensor | None:
+        return self.correlation(context.state, context.layer)
 
 
 def adds_bias_alone(model: PositionModel) -> TypeGuard[PositionBias]:

@@ -12,6 +12,7 @@ from floater.encodings.absolute.abacus import since, tokens_and_documents
 from floater.encodings.absolute.tokens import skip_padding, whole_numbers
 from floater.encodings.card import Card
 from floater.encodings.checks import one_of
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.registry import register
@@ -134,10 +135,10 @@ class BiPE(PositionModel):
     def embed(self, x: Tensor, state: Levels) -> Tensor:
         return x + self.table[state.offset].to(x.dtype)
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Levels, layer: int) -> QKV:
-        if self.rotary is None or state.turns is None:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Levels]) -> QKV:
+        if self.rotary is None or context.state.turns is None:
             return q, k, v
-        return self.rotary.qkv(q, k, v, state.turns, layer)
+        return self.rotary.qkv(q, k, v, context.with_state(context.state.turns))
 
-    def bias(self, q: Tensor, k: Tensor, state: Levels, layer: int) -> Tensor | None:
-        return state.bias
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Levels]) -> Tensor | None:
+        return context.state.bias

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
@@ -75,9 +76,9 @@ class Cope(PositionModel):
         until, at_query = total.gather(-1, index), gate.gather(-1, index)
         return torch.where(key <= query, until - total + gate, total - until + at_query)
 
-    def bias(self, q: Tensor, k: Tensor, state: Tensor | None, layer: int) -> Tensor:
-        table = self.table[layer]
-        position = self.contextual_positions(q, k, state).clamp(0, len(table) - 1)
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Tensor | None]) -> Tensor:
+        table = self.table[context.layer]
+        position = self.contextual_positions(q, k, context.state).clamp(0, len(table) - 1)
         low = position.floor().clamp(max=len(table) - 2).long()
         dots = (q @ table.to(q.dtype).T * self.scale(q.shape[-1])).to(position.dtype)
         below, above = dots.gather(-1, low), dots.gather(-1, low + 1)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import build_for, register
@@ -46,7 +47,7 @@ class Dape(PositionModel):
         >>> _ = nn.init.zeros_(model.out)
         >>> q = torch.randn(1, 2, 3, 4)
         >>> state, products = model.prepare(Positions.arange(3)), q @ q.mT
-        >>> torch.equal(model.logits(products, q, q, state, 0), products + state.matrix)
+        >>> torch.equal(model.logits(products, q, q, AttentionContext(state, 0)), products + state.matrix)
         True
     """
 
@@ -98,11 +99,11 @@ class Dape(PositionModel):
     def prepare(self, positions: Positions) -> Any:
         return self.inner.prepare(positions)
 
-    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Any, layer: int) -> Tensor:
-        bias = self.inner.correlation(state, layer).to(logits.dtype)
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> Tensor:
+        bias = self.inner.correlation(context.state, context.layer).to(logits.dtype)
         both = torch.cat([logits, bias.expand_as(logits)], 1)
         weight, hidden_bias, out = (
-            part[layer].to(logits.dtype) for part in (self.weight, self.hidden_bias, self.out)
+            part[context.layer].to(logits.dtype) for part in (self.weight, self.hidden_bias, self.out)
         )
         hidden = F.leaky_relu(weight @ both.flatten(2) + hidden_bias[:, None])
         return logits + bias + (out @ hidden).view(logits.shape)

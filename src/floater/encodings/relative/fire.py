@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
@@ -164,6 +165,10 @@ class Fire(PositionBias):
     def added(self, state: FireState, layer: int) -> DistanceBias | Tensor:
         return self.block_bias(state, layer) if state.shared is None else state.shared
 
-    def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
+    def attention_terms(self, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> AttentionTerms | None:
         # beyond the threshold the bias is a matrix, which is computed for `bias` only
-        return super().attention_terms(q, k, state, layer) if state.near[layer % len(state.near)] else None
+        return (
+            super().attention_terms(q, k, context)
+            if context.state.near[context.layer % len(context.state.near)]
+            else None
+        )

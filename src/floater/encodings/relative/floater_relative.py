@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from floater.encodings.baked import check_baked
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one, is_number, one_of
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
@@ -78,7 +79,7 @@ class FloaterRelative(PositionBias):
     Example:
         >>> model = FloaterRelative(StackSpec(dim=8, heads=2, layers=3, max_length=16), start="zero")
         >>> q = torch.zeros(1, 2, 4, 4)
-        >>> bias = model.bias(q, q, model.prepare(Positions.arange(4)), 2)
+        >>> bias = model.bias(q, q, AttentionContext(model.prepare(Positions.arange(4)), 2))
         >>> bias.shape, bool(bias.any())
         (torch.Size([1, 2, 4, 4]), False)
     """
@@ -219,8 +220,8 @@ class FloaterRelative(PositionBias):
             bias = bias - rate * torch.log1p(reach * delta.abs().to(reach.dtype))
         return bias
 
-    def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
-        return super().attention_terms(q, k, state, layer) if isinstance(state, BiasTable) else None
+    def attention_terms(self, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> AttentionTerms | None:
+        return super().attention_terms(q, k, context) if isinstance(context.state, BiasTable) else None
 
     def added(self, state: Solved | BiasTable, layer: int) -> DistanceBias | Tensor:
         if isinstance(state, BiasTable):

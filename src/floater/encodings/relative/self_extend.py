@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one, one_of
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import Stage
 from floater.encodings.registry import register
@@ -55,10 +56,9 @@ class SelfExtend(Rotary):
     Example:
         >>> model = SelfExtend(StackSpec(dim=4, heads=2, layers=1, max_length=16), form="rectified", window=2)
         >>> x = torch.tensor([1.0, 0.0]).expand(1, 9, 2, 2)
-        >>> state = model.prepare(Positions.arange(9))
-        >>> q, k, _ = model.qkv(x, x, x, state, 0)
-        >>> q, k = q.transpose(1, 2), k.transpose(1, 2)
-        >>> model.logits(q @ k.mT, q, k, state, 0)[0, 0, 8, [0, 5, 7]] * 2**0.5  # cos 2, cos 2, cos 1
+        >>> context = AttentionContext(model.prepare(Positions.arange(9)), 0)
+        >>> q, k = (y.transpose(1, 2) for y in model.qkv(x, x, x, context)[:2])
+        >>> model.logits(q @ k.mT, q, k, context)[0, 0, 8, [0, 5, 7]] * 2**0.5  # cos 2, cos 2, cos 1
         tensor([-0.4161, -0.4161,  0.5403])
     """
 
@@ -111,19 +111,19 @@ class SelfExtend(Rotary):
         return turns, (positions.key[:, None, :] - positions.query[:, :, None])[:, None]
 
     def qkv(  # type: ignore[override]
-        self, q: Tensor, k: Tensor, v: Tensor, state: tuple[list[Turns], Tensor], layer: int
+        self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[tuple[list[Turns], Tensor]]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        near, far_key, *far_queries = state[0]
+        near, far_key, *far_queries = context.state[0]
         queries = torch.cat([self.rotate(q, turns) for turns in (near, *far_queries)], -1)
         keys = torch.cat([self.rotate(k, near), self.rotate(k, far_key)], -1)
         return queries, F.pad(keys, (0, queries.shape[-1] - keys.shape[-1])), v
 
     def logits(
-        self, logits: Tensor, q: Tensor, k: Tensor, state: tuple[list[Turns], Tensor], layer: int
+        self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[tuple[list[Turns], Tensor]]
     ) -> Tensor:
         width = self.spec.dim // self.spec.heads
         near, far = k[..., :width], k[..., width : 2 * width]
-        scale, delta = self.scale(width), state[1]
+        scale, delta = self.scale(width), context.state[1]
         products = torch.where(
             delta.abs() < self.window,
             q[..., :width] @ near.mT * scale,

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import Precise, at_least_float32
@@ -94,7 +95,8 @@ class StochasticPositions(PositionModel):
             gate = self.noise((self.spec.heads, head_dim, self.realizations), self.gate) * unit
         return Codes(query * unit, key * unit, gate)
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Codes, layer: int) -> QKV:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Codes]) -> QKV:
+        state, layer = context.state, context.layer
         return self._filter(q, state.query, state, layer), self._filter(k, state.key, state, layer), v
 
     def _filter(self, x: Tensor, code: Tensor, state: Codes, layer: int) -> Tensor:
@@ -132,7 +134,7 @@ class SineSPE(Precise, StochasticPositions):
     Example:
         >>> model = SineSPE(StackSpec(dim=4, heads=2, layers=1, max_length=16), realizations=8)
         >>> q = torch.randn(1, 3, 2, 2)
-        >>> model.qkv(q, q, q, model.prepare(Positions.arange(3)), 0)[0].shape
+        >>> model.qkv(q, q, q, AttentionContext(model.prepare(Positions.arange(3)), 0))[0].shape
         torch.Size([1, 3, 2, 8])
     """
 
@@ -207,7 +209,7 @@ class ConvSPE(StochasticPositions):
     Example:
         >>> model = ConvSPE(StackSpec(dim=4, heads=2, layers=1, max_length=16), kernel=8, gated=False)
         >>> q = torch.randn(1, 3, 2, 2)
-        >>> model.qkv(q, q, q, model.prepare(Positions.arange(3)), 0)[1].shape
+        >>> model.qkv(q, q, q, AttentionContext(model.prepare(Positions.arange(3)), 0))[1].shape
         torch.Size([1, 3, 2, 64])
     """
 

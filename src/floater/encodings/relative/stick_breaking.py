@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
+from floater.encodings.context import AttentionContext
 from floater.encodings.model import PositionModel
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
@@ -32,7 +33,8 @@ class StickBreaking(PositionModel):
 
     Example:
         >>> model = StickBreaking(StackSpec(dim=4, heads=1, layers=1, max_length=16, causal=True))
-        >>> model.weights(torch.zeros(1, 1, 1, 4), model.prepare(Positions.arange(1, offset=3)), 0)
+        >>> context = AttentionContext(model.prepare(Positions.arange(1, offset=3)), 0)
+        >>> model.weights(torch.zeros(1, 1, 1, 4), context)
         tensor([[[[0.1250, 0.2500, 0.5000, 0.0000]]]])
     """
 
@@ -63,8 +65,8 @@ class StickBreaking(PositionModel):
         by_distance = delta.abs().gather(-1, by_side).argsort(dim=-1, stable=True)
         return diagonal, by_side.gather(-1, by_distance)
 
-    def weights(self, logits: Tensor, state: tuple[Tensor, Tensor | None], layer: int) -> Tensor:
-        diagonal, nearest = state
+    def weights(self, logits: Tensor, context: AttentionContext[tuple[Tensor, Tensor | None]]) -> Tensor:
+        diagonal, nearest = context.state
         if not self.attend_current:
             logits = logits.masked_fill(diagonal, -torch.inf)
         wide = logits.to(at_least_float32(logits.dtype))

@@ -75,9 +75,10 @@ class T5(PositionBias):
         PositionError: if an option is not valid.
 
     Example:
+        >>> from floater.encodings import AttentionContext
         >>> model = T5(StackSpec(dim=8, heads=2, layers=2, max_length=16))
         >>> q = torch.zeros(1, 2, 3, 4)
-        >>> model.bias(q, q, model.prepare(Positions.arange(3)), 0).shape, model.scale(4)
+        >>> model.bias(q, q, AttentionContext(model.prepare(Positions.arange(3)), 0)).shape, model.scale(4)
         (torch.Size([1, 2, 3, 3]), 1.0)
     """
 

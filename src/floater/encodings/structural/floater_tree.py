@@ -56,9 +56,10 @@ class FloaterTree(FloaterRelative, Structured):
         PositionError: if an option is not valid, or the positions have no tree.
 
     Example:
+        >>> from floater.encodings import AttentionContext
         >>> model = FloaterTree(StackSpec(dim=8, heads=2, layers=1, max_length=16))
         >>> q = torch.zeros(1, 2, 3, 4)
-        >>> bias = model.bias(q, q, model.prepare(Positions.tree([[1, -1, 1]])), 0)
+        >>> bias = model.bias(q, q, AttentionContext(model.prepare(Positions.tree([[1, -1, 1]])), 0))
         >>> bool(bias[0, 0, 0, 1] == bias[0, 0, 1, 2])  # one edge each, to a later token
         True
     """

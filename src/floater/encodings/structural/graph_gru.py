@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import name_of, register
 from floater.encodings.spec import StackSpec
@@ -127,10 +128,10 @@ class GraphGRU(Structured):
             last.append(state[beginning[done]])
         return torch.cat(last)[torch.cat(ended).argsort()]
 
-    def bias(self, q: Tensor, k: Tensor, state: PairVectors, layer: int) -> Tensor:
-        tables = state.heads(self.relation[layer], 2 * self.spec.heads).to(q.dtype)
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[PairVectors]) -> Tensor:
+        tables = context.state.heads(self.relation[context.layer], 2 * self.spec.heads).to(q.dtype)
         a, b = tables.chunk(2, dim=1)
-        pair = state.pair
+        pair = context.state.pair
         # k_s meets the vectors of the pairs in its column
         dots = scores(q, b, pair) + scores(k, a, pair.transpose(1, 2)).transpose(-1, -2)
         alone = (a * b).sum(-1).gather(-1, pair.flatten(1)[:, None].expand(-1, a.shape[1], -1))

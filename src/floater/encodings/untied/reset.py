@@ -177,10 +177,11 @@ class UntiedCls(PositionBias):
         PositionError: if the model is not of that kind, or an option is not valid.
 
     Example:
+        >>> from floater.encodings import AttentionContext
         >>> model = UntiedCls(StackSpec(dim=8, heads=1, layers=1, max_length=16), model="alibi")
         >>> _ = torch.nn.init.ones_(model.theta)
         >>> q = torch.zeros(1, 1, 3, 8)
-        >>> model.bias(q, q, model.prepare(Positions.arange(3)), 0)[0, 0, 0].tolist()
+        >>> model.bias(q, q, AttentionContext(model.prepare(Positions.arange(3)), 0))[0, 0, 0].tolist()
         [1.0, 1.0, 1.0]
     """
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from floater.encodings import PositionModel
-from floater.encodings.model import Projection
+from floater.encodings.context import AttentionContext, Projection
 from floater.encodings.spec import Site
 from floater.errors import DataError
 from floater.lab.study.analyses.plotting import matrix
@@ -169,9 +169,13 @@ def _added(model: PositionModel, length: int, device: torch.device) -> dict[str,
             look(block, lambda x, layer=layer: model.block(x, state, layer))  # type: ignore[misc]
         if before_blocks and model.overrides("inputs"):
             for i, name in enumerate(("query", "key", "value")):
-                look(f"{block} {name}", lambda x, layer=layer, i=i: model.inputs(x, state, layer)[i])  # type: ignore[misc]
+
+                def read(x: Tensor, layer: int = layer, i: int = i) -> Tensor:
+                    return model.inputs(AttentionContext(state, layer, x))[i]
+
+                look(f"{block} {name}", read)
         for name in _PROJECTIONS[model.spec.site]:
-            bias = model.projection_bias(name, state, layer)
+            bias = model.projection_bias(name, AttentionContext(state, layer))
             if bias is not None:
                 look(f"{block} {name}", lambda x, bias=bias: x + bias)  # type: ignore[misc]
     return by_location
