@@ -22,7 +22,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         arguments: the command line without the program's name; by default that of the process.
 
     Returns:
-        The arguments, with the function `command` to call with them and the `parser` of the command.
+        The arguments, with the function `command` to call with them, the `parser` of the command, and the
+        `root` parser of all commands.
 
     Example:
         >>> parse(["study", "my.yaml", "--report", "seeds=[1]"]).overrides
@@ -72,7 +73,7 @@ def make_parser() -> tuple[Parser, Mapping[str, Parser]]:
         name = module.__name__.rpartition(".")[2]
         # "resolve": train and study have another --help
         parser = parsers.add_parser(name, help=summary, description=description, conflict_handler="resolve")
-        parser.set_defaults(command=module.run, parser=parser)
+        parser.set_defaults(command=module.run, parser=parser, root=root)
         module.add_arguments(parser)
     return root, parsers.choices
 

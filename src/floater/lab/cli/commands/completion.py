@@ -14,6 +14,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     import shtab
 
-    from floater.lab.cli.parser import make_parser
-
-    print(shtab.complete(make_parser()[0], arguments.shell))
+    print(shtab.complete(arguments.root, arguments.shell))

@@ -19,7 +19,7 @@ from floater.lab.cli.task_options import flag, parameters_of, parse_options
 if TYPE_CHECKING:
     from floater.lab.tasks import Task
 
-_SHARED = {"command", "parser", "run", "json", "trust_code", "task_options"}
+_SHARED = {"command", "parser", "root", "run", "json", "trust_code", "task_options"}
 """Arguments that are not passed to the task."""
 
 

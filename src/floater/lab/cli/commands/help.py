@@ -11,6 +11,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the list of commands; `floater help COMMAND` is read as `floater COMMAND --help`."""
-    from floater.lab.cli.parser import make_parser
-
-    make_parser()[0].print_help()
+    arguments.root.print_help()
