@@ -73,10 +73,7 @@ def as_scalar(annotation: Any, value: Any) -> Any:
 
 
 def convert(
-    annotation: Any,
-    value: Any,
-    path: str = "value",
-    scalar: Callable[[Any, Any], Any] = as_scalar,
+    annotation: Any, value: Any, path: str = "value", scalar: Callable[[Any, Any], Any] = as_scalar
 ) -> Any:
     """Return a value as its annotation has it, such as a tuple of floats for a list of whole numbers.
 

@@ -35,11 +35,7 @@ def add_config(
     """
     parser.add_argument("config", metavar="CONFIG", help="YAML file; floater init writes one")
     parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="key=value",
-        help=f"settings that differ, as in {example}",
+        "overrides", nargs="*", default=[], metavar="key=value", help=f"settings that differ, as in {example}"
     )
     parser.add_argument(
         "-h",

@@ -139,10 +139,7 @@ _SCALARS = {
     f"{_TAG}merge": ("<<", ["<"]),
     f"{_TAG}bool": ("true|True|TRUE|false|False|FALSE", list("tTfF")),
     _WORD: ("yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF", list("yYnNoO")),
-    f"{_TAG}int": (
-        r"[-+]?(\d+|\d{1,3}(_\d{3})+|0[xX][\da-fA-F]+|0o[0-7]+|0b[01]+)",
-        list("-+0123456789"),
-    ),
+    f"{_TAG}int": (r"[-+]?(\d+|\d{1,3}(_\d{3})+|0[xX][\da-fA-F]+|0o[0-7]+|0b[01]+)", list("-+0123456789")),
     f"{_TAG}float": (
         r"[-+]?((\d+\.\d*|\.\d+)([eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.(inf|Inf|INF))|\.(nan|NaN|NAN)",
         list("-+.0123456789"),

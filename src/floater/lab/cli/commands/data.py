@@ -15,11 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to", metavar="FOLDER", help="parent of the new directory NAME (default: data)", default="data"
     )
     parser.add_argument(
-        "--processes",
-        metavar="N",
-        type=count,
-        default=1,
-        help="processes for tokenisation (default: 1)",
+        "--processes", metavar="N", type=count, default=1, help="processes for tokenisation (default: 1)"
     )
 
 

@@ -34,12 +34,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(
-        parser,
-        example="model.preset=tiny",
-        summary=SUMMARY,
-        topic="TASK",
-        topics=_tasks,
-        settings=_settings,
+        parser, example="model.preset=tiny", summary=SUMMARY, topic="TASK", topics=_tasks, settings=_settings
     )
     length = parser.add_mutually_exclusive_group()
     for unit in ("epochs", "steps"):
