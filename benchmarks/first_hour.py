@@ -348,10 +348,10 @@ demo --steps 3
 """.splitlines()
 
 MISSING = {
-    "train generated.yaml run=runs/new": "jsonargparse",
+    "train generated.yaml run=runs/new": "docstring_parser",
     "plot runs/generated vectors": "matplotlib",
     "evaluate runs/translation --source test.en --reference test.de": "sacrebleu",
-    "study grid-small.yaml --report": "jsonargparse",
+    "study grid-small.yaml --report": "docstring_parser",
     "completion bash": "shtab",
     "data": "pooch",
 }

@@ -29,7 +29,6 @@ from matplotlib import pyplot
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import floater
-from floater.lab.console import show_messages
 from floater.lab.settings import make
 from floater.lab.tasks import task
 from floater.lab.tasks.causal_lm import CausalLMSettings, Evaluation, long_rows, rows_of
@@ -42,6 +41,7 @@ from floater.lab.tasks.measurement import perplexity
 from floater.lab.text.bpe import train_bpe
 from floater.lab.training import flush_denormals
 from floater.lab.training.files import save_whole, write_json, write_whole
+from floater.lab.training.messages import show_messages
 
 CHARACTERS = 100_000
 """The beginning of the validation text, which is for the log of trainings only."""

@@ -21,7 +21,6 @@ import torch
 from scipy.stats import t as student
 
 import floater
-from floater.lab.console import show_messages
 from floater.lab.settings import load
 from floater.lab.tasks import task
 from floater.lab.tasks.examples import Encoded, padded
@@ -31,6 +30,7 @@ from floater.lab.tasks.language_modeling.score import rows_score
 from floater.lab.tasks.language_modeling.settings import Masking
 from floater.lab.tasks.masked_lm import MaskedLMSettings
 from floater.lab.training.files import write_whole
+from floater.lab.training.messages import show_messages
 from floater.transformer.outputs import IGNORED
 
 TASK = task("masked_lm")

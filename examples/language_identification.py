@@ -19,6 +19,7 @@ from floater.lab.tasks.corpora.text import read_lines
 from floater.lab.tasks.examples import Encoded, outputs
 from floater.lab.tasks.measurement import Measurement
 from floater.lab.text.bpe import train_bpe
+from floater.lab.training.run import RunPath
 from floater.transformer import FloaterForSequenceClassification
 
 
@@ -80,13 +81,19 @@ class LanguageIdentification(Task):
         return DataCollatorWithPadding(processor)
 
     def score(self, settings: Settings, model: Any, processor: Any, examples: Encoded) -> Measurement:
-        found = np.zeros(len(examples), dtype=int)
+        labels = np.zeros(len(examples), dtype=int)
         for indices, result, _ in outputs(model, examples, self.collate(settings, processor, model), 4096):
-            found[indices] = result.logits.argmax(-1).cpu()
-        right = found == [row["label"] for row in examples.rows]
+            labels[indices] = result.logits.argmax(-1).cpu()
+        right = labels == [row["label"] for row in examples.rows]
         statistics = {"accuracy": np.stack([right, np.ones(len(right))], axis=1)}  # what a study compares
         scores = {"accuracy": round(100 * float(right.mean()), 2)}
-        lines = [settings.data.languages[i] for i in found]
+        lines = [settings.data.languages[i] for i in labels]
         return Measurement(np.array(examples.lengths), statistics, scores=scores, lines=lines)
 
-    measure = Task.evaluate
+    def evaluate(self, run: RunPath, source: str, *, shortest: int = 0) -> Measurement:
+        """Score sentences of at least `shortest` characters."""
+        model, processor, settings = self.load(run)
+        rows = [(label, text) for label, text in self.read_test(settings, source) if len(text) >= shortest]
+        return self.score(settings, model, processor, self.encode(settings, processor, rows))
+
+    measure = evaluate

@@ -54,7 +54,14 @@ def test_a_task_and_an_encoding_of_ones_own_train_and_are_scored(
     assert capsys.readouterr().out.startswith("accuracy ")
     assert set((folder / "found.txt").read_text().split()) <= {"en", "de"}
     assert main([*score, "--window", "3"]) == 2
-    assert "takes no --window" in capsys.readouterr().err
+    assert "takes no --window; it takes --source, --shortest" in capsys.readouterr().err
+    with open("test.tsv", "a") as file:
+        file.write("de\tThis sentence is longer, and not in German\n")
+    accuracy = []
+    for shortest in ("0", "30"):
+        assert main([*score, "--shortest", shortest, "--json"]) == 0
+        accuracy.append(json.loads(capsys.readouterr().out)["scores"]["accuracy"])
+    assert accuracy == [66.67, 0.0]
 
 
 def test_an_example_is_short() -> None:

@@ -21,21 +21,21 @@ def no_directory(path: Path) -> DataError:
         >>> no_directory("/no/such/place")
         DataError('/no/such/place: there is no such directory')
     """
-    place = pathlib.Path(path)
-    there = [other.name for other in place.parent.iterdir()] if place.parent.is_dir() else []
-    near = [place.parent / name for name in difflib.get_close_matches(place.name, there)]
+    folder = pathlib.Path(path)
+    names = [other.name for other in folder.parent.iterdir()] if folder.parent.is_dir() else []
+    near = [folder.parent / name for name in difflib.get_close_matches(folder.name, names)]
     hint = next((f"; did you mean {other}?" for other in near if other.is_dir()), "")
     return DataError(f"{path}: there is no such directory{hint}")
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the nearest one that is known, in any case, or all of them.
+def nearest(name: object, valid: Iterable[str]) -> str:
+    """Return a hint for an unknown name: the nearest valid one, in any case, or all of them.
 
     Example:
         >>> nearest("cola", ["CoLA", "RTE"]), nearest("x", ["CoLA", "RTE"])
         ("did you mean 'CoLA'?", 'there are: CoLA, RTE')
     """
-    lower = {each.lower(): each for each in known}
+    lower = {each.lower(): each for each in valid}
     near = difflib.get_close_matches(str(name).lower(), lower, n=1)
     return f"did you mean '{lower[near[0]]}'?" if near else f"there are: {', '.join(lower.values())}"
 

@@ -12,7 +12,7 @@ from floater import build, catalogue
 from floater.encodings.card import CONTRACT
 from floater.transformer import FloaterModel
 
-HOOKS = ("projection_bias", "on_projections", "inputs", "qkv", "scale", "query_gain", "residual")
+HOOKS = ("projection_bias", "inputs", "qkv", "scale", "query_gain", "residual")
 HOOKS += ("bias", "logits", "weights", "mask", "value_bias", "attention_terms")
 
 

@@ -12,15 +12,14 @@ import pytest
 
 import floater
 from floater.lab.cli import main
-from floater.lab.cli.arguments import KINDS, parser
-from floater.lab.cli.configs import shipped
-from floater.lab.cli.settings_help import TASKS
+from floater.lab.cli.parser import make_parser
+from floater.lab.cli.shipped import shipped
 from floater.lab.settings import load, read
 from floater.lab.study import analyses
 from floater.lab.study.settings import StudySettings
 from floater.lab.tasks import registry
 
-COMMANDS = list(parser()[1])
+COMMANDS = list(make_parser()[1])
 
 
 def ended(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -54,7 +53,7 @@ def test_asking_needs_no_other_package() -> None:
     code = (
         "import sys\nfrom floater.lab.cli import main\nmain(['configs'])\n"
         "try:\n    main(['train', '--help'])\nexcept SystemExit:\n    pass\n"
-        "print({'torch', 'transformers', 'numpy', 'yaml', 'jsonargparse'} & {*sys.modules})"
+        "print({'torch', 'transformers', 'numpy', 'yaml', 'docstring_parser'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
@@ -121,9 +120,10 @@ def test_unknown_names_are_answered_with_the_nearest(capsys: pytest.CaptureFixtu
         assert f"'{number}' is no finite number" in refused(capsys, "evaluate", "run", "--threshold", number)
 
 
-def test_names_that_are_known_without_extras_are_those_of_the_library() -> None:
-    assert registry.BUILTIN == TASKS
-    assert tuple(analyses.KINDS) == KINDS
+def test_the_help_lists_every_kind_of_plot(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(said(capsys, "help", "plot").split())
+    *kinds, last = analyses.KINDS
+    assert f"KIND {', '.join(kinds)} or {last}" in text
 
 
 def test_json_has_null_for_numbers_that_are_not_finite(
@@ -154,7 +154,7 @@ def test_a_configuration_is_written_into_a_file_of_ones_own(
     asked = capsys.readouterr()
     assert asked.out == "copy.yaml\n"
     assert "floater train copy.yaml" in asked.err
-    _, settings = registry.of_config(read("copy.yaml"), "copy.yaml")
+    _, settings = registry.from_config(read("copy.yaml"), "copy.yaml")
     assert settings.data.problem == "copy"
     assert Path("copy.yaml").read_text().startswith("# floater train copy.yaml\n")
     assert main(["init", "survey_figure10", "mine.yaml"]) == 0

@@ -8,7 +8,7 @@ import yaml
 
 from floater.lab.settings import dump, load, read
 from floater.lab.study.settings import StudySettings
-from floater.lab.tasks.registry import of_config
+from floater.lab.tasks.registry import from_config
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*/*.yaml"))
@@ -21,7 +21,7 @@ def test_a_configuration_begins_with_its_command_and_loads(path: Path, tmp_path:
     assert (hash_, program, named) == ("#", "floater", str(path.relative_to(ROOT)))
     if command != "train":
         return
-    _, settings = of_config(read(path), str(path), overrides)
+    _, settings = from_config(read(path), str(path), overrides)
     (tmp_path / "config.yaml").write_text(dump(settings), encoding="utf-8")
     assert load(type(settings), tmp_path / "config.yaml") == settings
 
@@ -44,5 +44,5 @@ def test_plugged_and_plain_runs_of_glue_differ_in_the_plug_alone() -> None:
             _, _, overrides = line.partition(f"floater train {path.relative_to(ROOT)} ")
             names = {override.partition("=")[0] for override in shlex.split(overrides)}
             assert names <= {"run", "plug.options", "plug.flow", "plug.train"}
-            of_config(read(path), str(path), shlex.split(overrides))
+            from_config(read(path), str(path), shlex.split(overrides))
         assert said or path.stem == "tupe"

@@ -7,7 +7,7 @@ import pytest
 
 from floater import PositionError, catalogue
 from floater.encodings import StackSpec, options
-from floater.lab.listing import arguments, entry, summary, table
+from floater.lab.cli.listing import arguments, entry, summary, table
 
 DOCS = Path(__file__).parents[2] / "docs"
 SPEC = StackSpec(dim=16, heads=2, layers=2, max_length=8)

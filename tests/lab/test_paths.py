@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floater.lab.cli import main
-from floater.lab.cli.arguments import parse
+from floater.lab.cli.parser import parse
 from floater.lab.paths import expand_home
 from floater.lab.settings import SettingsError, load, make
 from floater.lab.study.settings import StudySettings

@@ -131,13 +131,13 @@ def test_other_values_of_imports_are_refused(imports: Any, elsewhere: Path) -> N
 
 
 def test_in_python_a_module_that_is_imported_needs_no_consent(elsewhere: Path) -> None:
-    for read_run in (registry.of_run, analyses.draw):
+    for read_run in (registry.from_run, analyses.draw):
         with pytest.raises(SettingsError, match="in Python, import it first"):
             read_run("theirs", *(["similarity"] if read_run is analyses.draw else []))
     assert not executed()
     sys.path.append(os.getcwd())
     importlib.import_module("theirs.helper")
-    task, run = registry.of_run("theirs")
+    task, run = registry.from_run("theirs")
     assert (task, run.settings.imports) == (TASK, ["theirs.helper"])  # type: ignore[union-attr]
     analyses.draw("theirs", "similarity")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from floater.lab.settings import SettingsError, load
-from floater.lab.yaml_format import MOST_BYTES
+from floater.lab.settings.yaml_format import MAX_BYTES
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ HOSTILE = {
     "a long number": ("seed: " + "9" * 100_000, "line 1: a number of more than 1024 bits"),
     "a long hexadecimal number": ("seed: 0x" + "f" * 100_000, "line 1: a number of more than 1024 bits"),
     "a long number of base 60": ("seed: " + ":".join(["59"] * 9000), "'seed' must be int, not '59:59:"),
-    "a large file": ("# " + "x" * MOST_BYTES, "more than 1,048,576 bytes: these are no settings"),
+    "a large file": ("# " + "x" * MAX_BYTES, "more than 1,048,576 bytes: these are no settings"),
     "code": ("seed: !!python/object/apply:os.getpid []", "could not determine a constructor"),
     "a flag that is none": ("seed: !!bool maybe", "line 1: 'maybe' is no bool"),
     "no digits": ("seed: !!int ''", "line 1: '' is no int"),

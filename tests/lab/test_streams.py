@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from floater.lab.cli import main
-from floater.lab.streams import ClosedOutput, LastingStream, outliving_terminal, usable_streams
+from floater.lab.cli.streams import ClosedOutput, LastingStream, outliving_terminal, usable_streams
 
 CONFIG = """\
 run: {run}
@@ -69,7 +69,7 @@ def test_another_broken_pipe_is_no_quiet_end(monkeypatch: pytest.MonkeyPatch) ->
         raise BrokenPipeError
 
     for command in (["models"], ["init", "wmt14_base"]):
-        monkeypatch.setattr(f"floater.lab.cli.commands.{command[0]}", broken)
+        monkeypatch.setattr(f"floater.lab.cli.commands.{command[0]}.run", broken)
         with pytest.raises(BrokenPipeError):
             main(command)
 
@@ -116,7 +116,7 @@ def test_work_whose_output_would_be_lost_does_not_begin(
     from floater.lab.tasks import task
 
     of = task("translation" if command == "translate" else "glue")
-    monkeypatch.setattr("floater.lab.cli.commands._task_of", lambda *given: (of, tmp_path))
+    monkeypatch.setattr(f"floater.lab.cli.commands.{command}.task_of_run", lambda *_: (of, tmp_path))
     monkeypatch.setattr(sys, "stdout", None)
     assert main([command, str(tmp_path), "--source", "none"]) == 2
     assert capsys.readouterr().err == "floater: standard output is closed; name a file with --output FILE\n"
@@ -129,7 +129,7 @@ def test_a_translation_needs_an_input(
 
     of = task("translation")
     monkeypatch.setattr(type(of), "translator", lambda *given, **more: list)
-    monkeypatch.setattr("floater.lab.cli.commands._task_of", lambda *given: (of, tmp_path))
+    monkeypatch.setattr("floater.lab.cli.commands.translate.task_of_run", lambda *_: (of, tmp_path))
     monkeypatch.setattr(sys, "stdin", None)
     assert main(["translate", str(tmp_path)]) == 2
     assert capsys.readouterr().err == "floater: standard input is closed; name the text with --source FILE\n"

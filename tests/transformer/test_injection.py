@@ -35,8 +35,8 @@ class Shift(PositionModel):
     def prepare(self, positions):
         return self.vectors
 
-    def projection_bias(self, name, state, layer):
-        return state[name][None]
+    def projection_bias(self, name, context):
+        return context.state[name][None]
 
 
 def test_biases_on_projections_are_positions_at_the_input_equation_12():
@@ -156,10 +156,10 @@ class Marks(PositionModel):
     def block(self, x, state, layer):
         return x * (layer + 2)
 
-    def projection_bias(self, name, state, layer):
+    def projection_bias(self, name, context):
         if name != "cross_query" and self.spec.site != "cross":
             return None
-        return {"cross_query": 1, "key": 2, "value": -1}[name] * state[..., None].expand(-1, -1, 16)
+        return {"cross_query": 1, "key": 2, "value": -1}[name] * context.state[..., None].expand(-1, -1, 16)
 
 
 def test_embed_acts_at_the_input_and_block_at_each_block_residual_included():

@@ -70,7 +70,7 @@ bake more, from the model that was saved with its flow
 
 
 def baked(flows: nn.ModuleList, length: int) -> nn.ModuleList:
-    """Return the stored vectors of flows; those of one that is baked already are kept."""
+    """Replace flows by their stored vectors; a flow that is already baked is kept."""
     return nn.ModuleList(BakedFlow(flow, length) if isinstance(flow, FlowEncoder) else flow for flow in flows)
 
 

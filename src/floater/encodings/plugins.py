@@ -19,8 +19,10 @@ def load() -> None:
     Example:
         >>> load()
     """
-    for found in entry_points(group=GROUP):
+    for entry_point in entry_points(group=GROUP):
         try:
-            found.load()
+            entry_point.load()
         except Exception as error:  # foreign code must not prevent the import of the library
-            warnings.warn(f"entry point {found.name} of {GROUP} ({found.value}): {error}", stacklevel=2)
+            warnings.warn(
+                f"entry point {entry_point.name} of {GROUP} ({entry_point.value}): {error}", stacklevel=2
+            )

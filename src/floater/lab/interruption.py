@@ -16,7 +16,7 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _REPEAT = 1.0
-"""Seconds in which signals are one request: torchrun, srun and a study pass on what a process has got."""
+"""Seconds in which signals are one request: torchrun, srun and a study pass them on to their processes."""
 
 
 class Interrupted(KeyboardInterrupt):

@@ -14,7 +14,6 @@ from floater.encodings import PositionModel
 from floater.transformer.attention import Attention, CrossAttention
 from floater.transformer.config import FloaterConfig
 from floater.transformer.memory import Earlier
-from floater.transformer.recipe import Recipe
 
 
 class FeedForward(nn.Module):
@@ -26,7 +25,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__()
-        bias = Recipe.of(config).bias
+        bias = config.resolved_recipe.bias
         self.inner = nn.Linear(config.hidden_size, config.intermediate_size, bias=bias)
         self.outer = nn.Linear(config.intermediate_size, config.hidden_size, bias=bias)
         self.activation = ACT2FN[config.activation_function]
@@ -54,7 +53,7 @@ class Residual(nn.Module):
 
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__()
-        self.norm = Recipe.of(config).normalization(config.hidden_size)
+        self.norm = config.resolved_recipe.normalization(config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
         self.norm_first = config.norm_first
 

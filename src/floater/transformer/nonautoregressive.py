@@ -18,7 +18,7 @@ from floater.encodings.decoder.pnat import PositionLearning, heuristic_order
 from floater.positions import Positions, build_positions
 from floater.transformer.base import refuse
 from floater.transformer.config import FloaterConfig
-from floater.transformer.outputs import IGNORED, Seq2SeqLM, total
+from floater.transformer.outputs import IGNORED, Seq2SeqLM
 from floater.transformer.seq2seq import (
     FloaterForConditionalGeneration,
     encoder_positions,
@@ -46,9 +46,9 @@ def soft_copy(source: Tensor, valid: Tensor | None, lengths: Tensor) -> Tensor:
         tensor([1.])
     """
     mask = torch.ones_like(source[:1, :, 0], dtype=torch.bool) if valid is None else valid
-    place = mask.cumsum(1) - 1
+    index = mask.cumsum(1) - 1
     at = torch.arange(int(lengths.max()), device=source.device) * (mask.sum(1) / lengths)[:, None]
-    near = -((place[:, None] - at[..., None]) ** 2) / SOFTNESS
+    near = -((index[:, None] - at[..., None]) ** 2) / SOFTNESS
     return near.masked_fill(~mask[:, None], -torch.inf).softmax(-1).to(source.dtype) @ source
 
 
@@ -110,7 +110,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
             target_ids: labels that give the reference order; by default `labels`.
             target_length: (batch,) tokens to write, the end included; by default that of the targets, the
                 positions, or a prediction.
-            kwargs: nothing but what Hugging Face passes along.
+            kwargs: arguments that Hugging Face passes along; others are refused.
 
         Returns:
             `logits` (batch, T, vocabulary) in the order of the target: the reference order if there are
@@ -146,12 +146,8 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
             assert auxiliary is not None
             auxiliary = auxiliary + pointer.loss(x, lengths, picks)
         x = x.gather(1, picks[..., None].expand_as(x))
-        costs: list[Tensor] = []
         target_positions = build_positions(x.shape[:2], mask=valid, device=x.device)
-        hidden = self.decoder(x, target_positions, source, source_positions, None, costs)
-        auxiliary = total(
-            auxiliary, self.ponder_loss(costs), getattr(encoder_outputs, "auxiliary_loss", None)
-        )
+        hidden = self.decoder(x, target_positions, source, source_positions)
         logits = self.lm_head(self.scaled(hidden))
         loss = self.loss_of(logits, labels, auxiliary, num_items_in_batch)
         return Seq2SeqLM(loss=loss, logits=logits, encoder_last_hidden_state=source, auxiliary_loss=auxiliary)
@@ -211,13 +207,13 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
     def _ends(self) -> tuple[int, int, int]:
         """Return the ids of the start, the end and the padding."""
         config = self.config
-        found = config.decoder_start_token_id, config.eos_token_id, config.pad_token_id
-        if not all(isinstance(token, int) for token in found):
+        ids = config.decoder_start_token_id, config.eos_token_id, config.pad_token_id
+        if not all(isinstance(token, int) for token in ids):
             raise ValueError(
-                f"decoder_start_token_id is {found[0]}, eos_token_id {found[1]}, pad_token_id {found[2]}; "
+                f"decoder_start_token_id is {ids[0]}, eos_token_id {ids[1]}, pad_token_id {ids[2]}; "
                 "each must be one token"
             )
-        return found
+        return ids
 
 
 def encoder_decoder(config: FloaterConfig) -> FloaterForConditionalGeneration:

@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
-from floater.lab.console import show_messages
+from floater.lab.training.messages import show_messages
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["good", "bad", "film", "the", "a", "is", "was", "not", "it", "rome", "bonn", "in", "city", "where"]

@@ -34,8 +34,8 @@ class Waves:
         """Return the sum over w of a sin((t - s) w) + b cos((t - s) w), one matrix product by angle addition.
 
         Args:
-            a: (batch, heads, T, frequencies), and
-            b: the same, at the positions t of these waves.
+            a: (batch, heads, T, frequencies) factors of the sines, at the positions t of these waves.
+            b: (batch, heads, T, frequencies) factors of the cosines.
             keys: waves at the positions s.
 
         Returns:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
 from signal import SIGINT, SIGPIPE
 from typing import Any
 
 from floater.errors import reason
+from floater.lab.cli.streams import discard, is_unread, usable_streams
 from floater.lab.interruption import Interrupted, raising
-from floater.lab.streams import discard, is_unread, outliving_terminal, usable_streams
-
-_WRITES_FILES = ("train", "study", "demo", "data", "extend", "plot", "init")
-"""Commands whose result is in files: they go on when nobody reads what they print."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,14 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     """Run the command line and report an error in one line."""
-    from floater.lab.cli.arguments import parse  # here a signal that arrives meanwhile is handled
+    from floater.lab.cli.parser import parse  # here a signal that arrives meanwhile is handled
 
     code = 0
     try:
         parsed = parse(arguments)
-        with outliving_terminal() if parsed.command.__name__ in _WRITES_FILES else nullcontext():
-            code = parsed.command(parsed) or 0
-            sys.stdout.flush()
+        code = parsed.command(parsed) or 0
+        sys.stdout.flush()
     except BrokenPipeError:
         if not is_unread(sys.stdout):
             raise
@@ -85,16 +80,15 @@ def _code(error: Exception) -> int | None:
 
     if isinstance(error, FlowError):
         return 2 if isinstance(error, SpanTooLong) else 1
-    refused: tuple[type[Exception], ...] = (DataError, PositionError)
-    if "floater.lab.settings" in sys.modules:  # an extra, imported only to read settings
-        refused += (sys.modules["floater.lab.settings"].SettingsError,)
-    return 2 if isinstance(error, refused) else None
+    return 2 if isinstance(error, DataError | PositionError) else None
 
 
 def _fail(message: str, code: int = 2) -> int:
+    """Print an error in one line and return the exit code."""
     print(f"floater: {' '.join(message.split())}", file=sys.stderr)
     return code
 
 
 def _one_line(message: Warning | str, *args: Any, **kwargs: Any) -> None:
+    """Print a warning in one line, as `warnings.showwarning` does in several."""
     print(f"floater: warning: {' '.join(str(message).split())}", file=sys.stderr)

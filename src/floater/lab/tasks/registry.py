@@ -62,7 +62,7 @@ def register(name: str) -> Callable[[_Kind], _Kind]:
 
 def names() -> list[str]:
     """Return the names of all registered tasks."""
-    return list(dict.fromkeys([*BUILTIN, *_TASKS, *(found.name for found in entry_points(group=GROUP))]))
+    return list(dict.fromkeys([*BUILTIN, *_TASKS, *(entry.name for entry in entry_points(group=GROUP))]))
 
 
 def task(name: Any, origin: str = "task") -> Task:
@@ -78,15 +78,16 @@ def task(name: Any, origin: str = "task") -> Task:
     Example:
         >>> task("translate", "mine.yaml")
         Traceback (most recent call last):
-        floater.lab.settings.SettingsError: mine.yaml: unknown task 'translate'; did you mean 'translation'?
+        floater.lab.settings.values.SettingsError: mine.yaml: unknown task 'translate'; \
+did you mean 'translation'?
     """
-    known = isinstance(name, str)
-    if known and name not in _TASKS:
-        for found in entry_points(group=GROUP, name=name):
-            found.load()
+    is_name = isinstance(name, str)
+    if is_name and name not in _TASKS:
+        for entry in entry_points(group=GROUP, name=name):
+            entry.load()
         if name in BUILTIN:
             importlib.import_module(f"floater.lab.tasks.{name}")
-    if not known or name not in _TASKS:
+    if not is_name or name not in _TASKS:
         raise SettingsError(f"{origin}: unknown task {name!r}; {nearest(name, names())}")
     return _TASKS[name]
 
@@ -107,10 +108,11 @@ def import_modules(modules: Any, origin: str, *, trusted: bool = False) -> None:
     Example:
         >>> import_modules(["no_such_module"], "mine.yaml", trusted=True)
         Traceback (most recent call last):
-        floater.lab.settings.SettingsError: mine.yaml: imports: No module named 'no_such_module'
+        floater.lab.settings.values.SettingsError: mine.yaml: imports: No module named 'no_such_module'
         >>> import_modules(["this"], "theirs.yaml", trusted=False)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        floater.lab.settings.SettingsError: theirs.yaml: imports: the module 'this' would run the code in ...
+        floater.lab.settings.values.SettingsError: theirs.yaml: imports: the module 'this' \
+would run the code in ...
     """
     if not isinstance(modules, list) or not all(isinstance(name, str) for name in modules):
         raise SettingsError(f"{origin}: imports is {modules!r}; it must be a list of names of modules")
@@ -152,12 +154,12 @@ def _code_of(module: str) -> list[str]:
         if name not in sys.modules:
             files.append(spec.origin or f"the package {name}")  # a namespace package has no file
         # the path of a namespace package looks for that of the package around it, which is not imported
-        places: Any = spec.submodule_search_locations
-        path = getattr(places, "_path", places) or []
+        locations: Any = spec.submodule_search_locations
+        path = getattr(locations, "_path", locations) or []
     return files
 
 
-def of_config(
+def from_config(
     tree: Tree, origin: str, overrides: Sequence[str] = (), *, trusted: bool = False
 ) -> tuple[Task, Any]:
     """Import the modules that a configuration names, and return its task and its settings.
@@ -173,8 +175,8 @@ def of_config(
             without consent.
     """
     import_modules(peek(tree, "imports", [], overrides), origin, trusted=trusted)
-    found = task(peek(tree, "task", DEFAULT, overrides), origin)
-    return found, make(found.Settings, tree, origin, overrides)
+    chosen = task(peek(tree, "task", DEFAULT, overrides), origin)
+    return chosen, make(chosen.Settings, tree, origin, overrides)
 
 
 def trust(run: str | Path) -> None:
@@ -191,8 +193,8 @@ def trust(run: str | Path) -> None:
         import_modules(peek(read(config), "imports", []), str(config), trusted=True)
 
 
-def of_run(run: str | Path) -> tuple[Task, RunPath]:
-    """Return the task of a run, and its directory with the settings; a saved model is taken for translation.
+def from_run(run: str | Path) -> tuple[Task, RunPath]:
+    """Return the task of a run, and its directory with the settings; a saved model counts as translation.
 
     Raises:
         SettingsError: if the run's configuration cannot be read, or names modules that are not imported yet;
@@ -201,5 +203,5 @@ def of_run(run: str | Path) -> tuple[Task, RunPath]:
     config = Path(run) / SETTINGS
     if not config.is_file():
         return task(DEFAULT), run
-    found, settings = of_config(read(config), str(config), trusted=False)
-    return found, RunWithSettings(Path(run), settings)
+    chosen, settings = from_config(read(config), str(config), trusted=False)
+    return chosen, RunWithSettings(Path(run), settings)

@@ -22,7 +22,6 @@ _COMPUTES = (
     "norm_first",
     "attention",
     "attention_temperature",
-    "halting",
     "share_layers",
 )
 """Config fields, other than shapes and the position model, that change what the weights compute."""

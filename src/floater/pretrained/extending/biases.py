@@ -58,7 +58,7 @@ def continued_bias(flow: Bias, trained: Bias, distances: Tensor, old: int) -> Te
 
 
 def _at(flow: FloaterRelative, distances: Tensor) -> Tensor:
-    return flow.placed(Distances(distances, None, (1, len(distances)))).biases[:, 0]
+    return flow.bias_table(Distances(distances, None, (1, len(distances)))).biases[:, 0]
 
 
 class CachedBias:

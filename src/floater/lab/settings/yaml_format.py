@@ -17,13 +17,13 @@ from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 from yaml.reader import ReaderError
 
-MOST_BYTES = 2**20
+MAX_BYTES = 2**20
 """Largest size of a YAML file in bytes; the largest that ships has 6 kB."""
-MOST_NODES = 10**5
+MAX_NODES = 10**5
 """Largest number of values in a YAML file; a value that an alias repeats counts each time."""
-DEEPEST = 40
+MAX_DEPTH = 40
 """Largest depth of nested collections in a YAML file."""
-MOST_BITS = 1024
+MAX_BITS = 1024
 """Largest number of bits of an integer; larger ones exceed the range of floating-point numbers."""
 
 
@@ -44,10 +44,10 @@ def parse(text: str | bytes) -> Any:
     [1, 0.0003, 10, 1000, '12:30']
     >>> parse("no")
     Traceback (most recent call last):
-    floater.lab.yaml_format.NotYamlError: no can mean false or a text; write false, or 'no' in quotes
+    floater.lab.settings.yaml_format.NotYamlError: no can mean false or a text; write false, or 'no' in quotes
     """
-    if len(text) > MOST_BYTES:
-        raise NotYamlError(f"more than {MOST_BYTES:,} bytes: these are no settings")
+    if len(text) > MAX_BYTES:
+        raise NotYamlError(f"more than {MAX_BYTES:,} bytes: these are no settings")
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError) as error:
@@ -60,7 +60,7 @@ def parse(text: str | bytes) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's, within the limits above: aliases could fill the memory."""
+    """A loader of the core schema that keeps the limits above: aliases could fill the memory."""
 
     def __init__(self, stream: str | bytes) -> None:
         super().__init__(stream)
@@ -70,8 +70,8 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         mark, is_alias = event.start_mark, isinstance(event, yaml.AliasEvent)
-        if self._depth == DEEPEST:
-            raise ComposerError(None, None, f"nested more than {DEEPEST} deep", mark)
+        if self._depth == MAX_DEPTH:
+            raise ComposerError(None, None, f"nested more than {MAX_DEPTH} deep", mark)
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -81,28 +81,24 @@ class _Loader(yaml.SafeLoader):
             parts = [] if isinstance(node, yaml.ScalarNode) else node.value
             below = (part for each in parts for part in (each if isinstance(each, tuple) else (each,)))
             self._sizes[id(node)] = size = 1 + sum(self._sizes[id(part)] for part in below)
-            if size > MOST_NODES:
-                raise ComposerError(None, None, f"more than {MOST_NODES:,} values", mark)
+            if size > MAX_NODES:
+                raise ComposerError(None, None, f"more than {MAX_NODES:,} values", mark)
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
-        except (
-            AttributeError,
-            LookupError,
-            ValueError,
-        ):  # a tag that its scalar does not fit, as in !!bool maybe
+        except (AttributeError, LookupError, ValueError):  # a scalar that is not of its tag: !!bool maybe
             wrong = f"{reprlib.repr(node.value)} is no {node.tag.rpartition(':')[2]}"
             raise ConstructorError(None, None, wrong, node.start_mark) from None
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         digits = node.value.replace("_", "").lower()
         # Python reads no more than thousands of decimal digits
-        long = len(digits) > MOST_BITS
+        long = len(digits) > MAX_BITS
         value = 0 if long else int(digits, _BASES.get(digits.lstrip("+-")[:2], 10))
-        if long or value.bit_length() > MOST_BITS:
-            raise ConstructorError(None, None, f"a number of more than {MOST_BITS} bits", node.start_mark)
+        if long or value.bit_length() > MAX_BITS:
+            raise ConstructorError(None, None, f"a number of more than {MAX_BITS} bits", node.start_mark)
         return value
 
     def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
@@ -116,12 +112,8 @@ class _Loader(yaml.SafeLoader):
 
     def construct_word(self, node: yaml.ScalarNode) -> Any:
         boolean = str(node.value.lower() in ("yes", "on")).lower()
-        raise ConstructorError(
-            None,
-            None,
-            f"{node.value} can mean {boolean} or a text; write {boolean}, or '{node.value}' in quotes",
-            node.start_mark,
-        )
+        hint = f"{node.value} can mean {boolean} or a text; write {boolean}, or '{node.value}' in quotes"
+        raise ConstructorError(None, None, hint, node.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = [key.value for key, _ in node.value]
@@ -136,7 +128,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """PyYAML's; a path is written as text."""
+    """A dumper that writes a path as text."""
 
 
 _BASES = {"0x": 16, "0o": 8, "0b": 2}
@@ -147,10 +139,7 @@ _SCALARS = {
     f"{_TAG}merge": ("<<", ["<"]),
     f"{_TAG}bool": ("true|True|TRUE|false|False|FALSE", list("tTfF")),
     _WORD: ("yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF", list("yYnNoO")),
-    f"{_TAG}int": (
-        r"[-+]?(\d+|\d{1,3}(_\d{3})+|0[xX][\da-fA-F]+|0o[0-7]+|0b[01]+)",
-        list("-+0123456789"),
-    ),
+    f"{_TAG}int": (r"[-+]?(\d+|\d{1,3}(_\d{3})+|0[xX][\da-fA-F]+|0o[0-7]+|0b[01]+)", list("-+0123456789")),
     f"{_TAG}float": (
         r"[-+]?((\d+\.\d*|\.\d+)([eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.(inf|Inf|INF))|\.(nan|NaN|NAN)",
         list("-+.0123456789"),

@@ -1,4 +1,4 @@
-"""Messages of the library on the command line."""
+"""The messages of the library, above the progress bars of a training."""
 
 from __future__ import annotations
 

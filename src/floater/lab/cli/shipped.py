@@ -28,6 +28,17 @@ def shipped() -> dict[str, str]:
     return {path.relative_to(root).with_suffix("").as_posix(): _description(path) for path in paths}
 
 
+def matching(name: str) -> list[str]:
+    """Return the names in `shipped` that a name may mean: itself, or those of which it is the last part.
+
+    Example:
+        >>> matching("configs/generated/copy.yaml"), matching("copy")
+        (['generated/copy'], ['generated/copy'])
+    """
+    name = name.removeprefix("configs/").removesuffix(".yaml")
+    return [each for each in shipped() if name in (each, each.rpartition("/")[2])]
+
+
 def find(name: str) -> Path:
     """Return the file of a configuration.
 
@@ -41,16 +52,15 @@ def find(name: str) -> Path:
         >>> find("copy").name
         'copy.yaml'
     """
-    names = list(shipped())
+    names = matching(name)
+    if len(names) == 1:
+        return folder() / f"{names[0]}.yaml"
     name = name.removeprefix("configs/").removesuffix(".yaml")
-    found = [each for each in names if name in (each, each.rpartition("/")[2])]
-    if len(found) == 1:
-        return folder() / f"{found[0]}.yaml"
-    if found:
-        raise DataError(f"there are several configurations '{name}'; choose {' or '.join(found)}")
-    ends = {each.rpartition("/")[2]: each for each in reversed(names)}
-    near = [ends.get(each, each) for each in difflib.get_close_matches(name, [*names, *ends], n=1)]
-    hint = f"did you mean {near[0]}?" if near else "floater configs lists them"
+    if names:
+        raise DataError(f"there are several configurations '{name}'; choose {' or '.join(names)}")
+    full_names = {each.rpartition("/")[2]: each for each in reversed(shipped())}
+    near = difflib.get_close_matches(name, [*shipped(), *full_names], n=1)
+    hint = f"did you mean {full_names.get(near[0], near[0])}?" if near else "floater configs lists them"
     raise DataError(f"there is no configuration '{name}'; {hint}")
 
 

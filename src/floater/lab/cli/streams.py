@@ -14,14 +14,14 @@ from typing import Any
 
 
 class ClosedOutput(io.TextIOWrapper):
-    """Stands for a standard output that was closed before the process began; what is written is lost."""
+    """A stand-in for a standard output that was closed before the process began; it discards all text."""
 
     def __init__(self) -> None:
         super().__init__(open(os.devnull, "wb"), encoding="utf-8")  # noqa: SIM115 - this one closes it
 
 
 class LastingStream:
-    """A text stream that goes on once its reader, its terminal or its disk has gone: the rest is lost.
+    """A text stream that survives the loss of its reader, its terminal or its disk; it discards the rest.
 
     Everything else is that of the stream.
 
@@ -58,7 +58,7 @@ class LastingStream:
             self._discard()
 
     def _discard(self) -> None:
-        """Let everything that follows, and what is buffered, go nowhere: the buffer is written at exit."""
+        """Discard what follows, and the buffer, which would be written at exit."""
         with suppress(OSError):
             discard(self._stream)
 
@@ -67,7 +67,7 @@ class LastingStream:
 
 
 def discard(stream: Any) -> None:
-    """Let what is written to a stream go nowhere from now on."""
+    """Discard what is written to a stream from now on."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, stream.fileno())
@@ -110,10 +110,10 @@ def usable_streams() -> Iterator[None]:
 
 @contextmanager
 def outliving_terminal() -> Iterator[None]:
-    """Go on until the end of the block when the terminal is closed or nobody reads standard output.
+    """Continue to the end of the block when the terminal is closed or nobody reads standard output.
 
     For work whose result is in files. SIGHUP, which a terminal sends when it is closed, is ignored, as by
-    `nohup`.
+    `nohup`. A command whose result is in files has it as a decorator: `@outliving_terminal()`.
     """
     before = sys.stdout
     sys.stdout = LastingStream(sys.stdout)
@@ -121,6 +121,7 @@ def outliving_terminal() -> Iterator[None]:
     handler = signal.signal(signal.SIGHUP, signal.SIG_IGN) if hangs_up else None
     try:
         yield
+        sys.stdout.flush()
     finally:
         sys.stdout = before
         if hangs_up:

@@ -1,4 +1,4 @@
-"""The catalogue as text: the table that `floater models` prints, and one entry of it."""
+"""The catalogue as text: the table of encodings that `floater models` prints, and the description of one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from floater.encodings.measure import count, measure
 LETTERS = "d is dim, h heads, l layers, t_max the training length"
 
 
-def cells(name: str, spec: StackSpec) -> dict[str, Any]:
-    """Return a row of the table by the names of its columns; injection to unbound are measured.
+def columns(name: str, spec: StackSpec) -> dict[str, Any]:
+    """Return the columns of the table for a position model; injection to unbound are measured.
 
     Args:
         name: name of a position model.
@@ -29,34 +29,33 @@ def cells(name: str, spec: StackSpec) -> dict[str, Any]:
         PositionError: if the name is unknown, or the model refuses the sizes.
 
     Example:
-        >>> row = cells("learned", StackSpec(dim=512, heads=8, layers=6, max_length=512))
+        >>> row = columns("learned", StackSpec(dim=512, heads=8, layers=6, max_length=512))
         >>> row["paper"], row["unbound"], row["parameters"], row["formula"]
         ('Devlin et al. 2019', False, 262144, 't_max * d')
     """
-    given = options(name)  # refuses an unknown name
-    model, found = catalogue()[name], measure(name)
+    defaults = options(name)  # refuses an unknown name
+    card, measured = catalogue()[name].card, measure(name)
     try:
         parameters = sum(count(name, spec).values())
     except PositionError as error:
         raise PositionError(f"{name}: {error}") from error
-    card = model.card
     return {
         "name": name,
         "paper": card.paper,
         "link": card.link,
         "published": card.published,
         "point": card.point,
-        "injection": found.injection,
-        "learnable": found.learnable,
-        "recurring": found.recurring,
-        "unbound": found.unbound,
-        "kernel": found.kernel,
+        "injection": measured.injection,
+        "learnable": measured.learnable,
+        "recurring": measured.recurring,
+        "unbound": measured.unbound,
+        "kernel": measured.kernel,
         "cache": "cache" not in card.exceptions,
         "parameters": parameters,
         "formula": card.parameters,
         "survey": card.survey.parameters if card.survey else "",
         "models": card.models,
-        "options": ", ".join(f"{option}={value!r}" for option, value in given.items()),
+        "options": ", ".join(f"{option}={value!r}" for option, value in defaults.items()),
         "summary": summary(name),
     }
 
@@ -78,7 +77,7 @@ def table(names: Sequence[str], spec: StackSpec, form: str = "text") -> str:
         |---|---|---|---|---|---|---|---|---|---|---|---|---:|
         | none | [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) | 2017-06 | none | - | no | no |...
     """
-    rows = [cells(name, spec) for name in names]
+    rows = [columns(name, spec) for name in names]
     if form == "json":
         return json.dumps(rows, indent=1, ensure_ascii=False)
     if form == "csv":
@@ -87,23 +86,23 @@ def table(names: Sequence[str], spec: StackSpec, form: str = "text") -> str:
         writer.writeheader()
         writer.writerows({key: _plain(value) for key, value in row.items()} for row in rows)
         return file.getvalue().rstrip("\n")
-    columns = ["name", "point", "injection", "learnable", "recurring", "unbound", "parameters", "paper"]
+    shown = ["name", "point", "injection", "learnable", "recurring", "unbound", "parameters", "paper"]
     if form == "markdown":
-        columns = ["name", "paper", "published", *columns[1:-2], "kernel", "cache", "models", "formula"]
-        columns += ["parameters"]
+        shown = ["name", "paper", "published", *shown[1:-2], "kernel", "cache", "models", "formula"]
+        shown += ["parameters"]
         for row in rows:
             row["paper"] = f"[{row['paper']}]({row['link']})"
             row["formula"] = f"`{row['formula']}`"
-    lines = [columns, *([_shown(row[column]) for column in columns] for row in rows)]
+    lines = [shown, *([_text(row[column]) for column in shown] for row in rows)]
     if form == "markdown":
-        lines.insert(1, [*["---"] * (len(columns) - 1), "---:"])
+        lines.insert(1, [*["---"] * (len(shown) - 1), "---:"])
         return (
             "\n".join(f"| {' | '.join(line)} |" for line in lines)
             .replace("| --- ", "|---")
             .replace("| ---: |", "|---:|")
         )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-    number = columns.index("parameters")
+    widths = [max(len(line[i]) for line in lines) for i in range(len(shown))]
+    number = shown.index("parameters")
     return "\n".join(
         "  ".join(
             cell.rjust(width) if i == number else cell.ljust(width)
@@ -128,34 +127,36 @@ def entry(name: str, spec: StackSpec, width: int = 110) -> str:
         >>> print(entry("none", StackSpec(dim=512, heads=8, layers=6, max_length=512)).splitlines()[0])
         none: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
     """
-    row, model = cells(name, spec), catalogue()[name]
-    card, needs, told = model.card, getattr(model, "needs", None), dict(arguments(name))
+    row, model = columns(name, spec), catalogue()[name]
+    card, needs, meanings = model.card, getattr(model, "needs", None), dict(arguments(name))
     starts = sum(size for key, size in count(name, spec).items() if key.endswith("start"))
     number = f"{row['parameters']:,} at dim {spec.dim}, {spec.heads} heads, {spec.layers} layers, "
     number += f"training length {spec.max_length}"
     if starts:
         number += f"; {starts:,} of them in start vectors, {row['parameters'] - starts:,} in the rest"
-    known = {
+    facts = {
         "equation": card.equation,
-        **{key: _shown(row[key]) for key in ("published", "point", "injection", "learnable")},
-        **{key: _shown(row[key]) for key in ("recurring", "unbound", "kernel", "cache")},
+        **{key: _text(row[key]) for key in ("published", "point", "injection", "learnable")},
+        **{key: _text(row[key]) for key in ("recurring", "unbound", "kernel", "cache")},
         **({"models": card.models} if card.models else {}),
         "parameters": number if row["formula"] == "0" else f"{row['formula']} = {number}",
         "sites": ", ".join(model.sites),
         "recipe": card.recipe,
         **({"reads": f"Positions.{needs}"} if needs else {}),
     }
-    given = {f"{option}={value!r}": told.get(option, "") for option, value in options(name).items()}
+    defaults = {f"{option}={value!r}": meanings.get(option, "") for option, value in options(name).items()}
     differs = {
-        cell: f"{_shown(getattr(card.survey, cell))} in the survey: {why}"
+        cell: f"{_text(getattr(card.survey, cell))} in the survey: {why}"
         for cell, why in (card.survey.differs if card.survey else {}).items()
     }
-    kept: dict[str, str] = {key: f"{why} (else: {CONTRACT[key]})" for key, why in card.exceptions.items()}
+    exceptions: dict[str, str] = {
+        key: f"{why} (else: {CONTRACT[key]})" for key, why in card.exceptions.items()
+    }
     parts: list[tuple[str, Mapping[str, str]]] = [
-        ("", known),
-        ("Options", given),
+        ("", facts),
+        ("Options", defaults),
         ("Differs from the survey", differs),
-        ("Does not keep", kept),
+        ("Does not keep", exceptions),
         ("Keeps in memory", {"matrix of all pairs": card.pair_matrix} if card.pair_matrix else {}),
     ]
     lines = [f"{name}: {row['paper']}, {row['link']}", *textwrap.wrap(row["summary"], width)]
@@ -190,8 +191,10 @@ def arguments(name: str) -> Iterator[tuple[str, str]]:
         >>> dict(arguments("rotary"))["base"]
         'base of the frequencies, above 1.'
     """
-    found = re.search(r"^Args:\n((?: {4}.*\n?)+)", inspect.getdoc(catalogue()[name]) or "", re.MULTILINE)
-    for key, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", found[1] if found else "", re.MULTILINE):
+    documentation = inspect.getdoc(catalogue()[name]) or ""
+    section = re.search(r"^Args:\n((?: {4}.*\n?)+)", documentation, re.MULTILINE)
+    entries = section[1] if section else ""
+    for key, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", entries, re.MULTILINE):
         yield key, " ".join(text.split())
 
 
@@ -199,5 +202,5 @@ def _plain(value: Any) -> Any:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(_plain(value))

@@ -1,0 +1,81 @@
+"""Translate lines of text with a finished run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from floater.errors import DataError
+from floater.lab.cli.arguments import add_reading, add_run, count, number
+from floater.lab.cli.output import check_output, write_lines
+from floater.lab.cli.runs import task_of_run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run(parser, "run directory, or a saved model")
+    parser.add_argument("--source", metavar="FILE", help="source lines (default: standard input)")
+    parser.add_argument("--output", metavar="FILE", help="translations (default: standard output)")
+    parser.add_argument("--beam", metavar="N", type=count, help="beam size (default: the run's)")
+    parser.add_argument(
+        "--length-penalty",
+        metavar="X",
+        type=number,
+        help="scores are divided by the length to this power (default: the run's)",
+    )
+    parser.add_argument(
+        "--batch-tokens",
+        metavar="N",
+        type=count,
+        help="largest product of source tokens and beam size in a batch (default: the run's)",
+    )
+    parser.add_argument(
+        "--device", metavar="NAME", help="cpu, cuda, cuda:1, mps, ... (default: a GPU if there is one)"
+    )
+    add_reading(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from floater.lab.tasks.corpora.text import decode_lines, read_lines
+    from floater.lab.tasks.translation import Translation
+
+    task, folder = task_of_run(arguments)
+    if not isinstance(task, Translation):
+        raise DataError(
+            f"{arguments.run} is a run of task '{task.name}'; only one of 'translation' translates"
+        )
+    check_output(arguments.output, arguments.source)
+    search = {
+        "beam": arguments.beam,
+        "length_penalty": arguments.length_penalty,
+        "max_tokens": arguments.batch_tokens,
+    }
+    translator = task.translator(
+        folder,
+        arguments.reading,
+        device=_device(arguments.device),
+        **{name: value for name, value in search.items() if value is not None},
+    )
+    if arguments.source:
+        lines = read_lines(arguments.source)
+    elif sys.stdin is None:
+        raise DataError("standard input is closed; name the text with --source FILE")
+    else:
+        lines = decode_lines(sys.stdin.buffer, "standard input")
+    write_lines(translator(lines), arguments.output)
+
+
+def _device(name: str | None) -> Any:
+    """Return the device of a name, or None for None."""
+    import torch
+
+    if name is None:
+        return None
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device).item()  # "meta" has no values
+    except (RuntimeError, AssertionError, NotImplementedError):
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        names = ["cpu", *([accelerator.type] if accelerator else [])]
+        raise DataError(f"device '{name}' is not there; there are: {', '.join(names)}") from None
+    return device

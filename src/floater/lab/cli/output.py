@@ -1,0 +1,99 @@
+"""Results of commands: on standard output, as JSON, or in a file."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from floater.errors import DataError
+from floater.lab.cli.streams import ClosedOutput
+
+if TYPE_CHECKING:
+    from floater.lab.study.results import Results
+
+
+def print_json(result: Any) -> None:
+    """Print a result as JSON, with null for infinities and NaN, which JSON does not have."""
+    print(json.dumps(_finite(result), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def print_values(values: Mapping[str, Any]) -> None:
+    """Print a line for each value."""
+    left = max(map(len, values)) + 2
+    for name, value in values.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+        print(f"{name:<{left}}{shown}")
+
+
+def print_study(results: Results, *, as_json: bool) -> int:
+    """Print the results of a study and return the exit code."""
+    from floater.lab.study import tables
+
+    if as_json:
+        print_json(tables.records(results))
+    elif results.outcomes:
+        print(tables.scores(results).text())
+    return int(any(outcome.status == "failed" for outcome in results.outcomes))
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with None for infinities and NaN."""
+    if isinstance(value, Mapping):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def check_writable(path: str | None, *inputs: str | None) -> None:
+    """Refuse an output file that cannot be written, or that is an input, before the command runs.
+
+    Args:
+        path: path of the file; None for standard output.
+        *inputs: paths of the input files.
+
+    Raises:
+        DataError: if the file is an input.
+        OSError: if it cannot be written.
+    """
+    if not path:
+        return
+    file = Path(path)
+    if not file.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "no such directory", str(file.parent))
+    if file.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not file.exists():
+        file.touch()
+        file.unlink()
+    elif not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+    elif any(name and Path(name).exists() and file.samefile(name) for name in inputs):
+        raise DataError(f"the output {path} is an input of the command; name another file")
+
+
+def check_output(path: str | None, *inputs: str | None) -> None:
+    """Refuse to begin work whose lines cannot be written, to a file or to standard output.
+
+    Raises:
+        DataError: if no file is named and standard output is closed; else see `check_writable`.
+    """
+    if not path and isinstance(sys.stdout, ClosedOutput):
+        raise DataError("standard output is closed; name a file with --output FILE")
+    check_writable(path, *inputs)
+
+
+def write_lines(lines: Sequence[str], path: str | None) -> None:
+    """Write lines to a file; to standard output if the path is None."""
+    text = "".join(f"{line}\n" for line in lines)
+    if path:
+        Path(path).write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode())

@@ -1,0 +1,46 @@
+"""What commands that read a run have in common."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from floater.errors import DataError, no_directory
+
+if TYPE_CHECKING:
+    from floater.lab.tasks import Task
+    from floater.lab.training.run import RunPath
+
+
+def start() -> None:
+    """Show the messages of the library, but no progress bars for the brief loading of a model's files."""
+    from transformers.utils import logging
+
+    from floater.lab.training.launchers import settle_processes
+    from floater.lab.training.messages import show_messages
+
+    show_messages()
+    settle_processes(os.environ)
+    logging.disable_progress_bar()
+
+
+def task_of_run(arguments: argparse.Namespace) -> tuple[Task, RunPath]:
+    """Return the task of the run of a command line, and its directory.
+
+    Raises:
+        DataError: if there is no directory; the message on a file in its place has a hint.
+        SettingsError: if the run's configuration cannot be read, or names modules without consent to them.
+    """
+    from floater.lab.tasks.registry import from_run, trust
+
+    start()
+    run = arguments.run
+    if Path(run).is_file():
+        raise DataError(f"{run} is a file; the run's directory comes first, and the text with --source {run}")
+    if not Path(run).is_dir():
+        raise no_directory(run)
+    if arguments.trust_code:
+        trust(run)
+    return from_run(run)

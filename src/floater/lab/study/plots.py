@@ -1,0 +1,15 @@
+"""The kinds of plot; the command line lists them without importing what draws them."""
+
+PLOTS = {
+    "vectors": "heat map of the position vectors (Liu et al. 2020, Figure 3)",
+    "permuted_vectors": (
+        "heat map of the position vectors, dimensions permuted (Liu et al. 2020, Figure 3b to 3d)"
+    ),
+    "similarity": "cosine similarity of positions (Dufter et al. 2022, Figure 10)",
+    "smoothness": "norm and smoothness along the sequence",
+    "attention": "attention by position alone, per head (Ke et al. 2021, Figure 5)",
+    "flow": "the flow as curves over time",
+    "probe": "how well a linear probe reads the position",
+    "reordering": "whether a moved word is detected (Yang et al. 2019); needs a text",
+}
+"""Descriptions of the kinds of plot, by name; `floater.lab.study.analyses.kinds` draws them."""
