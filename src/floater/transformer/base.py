@@ -164,8 +164,8 @@ class FloaterPreTrainedModel(PreTrainedModel):
         """Load a model, as `PreTrainedModel.from_pretrained` does, into aligned memory.
 
         Args:
-            args: as for `PreTrainedModel.from_pretrained`.
-            kwargs: as for `PreTrainedModel.from_pretrained`.
+            args: see `PreTrainedModel.from_pretrained`.
+            kwargs: see `PreTrainedModel.from_pretrained`.
 
         Returns:
             The model, which computes what the saved one did, bit for bit; see `alignment.align`. With

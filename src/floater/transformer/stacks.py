@@ -25,7 +25,7 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
     In an encoder-decoder a model with the option `plain` has it by default: there it acts in the decoder.
 
     Args:
-        config: its `position`, `position_options`, sizes and `training_length`.
+        config: the configuration, which names the position model, its options and the sizes.
         layers: blocks of the stack.
         site: see `floater.encodings.StackSpec`.
         causal: see `floater.encodings.StackSpec`.

@@ -185,7 +185,7 @@ def check_times(times: Times, position: PositionModel, name: str) -> None:
         name: name of the encoding.
 
     Raises:
-        PositionError: if it reads no times, or counts tokens and times are not whole.
+        PositionError: if the encoding reads no times, or counts tokens and times are not whole.
     """
     if times.relative:
         if position.card.point not in ("relative", "both") or position.derives_positions:
