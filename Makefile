@@ -28,6 +28,7 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python .ci/check_names.py
 
 format: .venv/installed
 	$(BIN)/ruff format .

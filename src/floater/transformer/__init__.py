@@ -1,13 +1,16 @@
 """The reference Transformer, compatible with Hugging Face."""
 
-from floater.transformer.answering import FloaterForMultipleChoice, FloaterForQuestionAnswering
+from floater.transformer.classification import (
+    FloaterForMultipleChoice,
+    FloaterForQuestionAnswering,
+    FloaterForSequenceClassification,
+    FloaterForTokenClassification,
+)
 from floater.transformer.config import PRESETS, FloaterConfig
 from floater.transformer.length_predictor import LengthPredictor
 from floater.transformer.models import (
     FloaterForCausalLM,
     FloaterForMaskedLM,
-    FloaterForSequenceClassification,
-    FloaterForTokenClassification,
     FloaterModel,
 )
 from floater.transformer.nonautoregressive import FloaterForNonAutoregressiveGeneration, encoder_decoder

@@ -16,7 +16,6 @@ from transformers import Cache, PreTrainedModel
 
 from floater.encodings import PositionError, PositionModel
 from floater.flow import FlowEncoder
-from floater.positions import Positions
 from floater.transformer.alignment import align
 from floater.transformer.blocks import DecoderBlock, EncoderBlock
 from floater.transformer.config import FloaterConfig
@@ -25,23 +24,6 @@ from floater.transformer.stacks import Stack
 
 # arguments that Hugging Face's Trainer and generate pass, and that change no result here
 _HARMLESS = {"cache_position", "logits_to_keep", "num_items_in_batch", "use_cache"}
-
-
-def first_tokens(hidden: Tensor, mask: Tensor | None, positions: Positions | None = None) -> Tensor:
-    """Return the hidden state of the first token of each row that is no padding: (batch, dim).
-
-    Args:
-        hidden: (batch, T, dim).
-        mask: (batch, T), 0 at padding, or None.
-        positions: positions of the tokens, whose `key_valid` marks padding if it is given.
-
-    Example:
-        >>> first_tokens(torch.arange(3.0).view(1, 3, 1), torch.tensor([[0, 1, 1]]))
-        tensor([[1.]])
-    """
-    valid = mask if positions is None or positions.key_valid is None else positions.key_valid
-    first = 0 if valid is None else valid.long().argmax(1)
-    return hidden[torch.arange(len(hidden), device=hidden.device), first]
 
 
 def refuse(model: nn.Module, unused: Mapping[str, Any]) -> None:

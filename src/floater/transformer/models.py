@@ -1,4 +1,4 @@
-"""The reference Transformer as Hugging Face models: an encoder or causal decoder, and its heads."""
+"""The reference Transformer as Hugging Face models: an encoder or causal decoder, and language models."""
 
 # mypy: disable-error-code="no-untyped-call,untyped-decorator"
 # (the base classes of transformers are untyped)
@@ -14,19 +14,11 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
     Cache,
     DynamicCache,
 )
 from transformers.activations import ACT2FN
-from transformers.modeling_outputs import (
-    BaseModelOutput,
-    CausalLMOutputWithPast,
-    MaskedLMOutput,
-    SequenceClassifierOutput,
-    TokenClassifierOutput,
-)
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
 
 from floater.positions import Positions, build_positions, merge_positions
@@ -36,7 +28,6 @@ from floater.transformer.base import (
     cached,
     changed,
     embed,
-    first_tokens,
     refuse,
 )
 from floater.transformer.config import FloaterConfig
@@ -190,27 +181,6 @@ class HeadTransform(nn.Module):
         return out
 
 
-def pooler(config: FloaterConfig) -> nn.Module:
-    """Return the layers of a classifier before its last map: BERT's linear map and tanh.
-
-    With the head "linear" there are none. Source: google-research/bert, `BertModel`; fairseq's RoBERTa
-    initialises it for each task.
-
-    Args:
-        config: width and recipe.
-
-    Example:
-        >>> pooler(FloaterConfig(recipe="bert"))
-        Sequential(
-          (0): Linear(in_features=512, out_features=512, bias=True)
-          (1): Tanh()
-        )
-    """
-    if config.resolved_recipe.head == "linear":
-        return nn.Identity()
-    return nn.Sequential(nn.Linear(config.hidden_size, config.hidden_size), nn.Tanh())
-
-
 class FloaterForMaskedLM(FloaterHead):
     """An encoder that predicts masked tokens; the output matrix is the embedding's.
 
@@ -257,101 +227,6 @@ class FloaterForMaskedLM(FloaterHead):
         logits = self.lm_head(self.scaled(self.transform(outputs.last_hidden_state)))
         loss = self.loss_of(labels, num_items_in_batch, logits=logits, vocab_size=logits.shape[-1])
         return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
-
-
-class FloaterForSequenceClassification(FloaterHead):
-    """An encoder and a classifier on its first token, after a `pooler` with the recipes of BERT and RoBERTa.
-
-    Args:
-        config: sizes, position model, `num_labels` and `problem_type`.
-
-    Raises:
-        ValueError: if `config.is_decoder`.
-
-    Example:
-        >>> import torch
-        >>> config = FloaterConfig.preset("tiny", vocab_size=99, num_labels=3)
-        >>> FloaterForSequenceClassification(config)(torch.tensor([[5, 6, 7]])).logits.shape
-        torch.Size([1, 3])
-    """
-
-    accepts_loss_kwargs = False  # the loss is a mean over this batch, whatever the Trainer accumulates
-
-    def __init__(self, config: FloaterConfig) -> None:
-        super().__init__(bidirectional(config), "ForSequenceClassification")
-        self.pooler, self.dropout = pooler(config), nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 0))
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        positions: Positions | None = None,
-        **kwargs: Any,
-    ) -> SequenceClassifierOutput:
-        """Return logits (batch, labels), and with labels (batch,) or (batch, labels) the mean loss.
-
-        The other arguments are those of `FloaterModel.forward`.
-        """
-        outputs = self.model(
-            input_ids, attention_mask, inputs_embeds, positions=positions, return_dict=True, **kwargs
-        )
-        first = first_tokens(outputs.last_hidden_state, attention_mask, positions)
-        logits = self.classifier(self.dropout(self.pooler(first)))
-        loss = self.loss_of(labels, None, pooled_logits=logits, config=self.config)
-        return SequenceClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
-
-
-class FloaterForTokenClassification(FloaterHead):
-    """An encoder and a classifier on every token.
-
-    Args:
-        config: sizes, position model and `num_labels`.
-
-    Raises:
-        ValueError: if `config.is_decoder`.
-
-    Example:
-        >>> import torch
-        >>> config = FloaterConfig.preset("tiny", vocab_size=99, num_labels=17)
-        >>> model = FloaterForTokenClassification(config)
-        >>> model(torch.tensor([[5, 6, 7]]), labels=torch.tensor([[3, -100, 16]])).logits.shape
-        torch.Size([1, 3, 17])
-    """
-
-    def __init__(self, config: FloaterConfig) -> None:
-        super().__init__(bidirectional(config), "ForTokenClassification")
-        self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 0))
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        num_items_in_batch: Tensor | int | None = None,
-        **kwargs: Any,
-    ) -> TokenClassifierOutput:
-        """Return logits (batch, T, labels), and with labels (batch, T), -100 ignored, the mean loss.
-
-        `num_items_in_batch` replaces the number of labels that the loss is divided by. The other arguments
-        are those of `FloaterModel.forward`.
-        """
-        outputs = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
-        logits = self.classifier(self.dropout(outputs.last_hidden_state))
-        loss = self.loss_of(labels, num_items_in_batch, logits=logits, config=self.config)
-        return TokenClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
@@ -426,6 +301,4 @@ class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
 AutoConfig.register("floater", FloaterConfig)
 AutoModel.register(FloaterConfig, FloaterModel)
 AutoModelForMaskedLM.register(FloaterConfig, FloaterForMaskedLM)
-AutoModelForSequenceClassification.register(FloaterConfig, FloaterForSequenceClassification)
-AutoModelForTokenClassification.register(FloaterConfig, FloaterForTokenClassification)
 AutoModelForCausalLM.register(FloaterConfig, FloaterForCausalLM)

@@ -217,7 +217,7 @@ class Encoder(Stack):
         if memory is not None:
             check_memory(self.position, self.causal)
             if memory.length:
-                memory_state = self.position.prepared(positions.of_keys)
+                memory_state = self.position.prepared(positions.keys_as_queries)
         state, visible = self.position.prepared(positions), positions.visible
         inputs: list[Tensor] = []
         x = self.start(x, state)

@@ -234,7 +234,7 @@ class Composite(PositionModel):
         models, key_states = self.models, {}
         if positions.query.shape[1] != positions.key.shape[1]:
             late = {index for indices in self._late_in for index in indices}
-            key_states = {index: models[index].prepared(positions.of_keys) for index in late}
+            key_states = {index: models[index].prepared(positions.keys_as_queries) for index in late}
         return States([part.prepared(positions) for part in models], key_states)
 
     prepare = prepared

@@ -12,7 +12,15 @@ from transformers import PreTrainedModel
 
 from floater.errors import DataError
 from floater.lab.study.analyses.plotting import label_outer, matrix
-from floater.lab.study.analyses.subject import Source, Subject, evaluation, foreign, label, reader, subject
+from floater.lab.study.analyses.subject import (
+    Source,
+    Subject,
+    evaluation,
+    foreign,
+    label,
+    load_subject,
+    reader,
+)
 from floater.positions import Positions
 from floater.transformer.blocks import EncoderBlock
 from floater.transformer.stacks import Decoder, Encoder
@@ -36,7 +44,7 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
     its encoder or its only stack.
 
     Args:
-        source: a model that reads text; see `floater.lab.study.analyses.subject.subject`.
+        source: a model that reads text; see `floater.lab.study.analyses.subject.load_subject`.
         length: number of positions; by default the training length, at most 64.
 
     Returns:
@@ -53,7 +61,7 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
         >>> positional_logits(FloaterModel(config), 3)["block 1"][0, 0].tolist()
         [0.0, -0.25, -0.5]
     """
-    of = subject(source)
+    of = load_subject(source)
     stacks = {
         name.rpartition(".")[2]: module
         for name, module in of.model.named_modules()
