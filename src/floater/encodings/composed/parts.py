@@ -29,7 +29,7 @@ def named(part: Part) -> tuple[str, dict[str, Any]]:
         part: a name of the catalogue, or a mapping of `name` and options.
 
     Raises:
-        PositionError: if it is neither.
+        PositionError: if the part is neither.
 
     Example:
         >>> named({"name": "rotary", "base": 500.0})
@@ -70,7 +70,7 @@ class Composite(PositionModel):
 
     Args:
         parts: the encodings.
-        acting: by block, the indices of the parts that act there.
+        acting: indices of the parts that act in each block.
 
     Raises:
         PositionError: if there is no part, one does not exist or needs a decoder of its own kind, or they do

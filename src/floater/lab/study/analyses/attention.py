@@ -22,7 +22,7 @@ from floater.lab.study.analyses.subject import (
     reader,
 )
 from floater.positions import Positions
-from floater.transformer.blocks import EncoderBlock
+from floater.transformer.blocks import Block
 from floater.transformer.stacks import Decoder, Encoder
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _logits(stack: Encoder | Decoder, model: PreTrainedModel, length: int) -> li
     blocks = []
     for layer in range(stack.repeats * len(stack.blocks)):
         block = stack.blocks[layer % len(stack.blocks)]
-        assert isinstance(block, EncoderBlock)
+        assert isinstance(block, Block)
         x = position.block(position.embed(zeros, state) if layer == 0 else zeros, state, layer)
         residual = block.attention_residual
         x = residual.norm(x) if residual.norm_first else x
