@@ -9,7 +9,7 @@ from transformer_cases import config, made, stirred_encoder, tokens
 from transformers import DynamicCache
 
 from floater import FloaterConfig, PositionError, Positions, catalogue
-from floater.encodings.measure import places
+from floater.encodings.measure import positions_for
 from floater.flow.collocation import solver
 from floater.transformer import (
     FloaterForCausalLM,
@@ -132,7 +132,7 @@ def test_source_and_target_share_stretched_distances(monkeypatch):
 @torch.no_grad()
 def test_times_change_what_reads_them_and_nothing_else(name):
     encoder = stirred_encoder(name)
-    x, at = torch.randn(1, 6, 16, dtype=torch.double), places(encoder.position, 6)
+    x, at = torch.randn(1, 6, 16, dtype=torch.double), positions_for(encoder.position, 6)
     plain = encoder(x, at)
     timed = encoder(x, replace(at, query_time=at.query * 3 + 1, key_time=at.key * 3 + 1))
     assert bool((plain != timed).any()) == encoder.position.reads_times
