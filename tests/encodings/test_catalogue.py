@@ -9,7 +9,7 @@ import torch
 from floater import PositionError, Positions, build, catalogue
 from floater.encodings import AttentionContext, PositionModel, StackSpec, options, register
 from floater.encodings.checks import chosen_blocks
-from floater.encodings.measure import places
+from floater.encodings.measure import positions_for
 
 SIZES = {"dim": 8, "heads": 2, "layers": 3, "max_length": 16}
 HOOKS = (
@@ -45,7 +45,7 @@ def test_the_card_says_why_a_bias_of_positions_alone_needs_its_matrix(name):
         return
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)  # some start at zero
-    state = model.prepare(places(model, 8))
+    state = model.prepare(positions_for(model, 8))
     pairs = [torch.randn(2, 1, 2, 8, 4).unbind() for _ in range(2)]
     one, other = (model.bias(q, k, AttentionContext(state, 0)) for q, k in pairs)
     has_matrix = not model.has_terms or model.attention_terms(*pairs[0], AttentionContext(state, 0)) is None

@@ -61,7 +61,10 @@ def both_orders(one, other, x, positions):
 
 @pytest.mark.parametrize(
     "name",
-    ["xpos", "rotary", "fope", "liere", "pope", "self_extend", "shaw", "cope", "huang3", "transformer_xl"],
+    [
+        *("xpos", "rotary", "fope", "liere", "pope", "self_extend", "shaw", "cope", "huang3"),
+        *("transformer_xl", "shortformer"),
+    ],
 )
 def test_a_gate_beside_queries_and_keys_is_added_in_any_order(name):
     x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)

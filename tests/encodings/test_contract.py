@@ -9,7 +9,7 @@ from contract_cases import EVERY, LENGTH, MASK, config, embeddings, stack, stir,
 from properties import PROPERTIES
 
 from floater import PositionError, build, catalogue
-from floater.encodings.measure import places, respond
+from floater.encodings.measure import positions_for, respond
 from floater.transformer.stacks import Decoder
 
 ORDER_ALONE = ("none", "disan", "cope", "forgetting", "stick_breaking", "path")  # they read no positions
@@ -153,7 +153,7 @@ def test_autocast_rounds_no_angle_at_position_1000(name, given):
         positions = where(name, MASK[:1])
     else:
         positions = dataclasses.replace(
-            places(model, 7),
+            positions_for(model, 7),
             query=at,
             key=at,
             reordered=at,

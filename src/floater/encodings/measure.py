@@ -58,7 +58,7 @@ class Attended(NamedTuple):
     out: Tensor
 
 
-def places(model: type[PositionModel] | PositionModel, length: int, start: int = 0) -> Positions:
+def positions_for(model: type[PositionModel] | PositionModel, length: int, start: int = 0) -> Positions:
     """Return positions start, start + 1, ... with the other fields that the model reads.
 
     A tree or a graph is a chain: its nodes are the positions.
@@ -72,7 +72,7 @@ def places(model: type[PositionModel] | PositionModel, length: int, start: int =
         Positions (1, length) of queries and keys.
 
     Example:
-        >>> places(catalogue()["tree"], 2, start=1).structure.token_valid.tolist()
+        >>> positions_for(catalogue()["tree"], 2, start=1).structure.token_valid.tolist()
         [[True, True]]
     """
     at = torch.arange(start, start + length)[None]
@@ -208,12 +208,12 @@ def _flexible(model: PositionModel) -> bool:
     q = next(model.parameters(), torch.empty(0)).new_zeros(
         1, model.spec.heads, 4, model.spec.dim // model.spec.heads
     )
-    terms = model.attention_terms(q, q, AttentionContext(model.prepare(places(model, 4)), 0))
+    terms = model.attention_terms(q, q, AttentionContext(model.prepare(positions_for(model, 4)), 0))
     return terms is not None and terms.bias_alone
 
 
 def _recurring(model: PositionModel, x: Tensor) -> bool:
-    state, identity = model.prepare(places(model, x.shape[1])), PositionModel(model.spec)
+    state, identity = model.prepare(positions_for(model, x.shape[1])), PositionModel(model.spec)
 
     def acts(layer: int) -> bool:
         changed = attend(model, state, layer, x), attend(identity, None, layer, x)
@@ -226,7 +226,7 @@ def _recurring(model: PositionModel, x: Tensor) -> bool:
 def _unbound(model: PositionModel, x: Tensor) -> bool:
     length = 4 * _LENGTH
     try:
-        blocks = respond(model, places(model, length), x[:, :1].expand(-1, length, -1))
+        blocks = respond(model, positions_for(model, length), x[:, :1].expand(-1, length, -1))
     except PositionError:
         return False
     one, two = 3 * _LENGTH, 7 * _LENGTH // 2  # from position 1, since 0 may be [CLS]
@@ -243,7 +243,7 @@ def _unbound(model: PositionModel, x: Tensor) -> bool:
 def _relative(model: PositionModel, x: Tensor) -> bool:
     x = torch.cat([x, x], 1)[:, : _LENGTH - 9]  # past any window of distances
     far = 9 if hasattr(model, "needs") or model.max_positions is not None else 601
-    here, there = (respond(model, places(model, x.shape[1], start), x) for start in (0, far))
+    here, there = (respond(model, positions_for(model, x.shape[1], start), x) for start in (0, far))
     return all(torch.allclose(a.logits, b.logits, atol=1e-5) for a, b in zip(here, there, strict=True))
 
 

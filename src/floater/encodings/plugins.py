@@ -14,7 +14,7 @@ def load() -> None:
     Each module registers its encodings, as those of the library do. One that cannot be imported is skipped.
 
     Warns:
-        UserWarning: with the entry point that fails, and why.
+        UserWarning: if a module cannot be imported; the message names the entry point and the error.
 
     Example:
         >>> load()

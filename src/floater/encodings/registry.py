@@ -24,7 +24,7 @@ def register(name: str) -> Callable[[_Model], _Model]:
     """Register a position model in the catalogue under a name; a class decorator.
 
     Args:
-        name: its name for `build` and `FloaterConfig.position`. It replaces a model of the same name.
+        name: name of the model for `build` and `FloaterConfig.position`; it replaces a model of this name.
 
     Raises:
         PositionError: if the class has no card.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -158,6 +158,22 @@ class Attention(nn.Module):
         return lambda logs: (logs / math.log(self.config.training_length)).clamp(min=1)
 
 
+class Source(NamedTuple):
+    """The source that the blocks of a decoder attend to.
+
+    Args:
+        hidden: (batch, S, dim), the encoder's output.
+        position: the position model of its keys and values.
+        state: the state of that model at the positions of the source.
+        valid: (batch, S) bool, False where the source is padding; None when all are tokens.
+    """
+
+    hidden: Tensor
+    position: PositionModel
+    state: Any
+    valid: Tensor | None
+
+
 class CrossAttention(Attention):
     """Attention of the decoder to the source; scaled if the recipe has `scale_cross_attention`.
 
@@ -173,12 +189,9 @@ class CrossAttention(Attention):
     def forward(  # type: ignore[override]
         self,
         x: Tensor,
-        source: Tensor,
+        source: Source,
         position: PositionModel,
         state: Any,
-        source_position: PositionModel,
-        source_state: Any,
-        key_valid: Tensor | None,
         cache: Cache | None,
         layer: int | None = None,
         sharpen: bool = False,
@@ -187,12 +200,9 @@ class CrossAttention(Attention):
 
         Args:
             x: (batch, T, dim) of the target.
-            source: (batch, S, dim), the encoder's output.
-            position: the decoder's position model, and
-            state: its state at the target positions.
-            source_position: the position model of the keys and values, and
-            source_state: its state at the source positions.
-            key_valid: (batch, S) bool, False where the source is padding.
+            source: the encoder's output and its positions.
+            position: the decoder's position model.
+            state: the state of that model at the target positions.
             cache: an `EncoderDecoderCache`.
             layer: index of the block where one serves as several; None means its own.
             sharpen: see `Attention.forward`.
@@ -208,14 +218,14 @@ class CrossAttention(Attention):
             cached: Any = pair.cross_attention_cache.layers[layer]
             k, v = cached.keys, cached.values
         else:
-            at_source = AttentionContext(source_state, layer, source)
-            k = self._project("key", self.key, source_position, at_source)
-            v = self._project("value", self.value, source_position, at_source)
+            at_source = AttentionContext(source.state, layer, source.hidden)
+            k = self._project("key", self.key, source.position, at_source)
+            v = self._project("value", self.value, source.position, at_source)
             if pair is not None:
                 k, v = pair.cross_attention_cache.update(k, v, layer)
                 pair.is_updated[layer] = True
         identity = _IDENTITY if self.scaled else _UNSCALED
-        return self.attend(self._call(identity, context.with_state(None), q, k, v, key_valid, sharpen))
+        return self.attend(self._call(identity, context.with_state(None), q, k, v, source.valid, sharpen))
 
     def _project(
         self, name: Projection, linear: nn.Linear, position: PositionModel, context: AttentionContext[Any]

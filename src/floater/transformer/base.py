@@ -17,7 +17,7 @@ from transformers import Cache, PreTrainedModel
 from floater.encodings import PositionError, PositionModel
 from floater.flow import FlowEncoder
 from floater.transformer.alignment import align
-from floater.transformer.blocks import DecoderBlock, EncoderBlock
+from floater.transformer.blocks import Block
 from floater.transformer.config import FloaterConfig
 from floater.transformer.recipe import Recipe
 from floater.transformer.stacks import Stack
@@ -129,11 +129,11 @@ def init_roles(stack: Stack) -> None:
     head_dim = config.hidden_size // config.num_attention_heads
     gain, cross = stack.position.query_gain(head_dim), 1.0 if recipe.scale_cross_attention else head_dim**-0.5
     for block in stack.blocks:
-        assert isinstance(block, EncoderBlock)
+        assert isinstance(block, Block)
         if gain != 1.0:
             recipe.init_linear(block.attention.query.weight, gain)
         writes = [block.attention.output, block.feed_forward.outer]
-        if isinstance(block, DecoderBlock):
+        if hasattr(block, "cross_attention"):
             writes.append(block.cross_attention.output)
             if cross != 1.0:
                 recipe.init_linear(block.cross_attention.query.weight, cross)
@@ -152,7 +152,7 @@ class FloaterPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flex_attn = True
-    _no_split_modules = [EncoderBlock.__name__, DecoderBlock.__name__]  # noqa: RUF012
+    _no_split_modules = [Block.__name__]  # noqa: RUF012
     _keep_in_fp32_modules_strict = ["position.frequency"]  # noqa: RUF012 (see `floater.encodings.precise`)
 
     def __init__(self, config: FloaterConfig) -> None:
@@ -164,8 +164,8 @@ class FloaterPreTrainedModel(PreTrainedModel):
         """Load a model, as `PreTrainedModel.from_pretrained` does, into aligned memory.
 
         Args:
-            args: as for `PreTrainedModel.from_pretrained`.
-            kwargs: as for `PreTrainedModel.from_pretrained`.
+            args: see `PreTrainedModel.from_pretrained`.
+            kwargs: see `PreTrainedModel.from_pretrained`.
 
         Returns:
             The model, which computes what the saved one did, bit for bit; see `alignment.align`. With

@@ -217,7 +217,7 @@ class FloaterConfig(PreTrainedConfig):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """Make a configuration of a named size.
+        """Return a configuration of a named size, with changes.
 
         Args:
             name: a key of `PRESETS`.
@@ -268,7 +268,7 @@ def _completed(position: str, options: dict[str, Any], *, plain: bool) -> dict[s
 
     Args:
         position: name of the position model.
-        options: its options.
+        options: options of the position model.
         plain: whether `plain` is on by default, as it is in an encoder-decoder.
     """
     try:

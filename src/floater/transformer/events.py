@@ -109,7 +109,7 @@ def event_positions(config: EventsConfig, times: Tensor, mask: Tensor) -> Positi
     """Return the positions of events, from the source that the configuration names.
 
     Args:
-        config: its `position_source`, `unit` and `time_per_position`.
+        config: the configuration, with `position_source`, `unit` and `time_per_position`.
         times: (batch, T) as in the data, integer or float64.
         mask: (batch, T) bool.
 

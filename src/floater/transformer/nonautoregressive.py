@@ -171,8 +171,8 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         Args:
             input_ids: (batch, S) source.
             attention_mask: (batch, S), zero where the source is padding.
-            positions: as in `forward`.
-            target_length: as in `forward`.
+            positions: see `forward`.
+            target_length: see `forward`.
             kwargs: none of Hugging Face's `generate`.
 
         Returns:

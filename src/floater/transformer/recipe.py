@@ -78,7 +78,7 @@ class Recipe:
 
         Args:
             name: a key of `RECIPES`.
-            changes: other values, by name.
+            changes: values that differ from that recipe's, by name.
 
         Raises:
             ValueError: if there is no such recipe or no such name, or a value is not valid.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from floater.transformer.attention import Attention, CrossAttention
-from floater.transformer.blocks import EncoderBlock
+from floater.transformer.blocks import Block
 from floater.transformer.stacks import Stack
 
 
@@ -84,7 +84,7 @@ def recording(stack: Stack, states: bool | None, attentions: bool | None) -> Ite
 
     handles = []
     for module in stack.modules():
-        if states and isinstance(module, EncoderBlock):
+        if states and isinstance(module, Block):
             handles.append(module.register_forward_hook(record_states))
         if attentions and isinstance(module, Attention):
             handles.append(module.register_forward_hook(record_weights))

@@ -155,7 +155,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
 
         Raises:
             TypeError: if lengths are given to a model that does not read them.
-            ValueError: if they are not one for each source.
+            ValueError: if there is not one length for each source.
         """
         if self.length is None:
             if target_length is not None:

@@ -11,7 +11,8 @@ from transformers import Cache
 from floater.encodings import PositionError, PositionModel, build, options
 from floater.encodings.spec import Site
 from floater.positions import Positions
-from floater.transformer.blocks import DecoderBlock, EncoderBlock
+from floater.transformer.attention import Source
+from floater.transformer.blocks import Block
 from floater.transformer.config import FloaterConfig
 from floater.transformer.memory import Earlier, Memory, check_memory
 from floater.transformer.reading import Reading, check_reading, record_rule, spaced
@@ -24,7 +25,7 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
     In an encoder-decoder a model with the option `plain` has it by default: there it acts in the decoder.
 
     Args:
-        config: its `position`, `position_options`, sizes and `training_length`.
+        config: the configuration, which names the position model, its options and the sizes.
         layers: blocks of the stack.
         site: see `floater.encodings.StackSpec`.
         causal: see `floater.encodings.StackSpec`.
@@ -92,9 +93,10 @@ class Stack(nn.Module):
             self.cross_position = position_model(config, layers, "cross")
         self.dropout = nn.Dropout(config.dropout)
         self.repeats = layers if config.share_layers else 1
-        block = DecoderBlock if site == "decoder" else EncoderBlock
-        count = 1 if config.share_layers else layers
-        self.blocks = nn.ModuleList(block(config, layer, causal=causal) for layer in range(count))
+        self.blocks = nn.ModuleList(
+            Block(config, layer, causal=causal, cross=site == "decoder")
+            for layer in range(1 if config.share_layers else layers)
+        )
         self.recipe = recipe = config.resolved_recipe
         self.embedding_norm, self.norm = (
             recipe.normalization(config.hidden_size) if wanted else nn.Identity()
@@ -283,19 +285,17 @@ class Decoder(Stack):
         positions = positions if rule.group is None else positions.but(group=rule.group)
         state, visible = self.position.prepared(positions), positions.visible
         source_state = self.cross_position.prepared(source_positions)
+        read = Source(source, self.cross_position, source_state, source_positions.key_valid)
         x = self.start(x, state)
         for layer, block in self.steps():
             x = block(
                 x,
-                source,
                 self.position,
                 state,
-                self.cross_position,
-                source_state,
                 visible,
-                source_positions.key_valid,
                 past_key_values=cache,
                 layer=layer,
+                source=read,
                 sharpen=rule.temperature,
             )
         return self.finish(x)

@@ -52,7 +52,7 @@ class Times:
 
     Example:
         >>> times = Times("stretch", length=16, max_scale=4.0)
-        >>> at = times.drawn(last=15)(torch.arange(16))
+        >>> at = times.sample(last=15)(torch.arange(16))
         >>> times.horizon, bool((at >= 0).all()), bool((at < 64).all())
         (64, True, True)
     """
@@ -110,7 +110,7 @@ class Times:
         """Return the shortest length whose reading fills the horizon: shorter texts are spaced like it."""
         return self.horizon if self.mode in _AFFINE else self.length
 
-    def drawn(self, last: float, real: bool = False) -> Callable[[Tensor], Tensor]:
+    def sample(self, last: float, real: bool = False) -> Callable[[Tensor], Tensor]:
         """Sample the times of the tokens of one forward pass, from PyTorch's default generator.
 
         Args:
@@ -185,7 +185,7 @@ def check_times(times: Times, position: PositionModel, name: str) -> None:
         name: name of the encoding.
 
     Raises:
-        PositionError: if it reads no times, or counts tokens and times are not whole.
+        PositionError: if the encoding reads no times, or counts tokens and times are not whole.
     """
     if times.relative:
         if position.card.point not in ("relative", "both") or position.derives_positions:
@@ -221,10 +221,10 @@ def randomised(times: Times, *several: Positions) -> tuple[Positions, ...]:
     if not filled:
         return several
     real = any(at.is_floating_point() for at in filled)
-    drawn = times.drawn(max(float(at.max()) for at in filled), real)
+    sample = times.sample(max(float(at.max()) for at in filled), real)
 
     def at(positions: Positions) -> Positions:
-        query, key = drawn(positions.query), drawn(positions.key)
+        query, key = sample(positions.query), sample(positions.key)
         changed = {"query_time": query, "key_time": key}
         return positions.but(**changed, **({"query": query, "key": key} if times.relative else {}))
 

@@ -107,7 +107,7 @@ def tokens_and_documents(positions: Positions, name: str) -> tuple[Tensor, Tenso
     """Return the token ids and documents of a whole text, each (batch or 1, T).
 
     Raises:
-        PositionError: if there are no token ids, or keys of an earlier step.
+        PositionError: if the positions have no token ids, or keys of an earlier step.
 
     Example:
         >>> tokens_and_documents(Positions.arange(2), "abacus")

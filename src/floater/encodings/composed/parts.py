@@ -29,7 +29,7 @@ def named(part: Part) -> tuple[str, dict[str, Any]]:
         part: a name of the catalogue, or a mapping of `name` and options.
 
     Raises:
-        PositionError: if it is neither.
+        PositionError: if the part is neither.
 
     Example:
         >>> named({"name": "rotary", "base": 500.0})
@@ -70,7 +70,7 @@ class Composite(PositionModel):
 
     Args:
         parts: the encodings.
-        acting: by block, the indices of the parts that act there.
+        acting: indices of the parts that act in each block.
 
     Raises:
         PositionError: if there is no part, one does not exist or needs a decoder of its own kind, or they do
@@ -140,8 +140,11 @@ class Composite(PositionModel):
             )
         for indices in self._acting_in:
             acting = [self.models[index] for index in indices]
-            if sum(part.overrides("inputs") for part in acting) > 1:
+            # what replaces keys chooses their input, too
+            if sum(part.overrides("inputs") or part.stage == Stage.REPLACE for part in acting) > 1:
                 raise PositionError("two encodings choose what the projections read; one can be a part")
+            if sum(part.stage == Stage.APPEND for part in acting) > 1:
+                raise PositionError("two encodings append components to the keys; one can be a part")
             if sum(part.overrides("weights") for part in acting) > 1:
                 raise PositionError("two encodings replace the softmax; one can be a part")
             turning = [part for part in acting if part.stage == Stage.ROTATE]
@@ -259,13 +262,15 @@ class Composite(PositionModel):
         return all(self.models[index].residual(layer) for index in self._acting_in[layer])
 
     def inputs(self, context: AttentionContext[States]) -> QKV:
-        for part, at in self._acting(context):
+        for part, part_context in self._acting(context):
             if part.overrides("inputs"):
-                return part.inputs(at)
+                return part.inputs(part_context)
         return super().inputs(context)
 
     def projection_bias(self, name: Projection, context: AttentionContext[States]) -> Tensor | None:
-        return _sum([part.projection_bias(name, at) for part, at in self._acting(context)])
+        return _sum(
+            [part.projection_bias(name, part_context) for part, part_context in self._acting(context)]
+        )
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[States]) -> QKV:
         models, late = self.models, self._late_in[context.layer]
@@ -277,15 +282,16 @@ class Composite(PositionModel):
     def rotated(self, q: Tensor, k: Tensor, context: AttentionContext[States]) -> tuple[Tensor, Tensor]:
         width = self.spec.dim // self.spec.heads
         for index in self._late_in[context.layer]:
-            part, at = self.models[index], context.with_state(context.state.models[index])
+            part = self.models[index]
+            part_context = context.with_state(context.state.models[index])
             (q_, q_more), (k_, k_more) = (
                 (x[..., :width].transpose(1, 2), x[..., width:]) for x in (q, k)
             )  # others have appended components
             if index in context.state.key_states:
-                q_ = part.qkv(q_, q_, q_, at)[0]
+                q_ = part.qkv(q_, q_, q_, part_context)[0]
                 k_ = part.qkv(k_, k_, k_, context.with_state(context.state.key_states[index]))[1]
             else:
-                q_, k_, _ = part.qkv(q_, k_, k_, at)
+                q_, k_, _ = part.qkv(q_, k_, k_, part_context)
             q, k = (torch.cat([x.transpose(1, 2), more], -1) for x, more in ((q_, q_more), (k_, k_more)))
         return q, k
 
@@ -296,7 +302,10 @@ class Composite(PositionModel):
 
     def _bias(self, q: Tensor, k: Tensor, context: AttentionContext[States]) -> Tensor | None:
         return _sum(
-            [part.bias(*self._content(part, q, k, context), at) for part, at in self._acting(context)]
+            [
+                part.bias(*self._content(part, q, k, context), part_context)
+                for part, part_context in self._acting(context)
+            ]
         )
 
     def _content(
@@ -336,27 +345,27 @@ class Composite(PositionModel):
         return replace(terms, content=self.rotated(q, k, context), asking=asking)
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[States]) -> Tensor:
-        for part, at in sorted(self._acting(context), key=lambda pair: pair[0].stage < Stage.WIDEN):
-            logits = part.logits(logits, *self._content(part, q, k, context), at)
+        for part, part_context in sorted(self._acting(context), key=lambda pair: pair[0].stage < Stage.WIDEN):
+            logits = part.logits(logits, *self._content(part, q, k, context), part_context)
         bias = self._bias(q, k, context) if self.overrides("logits") else None
         return logits if bias is None else logits + bias.to(logits.dtype)
 
     def weights(self, logits: Tensor, context: AttentionContext[States]) -> Tensor:
-        for part, at in self._acting(context):
+        for part, part_context in self._acting(context):
             if part.overrides("weights"):
-                return part.weights(logits, at)
+                return part.weights(logits, part_context)
         return super().weights(logits, context)
 
     def mask(self, context: AttentionContext[States]) -> Tensor | None:
         mask = None
-        for part, at in self._acting(context):
-            allowed = part.mask(at)
+        for part, part_context in self._acting(context):
+            allowed = part.mask(part_context)
             if allowed is not None:
                 mask = allowed if mask is None else mask & allowed
         return mask
 
     def value_bias(self, weights: Tensor, context: AttentionContext[States]) -> Tensor | None:
-        return _sum([part.value_bias(weights, at) for part, at in self._acting(context)])
+        return _sum([part.value_bias(weights, part_context) for part, part_context in self._acting(context)])
 
     def scale(self, head_dim: int) -> float:
         return self._scaled[0].scale(head_dim) if self._scaled else super().scale(head_dim)

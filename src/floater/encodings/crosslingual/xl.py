@@ -24,7 +24,7 @@ def both(positions: Positions, model: PositionModel) -> tuple[Tensor, Tensor]:
     Only a source is reordered: in the decoder of an encoder-decoder the second position is the token's own.
 
     Raises:
-        PositionError: if there are no second positions.
+        PositionError: if the positions have no second ones.
     """
     spec = model.spec
     if spec.site == "decoder":

@@ -22,7 +22,7 @@ def coordinates(positions: Positions, axes: int, name: str) -> tuple[Tensor, Ten
         (batch or 1, T, axes) and (batch or 1, S, axes).
 
     Raises:
-        PositionError: if there is another number of axes.
+        PositionError: if the coordinates have another number of axes.
 
     Example:
         >>> query, key = coordinates(Positions.arange(2), 2, "mrope")

@@ -45,8 +45,8 @@ class DebertaState:
 
     Args:
         distances: between queries and keys.
-        rows: by projection ("key" or "query"), rows of P and the index of each distance into them; None for
-            the latter where they are in the order of the distances.
+        rows: rows of P by projection ("key" or "query"), and the index of each distance into them, None where
+            they are in the order of the distances.
         absolute: vectors of the absolute positions of queries.
     """
 

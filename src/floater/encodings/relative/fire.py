@@ -56,7 +56,7 @@ class FireState:
 
     Args:
         positions: positions of queries and keys.
-        distances: their distances; None for real positions.
+        distances: distances of queries and keys; None for real positions.
         near: for each block, whether all positions are below its threshold, so that its bias depends on
             distances alone.
         shared: the bias of all blocks, if they share one function.

@@ -65,7 +65,7 @@ class FloaterRotary(Precise):
         ...                  for name in ("floater_rotary", "rotary"))
         >>> x = torch.randn(1, 5, 2, 4)
         >>> contexts = [AttentionContext(m.prepare(Positions.arange(5)), 0) for m in (model, rotary)]
-        >>> q, other = (m.qkv(x, x, x, at)[0] for m, at in zip((model, rotary), contexts))
+        >>> q, other = (m.qkv(x, x, x, context)[0] for m, context in zip((model, rotary), contexts))
         >>> torch.allclose(q, other, atol=1e-6)
         True
     """

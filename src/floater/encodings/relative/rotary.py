@@ -153,8 +153,8 @@ def turn(x: Tensor, sin: Tensor, cos: Tensor, pairs: str) -> Tensor:
 
     Args:
         x: (batch, T, heads, head_dim).
-        sin: broadcastable to (batch, T, heads, head_dim / 2).
-        cos: as `sin`.
+        sin: sines of the angles, broadcastable to (batch, T, heads, head_dim / 2).
+        cos: cosines of the angles, of the same shape.
         pairs: see `Rotary`.
 
     Returns:

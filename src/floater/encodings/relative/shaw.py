@@ -28,7 +28,7 @@ class ShawTables(PositionModel):
     values_: nn.Parameter | None
 
     def tables(self, *shape: int, values: bool) -> None:
-        """Make the tables (layers, *shape, head_dim)."""
+        """Create the tables (layers, *shape, head_dim)."""
         shape = (self.spec.layers, *shape, self.spec.dim // self.spec.heads)
         self.keys = nn.Parameter(torch.empty(shape))
         self.values_ = nn.Parameter(torch.empty(shape)) if values else None

@@ -72,7 +72,7 @@ def covered(frequencies: Tensor, span: float, uncovered: str, step: float = 1.0)
     changes nothing.
 
     Args:
-        frequencies: in radians per unit of time, any shape.
+        frequencies: frequencies in radians per unit of time, of any shape.
         span: training length in tokens.
         uncovered: one of `UNCOVERED`.
         step: time between neighbouring tokens.

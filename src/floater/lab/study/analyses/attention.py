@@ -22,7 +22,7 @@ from floater.lab.study.analyses.subject import (
     reader,
 )
 from floater.positions import Positions
-from floater.transformer.blocks import EncoderBlock
+from floater.transformer.blocks import Block
 from floater.transformer.stacks import Decoder, Encoder
 
 if TYPE_CHECKING:
@@ -75,16 +75,16 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
         } or _first(of, of.length(length, 64))
     if len(stacks) == 1:
         blocks = dict(zip([""], blocks.values(), strict=True))
-    found: dict[str, Tensor] = {}
+    positional: dict[str, Tensor] = {}
     for name, each in blocks.items():
         before: Tensor | None = None
         for block, logits in enumerate(each, start=1):
             if _tells(logits) and (before is None or not torch.allclose(logits, before, equal_nan=True)):
-                found[label(name, f"block {block}")] = logits
+                positional[label(name, f"block {block}")] = logits
             before = logits
-    if not found:
+    if not positional:
         raise DataError(f"{of.name} has no part of its attention that positions give without words")
-    return found
+    return positional
 
 
 def _first(of: Subject, length: int) -> dict[str, list[Tensor]]:
@@ -121,9 +121,9 @@ class _Softmax(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.logits is None and func in self._FUNCTIONS:
-            given = args[0] if args else kwargs["input"]
-            if given.dim() == 4 and given.shape[-2:] == (self.length, self.length):
-                self.logits = given
+            logits = args[0] if args else kwargs["input"]
+            if logits.dim() == 4 and logits.shape[-2:] == (self.length, self.length):
+                self.logits = logits
         return func(*args, **(kwargs or {}))
 
 
@@ -143,16 +143,16 @@ def _logits(stack: Encoder | Decoder, model: PreTrainedModel, length: int) -> li
     positions, position = Positions.arange(length, device=model.device), stack.position
     state, rule = position.prepare(positions), stack.rule(None, check=False)
     zeros = torch.zeros(1, length, model.config.hidden_size, device=model.device, dtype=model.dtype)
-    found = []
+    blocks = []
     for layer in range(stack.repeats * len(stack.blocks)):
         block = stack.blocks[layer % len(stack.blocks)]
-        assert isinstance(block, EncoderBlock)
+        assert isinstance(block, Block)
         x = position.block(position.embed(zeros, state) if layer == 0 else zeros, state, layer)
         residual = block.attention_residual
         x = residual.norm(x) if residual.norm_first else x
         call = block.attention.call(x, position, state, layer=layer, sharpen=rule.temperature)
-        found.append(call.logits()[0])
-    return [logits.masked_fill(logits == -torch.inf, torch.nan).float().cpu() for logits in found]
+        blocks.append(call.logits()[0])
+    return [logits.masked_fill(logits == -torch.inf, torch.nan).float().cpu() for logits in blocks]
 
 
 def head_map(
@@ -194,8 +194,8 @@ def head_maps(figure: Figure, axes: list[Axes], logits: Tensor) -> None:
         >>> head_maps(*panels(2), torch.eye(3).expand(2, 3, 3))
     """
     limits = _limits(logits)
-    for head, (at, own) in enumerate(zip(axes, logits, strict=True), start=1):
-        image = head_map(at, own, limits=limits, title=f"head {head}")
+    for head, (at, head_logits) in enumerate(zip(axes, logits, strict=True), start=1):
+        image = head_map(at, head_logits, limits=limits, title=f"head {head}")
     label_outer(axes)
     figure.colorbar(image, ax=axes, label="logit")  # type: ignore[arg-type]
 
