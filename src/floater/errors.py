@@ -15,27 +15,27 @@ class DataError(ValueError):
 
 
 def no_directory(path: Path) -> DataError:
-    """Return the refusal of a path that leads to no directory, with the nearest one beside it that is there.
+    """Return the error for a path that is no directory, with the nearest existing name beside it.
 
     Example:
         >>> no_directory("/no/such/place")
         DataError('/no/such/place: there is no such directory')
     """
-    place = pathlib.Path(path)
-    there = [other.name for other in place.parent.iterdir()] if place.parent.is_dir() else []
-    near = [place.parent / name for name in difflib.get_close_matches(place.name, there)]
+    directory = pathlib.Path(path)
+    there = [other.name for other in directory.parent.iterdir()] if directory.parent.is_dir() else []
+    near = [directory.parent / name for name in difflib.get_close_matches(directory.name, there)]
     hint = next((f"; did you mean {other}?" for other in near if other.is_dir()), "")
     return DataError(f"{path}: there is no such directory{hint}")
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the nearest one that is known, in any case, or all of them.
+def nearest(name: object, valid: Iterable[str]) -> str:
+    """Return a hint for an unknown name: the nearest valid one, in upper or lower case, or all of them.
 
     Example:
         >>> nearest("cola", ["CoLA", "RTE"]), nearest("x", ["CoLA", "RTE"])
         ("did you mean 'CoLA'?", 'there are: CoLA, RTE')
     """
-    lower = {each.lower(): each for each in known}
+    lower = {each.lower(): each for each in valid}
     near = difflib.get_close_matches(str(name).lower(), lower, n=1)
     return f"did you mean '{lower[near[0]]}'?" if near else f"there are: {', '.join(lower.values())}"
 
@@ -51,7 +51,7 @@ def first_line(error: Exception) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return why reading failed, in one line: in the words of the operating system, or in the exception's.
+    """Return why reading failed, in one line: the operating system's text, or the exception's message.
 
     Example:
         >>> reason(FileNotFoundError(2, "No such file or directory", "a")), reason(ValueError("no\\nzip"))
