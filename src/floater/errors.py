@@ -15,21 +15,21 @@ class DataError(ValueError):
 
 
 def no_directory(path: Path) -> DataError:
-    """Return the error for a path that is no directory, with the nearest existing name beside it.
+    """Return the refusal of a path that leads to no directory, with the nearest one beside it that is there.
 
     Example:
         >>> no_directory("/no/such/place")
         DataError('/no/such/place: there is no such directory')
     """
-    directory = pathlib.Path(path)
-    there = [other.name for other in directory.parent.iterdir()] if directory.parent.is_dir() else []
-    near = [directory.parent / name for name in difflib.get_close_matches(directory.name, there)]
+    folder = pathlib.Path(path)
+    names = [other.name for other in folder.parent.iterdir()] if folder.parent.is_dir() else []
+    near = [folder.parent / name for name in difflib.get_close_matches(folder.name, names)]
     hint = next((f"; did you mean {other}?" for other in near if other.is_dir()), "")
     return DataError(f"{path}: there is no such directory{hint}")
 
 
 def nearest(name: object, valid: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the nearest valid one, in upper or lower case, or all of them.
+    """Return a hint for an unknown name: the nearest valid one, in any case, or all of them.
 
     Example:
         >>> nearest("cola", ["CoLA", "RTE"]), nearest("x", ["CoLA", "RTE"])
@@ -51,7 +51,7 @@ def first_line(error: Exception) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return why reading failed, in one line: the operating system's text, or the exception's message.
+    """Return why reading failed, in one line: in the words of the operating system, or in the exception's.
 
     Example:
         >>> reason(FileNotFoundError(2, "No such file or directory", "a")), reason(ValueError("no\\nzip"))
