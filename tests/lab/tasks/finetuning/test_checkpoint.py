@@ -164,7 +164,7 @@ def test_a_head_for_other_labels_is_new_or_said(
 
 
 def test_a_folder_inside_a_package() -> None:
-    assert Path(locate("package:floater/tasks")).name == "tasks"
+    assert Path(locate("package:floater/lab/tasks")).name == "tasks"
     with pytest.raises(DataError, match="has no folder 'nothing'"):
         locate("package:floater/nothing")
 
