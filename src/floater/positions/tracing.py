@@ -42,13 +42,13 @@ def require(
 def refuse_trace(error: type[Exception], what: str, instead: str) -> None:
     """Refuse a forward pass that is being traced.
 
-    A trace records the operations of one example. Which positions its tokens have, and whether texts have
-    padding, is decided in Python, so they would be constants for all other inputs.
+    A trace records the operations of one example. Python code decides on the positions of its tokens and on
+    padding, so these would be constants for all other inputs.
 
     Args:
         error: type of the error.
         what: description of the model.
-        instead: what to do instead.
+        instead: advice for the message.
 
     Raises:
         Exception: of that type, if the pass is traced.

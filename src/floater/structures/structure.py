@@ -47,7 +47,7 @@ class Structure:
         return self.valid if self.words is None else self.words >= 0
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Structure:
-        """Return the same graphs, with every tensor changed: moved to another device, or repeated."""
+        """Return the graphs with a function applied to every tensor, such as a move to another device."""
         parents, words = (None if part is None else change(part) for part in (self.parents, self.words))
         return Structure(change(self.edges), change(self.valid), parents, words)
 

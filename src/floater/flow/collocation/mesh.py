@@ -29,7 +29,7 @@ class Mesh:
     Attributes:
         times: The nodes' times (n, N), wide.
         lengths: The intervals' lengths h (n,).
-        weights: Their quadrature weights h b (n, N).
+        weights: The intervals' quadrature weights h b (n, N).
         coupling: For the intervals w, ..., w + W - 1 the block-lower-triangular matrix Q (W N, W N) from
             velocities at their nodes to displacements from the left edge of the first: (n, W N, W N).
         extrapolation: From velocities at the nodes of interval w - 1 to a first guess in w: (n, N, N).

@@ -84,7 +84,7 @@ class Solution:
         return self._mesh.edge_values(self._start.detach(), self._velocities.detach())
 
     def detach(self) -> Solution:
-        """Return the same solution without gradients."""
+        """Return the solution without gradients."""
         start, velocities = self._start.detach(), self._velocities.detach()
         return Solution(self._mesh, start, velocities, self._dtype, self.end)
 

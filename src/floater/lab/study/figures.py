@@ -306,7 +306,7 @@ def apart(heights: Sequence[float]) -> list[float]:
     """Move heights apart, so that labels there do not overlap, and keep them below 1 where they fit.
 
     Args:
-        heights: in ascending order.
+        heights: heights in ascending order.
 
     Example:
         >>> [round(height, 3) for height in apart([0.5, 0.5, 1.0, 1.0])]

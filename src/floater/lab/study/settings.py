@@ -25,9 +25,9 @@ class ShortToLong:
 
     Attributes:
         source: files of source sentences, plain or .gz: the short ones train, the long ones test.
-        target: their translations.
+        target: files of the translations of `source`.
         test_source: files whose long sentences test and whose short ones are excluded.
-        test_target: their translations.
+        test_target: files of the translations of `test_source`.
         skip: number of first lines of a file to skip, by its name, such as a canary line.
         dataset: name of a Hugging Face data set with a "translation" column, instead of files.
         dataset_config: configuration of that data set, as in "de-en".

@@ -103,10 +103,10 @@ class Events(Task):
     def check_model(
         self, settings: Any, model: Any, processor: EventsConfig, examples: Encoded, name: str
     ) -> None:
-        """Do as every task; then refuse training times at which the gradient of a flow is not finite.
+        """Check as every task does, and refuse training times at which a flow's gradient is not finite.
 
         Raises:
-            DataError: if it is not; the message names the sequence and its times.
+            DataError: if the gradient is not finite; the message names the sequence and its times.
         """
         super().check_model(settings, model, processor, examples, name)
         if name != "training" or processor.position_source != "time":
