@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib import import_module
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -62,7 +62,9 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname not in _WRAPPERS:
             return None
-        spec = PathFinder.find_spec(fullname, path, target)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 

@@ -98,7 +98,8 @@ def attend(
     far = queries >= rule.trained if causal else _span(keys, queries, mask) >= rule.trained
     if not bool(far.any()):
         return plain(query, key, value, mask)
-    grouped = _GroupedAttention(module, rule, key, value, keys, **_options(**kwargs))
+    options = {name: kwargs[name] for name in ("scaling", "dropout", "softcap") if name in kwargs}
+    grouped = _GroupedAttention(module, rule, rule.group, key, value, keys, **options)
     if rule.function == "eager" or not _counts_up(queries, keys) or not (causal or bool(far.all())):
         return grouped.attend(query, mask, queries, far)
     cached = key.shape[2] - query.shape[2]
@@ -111,13 +112,6 @@ def attend(
     far_mask = None if mask is None else mask[:, :, near:]
     end = grouped.attend_in_tiles(query[:, :, near:], far_mask, queries[:, near:])
     return torch.cat((begin, end), 1), None
-
-
-def _options(
-    *, scaling: float, dropout: float = 0.0, softcap: float | None = None, **kwargs: Any
-) -> dict[str, Any]:
-    """Return the arguments of an attention function that grouped attention needs."""
-    return {"scaling": scaling, "dropout": dropout, "softcap": softcap}
 
 
 def _slots(keys: Tensor, size: int) -> Tensor:
@@ -157,12 +151,14 @@ def _span(keys: Tensor, queries: Tensor, mask: Tensor | None) -> Tensor:
     return torch.where(low == end, 0, high - low)
 
 
+@dataclass(eq=False)
 class _GroupedAttention:
     """Attention of queries far into a text, over grouped distances; see `attend`.
 
     Args:
         module: the attention module.
-        rule: its rule, with a group.
+        rule: its rule.
+        group: window and group size of the rule.
         key: rotated keys, (batch, key heads, S, head_dim).
         value: values, with the shape of the keys.
         keys: positions of the keys, (batch or 1, S).
@@ -171,24 +167,20 @@ class _GroupedAttention:
         softcap: bound of the logits; None for none.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        rule: Rule,
-        key: Tensor,
-        value: Tensor,
-        keys: Tensor,
-        *,
-        scaling: float,
-        dropout: float,
-        softcap: float | None,
-    ) -> None:
-        assert rule.group is not None
-        self.module, self.rule, self.key, self.value, self.keys = module, rule, key, value, keys
-        self.scaling, self.dropout, self.softcap = scaling, dropout, softcap
-        self.window, self.size = rule.group
-        self.causal = bool(getattr(module, "is_causal", False))
-        self.far_key = _rotated(rule, key, keys // self.size - keys)
+    module: nn.Module
+    rule: Rule
+    group: tuple[int, int]
+    key: Tensor
+    value: Tensor
+    keys: Tensor
+    scaling: float
+    dropout: float = 0.0
+    softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        self.window, self.size = self.group
+        self.causal = bool(getattr(self.module, "is_causal", False))
+        self.far_key = _rotated(self.rule, self.key, self.keys // self.size - self.keys)
 
     def rotated(self, query: Tensor, queries: Tensor, direction: int) -> Tensor:
         """Rotate queries to their grouped positions, for keys before (1) or after (-1) them."""
