@@ -1,6 +1,6 @@
 """The reference Transformer, compatible with Hugging Face."""
 
-from floater import _hf  # noqa: F401  (it refuses a missing Transformers in one line)
+from floater._hf import OLDEST as _OLDEST  # noqa: F401  (it refuses a missing Transformers in one line)
 from floater.transformer.answering import FloaterForMultipleChoice, FloaterForQuestionAnswering
 from floater.transformer.config import PRESETS, FloaterConfig
 from floater.transformer.length_predictor import LengthPredictor
