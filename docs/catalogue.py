@@ -50,7 +50,7 @@ HEADER = f"""# Catalogue of position encodings
 KEPT = "\n".join(f"- {key}: {what}." for key, what in CONTRACT.items())
 NOTES = f"""
 
-Every encoding keeps the contract of `tests/encodings/test_contract.py` (padding on any side, packed
+Every encoding keeps the contract of [floater.testing](reference/testing.md) (padding on any side, packed
 documents, caches, precisions, copies, saving, compilation, empty texts, errors beyond a bound) except where
 its entry states otherwise:
 

@@ -50,7 +50,17 @@ def test_a_browser_shows_a_page(page: browser.Page, address: str, name: str) -> 
 
 @pytest.mark.parametrize(
     "module",
-    ["pretrained", "encodings", "positions", "flow", "transformer", "tasks", "training", "study.analyses"],
+    [
+        "pretrained",
+        "encodings",
+        "positions",
+        "flow",
+        "transformer",
+        "testing",
+        "lab.tasks",
+        "lab.training",
+        "lab.study.analyses",
+    ],
 )
 def test_the_reference_has_every_public_function_and_class(site: Path, module: str) -> None:
     package = import_module(f"floater.{module}")

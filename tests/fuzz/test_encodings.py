@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from contract_cases import stir
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import compositions, encodings
@@ -18,6 +17,7 @@ from transformers import DynamicCache
 from floater import PositionError, Positions
 from floater.encodings import PositionModel
 from floater.structures import trees
+from floater.testing.inputs import randomize_zeros
 from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
 from floater.transformer.stacks import Encoder
 from small_models import small_config
@@ -33,7 +33,7 @@ def stack(name: str, options: dict[str, Any], causal: bool = False) -> Encoder:
     """Return a stack of two blocks in double precision, no parameter of whose encoding is zero."""
     torch.manual_seed(0)
     encoder = Encoder(config(name, options), causal=causal).double().eval()
-    stir(encoder.position)
+    randomize_zeros(encoder.position)
     return encoder
 
 
@@ -220,7 +220,7 @@ def test_a_saved_model_is_loaded_bit_for_bit(
     model = cls(config(*subject)).eval()
     for module in model.modules():
         if isinstance(module, PositionModel):
-            stir(module)
+            randomize_zeros(module)
     ids = torch.arange(3, 3 + length)[None] % 11
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
